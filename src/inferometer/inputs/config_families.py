@@ -21,7 +21,6 @@ from inferometer.inputs.family_fields import (
     fill_mimo_v2,
     fill_minimax,
     fill_mpt,
-    fill_nothing,
     fill_opt,
     fill_stablelm,
 )
@@ -47,7 +46,7 @@ class Family:
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     """What transformers' class assumes where published files say nothing."""
-    fill: Callable[[Config], dict[str, object]] = fill_nothing
+    fill: Callable[[Config], dict[str, object]] | None = None
     """Usual fields that follow from the family's own; its own, where it overrules the file."""
     ties_by_default: bool = False
     qkv_bias: bool | Flag = False

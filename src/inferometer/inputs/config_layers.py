@@ -1,11 +1,23 @@
-"""Of which kind is each layer that a ``config.json`` describes: sliding, linear, dense, shared?"""
+"""What few models have: latent, sparse, compressed, linear attention, experts, shared layers?
+
+``model_config`` reads each part here where the file states its first field.
+"""
 
 from typing import Final
 
 from inferometer.errors import SpecError
 from inferometer.inputs.config_families import Family
 from inferometer.inputs.foreign_bytes import ConfigFields, shortened
-from inferometer.inputs.types import DType, KvSharing, RecurrentSpec
+from inferometer.inputs.types import (
+    CompressedSpec,
+    DType,
+    IndexerSpec,
+    KvSharing,
+    MlaSpec,
+    MoeSpec,
+    PerLayerInputSpec,
+    RecurrentSpec,
+)
 
 PLAIN_DTYPES: Final[dict[str, DType]] = {
     "float32": "float32", "float16": "float16", "bfloat16": "bfloat16"
@@ -14,50 +26,12 @@ LAYER_KINDS: Final = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
 )
 """What ``layer_types`` of an unknown ``model_type`` may say, and ``linear_attention``."""
+_COMPRESSED: Final = (0, 4, 128)
+"""Tokens that a layer of DeepSeek-V4 compresses into a row: none, few of which it chooses, many."""
+EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 
 
-def window_of_layers(
-    fields: ConfigFields, family: Family
-) -> tuple[int | None, int | None, int | None]:
-    """The window, every how many layers are full, and how many are where there is no such pattern."""
-    window_tokens = fields.optional_count("sliding_window", minimum=0) or None  # 0: turned off
-    n_layers = fields.count("num_hidden_layers")
-    is_off = family.window == "switch" and not fields.flag("use_sliding_window", default=False)
-    if family.window == "none" or window_tokens is None or is_off:
-        return None, 1, None
-    kinds = fields.texts("layer_types")
-    if kinds is not None and fields.value("compress_ratios") is None:
-        return _listed_window(kinds, window_tokens, n_layers, where=fields.where)
-    if family.window == "all":
-        return window_tokens, None, None
-    if family.window == "switch":
-        n_full = min(fields.optional_count("max_window_layers", minimum=0) or 0, n_layers)
-        return (None, 1, None) if n_full == n_layers else (window_tokens, None, n_full)
-    every = fields.count("sliding_window_pattern", family.full_attention_every)
-    return window_tokens, every if every <= n_layers else None, None
-
-
-def _listed_window(
-    kinds: tuple[str, ...], window_tokens: int, n_layers: int, *, where: str
-) -> tuple[int | None, int | None, int | None]:
-    known = {"full_attention", "sliding_attention", "chunked_attention"}
-    if len(kinds) != n_layers or not set(kinds) <= known:
-        raise SpecError(
-            f"layer_types has {len(kinds)} entries of {sorted(set(kinds))} for {n_layers} layers",
-            where=where,
-            allowed=f"one of {sorted(known)} for each layer",
-        )
-    full = [index + 1 for index, kind in enumerate(kinds) if kind == "full_attention"]
-    if len(full) == n_layers:
-        return None, 1, None
-    if not full:
-        return window_tokens, None, None
-    every = full[0]
-    is_regular = full == list(range(every, n_layers + 1, every))
-    return window_tokens, every if is_regular else None, None if is_regular else len(full)
-
-
-def shared_layers(fields: ConfigFields) -> KvSharing | None:
+def read_sharing(fields: ConfigFields) -> KvSharing | None:
     """The last layers, where they read the keys and values of earlier ones."""
     n_shared = fields.optional_count("num_kv_shared_layers", minimum=0) or 0
     kinds, n_layers = fields.texts("layer_types"), fields.count("num_hidden_layers")
@@ -77,7 +51,7 @@ def shared_layers(fields: ConfigFields) -> KvSharing | None:
     )
 
 
-def recurrent_layers(fields: ConfigFields, family: Family) -> RecurrentSpec | None:
+def read_recurrent(fields: ConfigFields, family: Family) -> RecurrentSpec | None:
     """The layers of linear attention, where ``linear_num_value_heads`` is stated."""
     n_value_heads = fields.optional_count("linear_num_value_heads")
     if n_value_heads is None:
@@ -127,3 +101,105 @@ def n_dense_layers(fields: ConfigFields) -> int:
     if (kinds := fields.texts("mlp_layer_types")) is not None:
         dense |= {index for index, kind in enumerate(kinds) if kind == "dense"}
     return max(n_first, len(dense))
+
+
+def read_latent(fields: ConfigFields) -> MlaSpec:
+    """The widths of multi-head latent attention."""
+    return MlaSpec(
+        q_lora_rank=fields.optional_count("q_lora_rank"),
+        kv_lora_rank=fields.count("kv_lora_rank"),
+        qk_nope_head_dim=fields.count("qk_nope_head_dim"),
+        qk_rope_head_dim=fields.count("qk_rope_head_dim"),
+        v_head_dim=fields.count("v_head_dim"),
+    )
+
+
+def read_indexer(fields: ConfigFields) -> IndexerSpec | None:
+    """The heads that choose the tokens of sparse attention, where ``index_topk`` is stated."""
+    top_k_tokens = fields.optional_count("index_topk")
+    if top_k_tokens is None:
+        return None
+    n_layers, types = fields.count("num_hidden_layers"), fields.texts("indexer_types")
+    compressed = None if fields.value("compress_ratios") is None else read_compressed(fields)
+    if compressed is not None:
+        n_layers, top_k_tokens = (
+            compressed.n_fine_layers,
+            top_k_tokens * compressed.fine_tokens,
+        )
+    return IndexerSpec(
+        n_heads=fields.count("index_n_heads"),
+        head_dim=fields.count("index_head_dim"),
+        top_k_tokens=top_k_tokens,
+        n_layers=n_layers if types is None else types.count("full"),
+    )
+
+
+def read_compressed(fields: ConfigFields) -> CompressedSpec | None:
+    """DeepSeek-V4's attention, where ``compress_ratios`` states how many tokens each layer compresses."""
+    ratios = fields.value("compress_ratios")
+    if ratios is None:
+        return None
+    n_layers = fields.count("num_hidden_layers")
+    known = [one for one in ratios if one in _COMPRESSED] if isinstance(ratios, list) else []
+    if not isinstance(ratios, list) or len(known) != len(ratios) or len(ratios) < n_layers:
+        raise SpecError(
+            f"compress_ratios = {shortened(ratios)}",
+            where=fields.where,
+            allowed=f"one of {', '.join(map(str, _COMPRESSED))} for each layer",
+        )
+    used = ratios[:n_layers]  # a further one is of the multi-token-prediction module
+    return CompressedSpec(
+        q_lora_rank=fields.count("q_lora_rank"),
+        n_output_groups=fields.count("o_groups"),
+        output_lora_rank=fields.count("o_lora_rank"),
+        fine_tokens=_COMPRESSED[1],
+        n_fine_layers=used.count(_COMPRESSED[1]),
+        coarse_tokens=_COMPRESSED[2],
+        n_coarse_layers=used.count(_COMPRESSED[2]),
+        n_streams=fields.count("hc_mult"),
+    )
+
+
+def read_mixture(fields: ConfigFields, family: Family) -> MoeSpec:
+    """The experts of the layers that have some."""
+    name = next(
+        (key for key in (family.experts, *EXPERT_COUNTS) if key and fields.value(key) is not None),
+        family.experts,
+    )
+    n_experts, n_chosen = fields.count(name or "num_experts"), fields.count("num_experts_per_tok")
+    if n_chosen > n_experts:
+        raise SpecError(
+            f"num_experts_per_tok = {n_chosen}",
+            where=fields.where,
+            allowed=f"at most {name} = {n_experts}",
+        )
+    size = fields.count(family.expert_size)
+    shared_size = fields.optional_count("shared_expert_intermediate_size", minimum=0) or 0
+    if shared_size % size:
+        raise SpecError(
+            f"shared_expert_intermediate_size = {shared_size}",
+            where=fields.where,
+            allowed=f"a multiple of {size}",
+        )
+    return MoeSpec(
+        n_experts=n_experts,
+        n_experts_per_token=n_chosen,
+        intermediate_size=size,
+        n_shared_experts=fields.optional_count("n_shared_experts", minimum=0)
+        or shared_size // size,
+        n_dense_layers=n_dense_layers(fields),
+        has_bias=family.expert_bias,
+        has_router_bias=family.router_bias,
+        n_hashed_layers=fields.optional_count("num_hash_layers", minimum=0) or 0,
+        has_shared_expert_gate=family.has_shared_expert_gate,
+        has_only_experts_quantised=family.has_only_experts_quantised,
+    )
+
+
+def read_per_layer_inputs(fields: ConfigFields) -> PerLayerInputSpec | None:
+    """Gemma 4's embedding for each layer; None where its width is 0."""
+    size = fields.optional_count("hidden_size_per_layer_input", minimum=0)
+    vocab_size = fields.optional_count("vocab_size_per_layer_input")
+    if not size or vocab_size is None:
+        return None
+    return PerLayerInputSpec(size=size, vocab_size=vocab_size)

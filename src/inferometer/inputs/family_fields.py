@@ -14,11 +14,6 @@ _MOST_LISTED_LAYERS: Final = 10_000
 _MINIMAX_KINDS: Final = {"0": "linear_attention", "1": "full_attention"}
 
 
-def fill_nothing(_config: Config) -> dict[str, object]:
-    """Nothing: the family writes the usual fields."""
-    return {}
-
-
 def fill_gpt2(config: Config) -> dict[str, object]:
     """The MLP is four times as wide as the hidden states."""
     width = config.get("n_embd")

@@ -24,25 +24,25 @@ from inferometer.inputs.config_families import (
     Flag,
 )
 from inferometer.inputs.config_layers import (
+    EXPERT_COUNTS,
     LAYER_KINDS,
     PLAIN_DTYPES,
-    n_dense_layers,
-    recurrent_layers,
-    shared_layers,
-    window_of_layers,
+    read_compressed,
+    read_indexer,
+    read_latent,
+    read_mixture,
+    read_per_layer_inputs,
+    read_recurrent,
+    read_sharing,
 )
-from inferometer.inputs.foreign_bytes import ConfigFields, Door, shortened
+from inferometer.inputs.foreign_bytes import ConfigFields, Door
 from inferometer.inputs.types import (
     AttentionSpec,
-    CompressedSpec,
     DType,
     FullHeads,
-    IndexerSpec,
     MlaSpec,
     MlpSpec,
     ModelSpec,
-    MoeSpec,
-    PerLayerInputSpec,
     Source,
 )
 
@@ -52,10 +52,8 @@ _DOOR: Final = Door(
     try_="a folder with a config.json",
     max_bytes=10_000_000,
 )
-_COMPRESSED: Final = (0, 4, 128)
-"""Tokens that a layer of DeepSeek-V4 compresses into a row: none, few of which it chooses, many."""
+_STATING_FORMATS: Final = frozenset(("quantization_config", "compression_config", "expert_dtype"))
 _FORMATS_BESIDE: Final = "hf_quant_config.json"
-_EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 _OTHER_NAMES: Final = {
     "num_experts_per_tok": ("moe_k", "moe_topk", "top_k_experts"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
@@ -149,9 +147,14 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         if family.names.get(name, name) not in config
     }
     fields = ConfigFields(
-        config=config, where=where, names=family.names, filled=silent | family.fill(config)
+        config=config,
+        where=where,
+        names=family.names,
+        filled=silent | ({} if family.fill is None else family.fill(config)),
     )
     model = _model(fields, family, model_type=model_type, model_id=model_id)
+    if not _STATING_FORMATS & config.keys():
+        return replace(model, note=note)
     stored = stored_formats(config, model)
     return replace(
         model,
@@ -238,7 +241,7 @@ def _alien_fields(config: Mapping[str, object], family: Family | None) -> list[s
 
 def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
     """Llama with what the fields of an unknown ``model_type`` state, and that in words."""
-    experts = next((name for name in _EXPERT_COUNTS if config.get(name) is not None), None)
+    experts = next((name for name in EXPERT_COUNTS if config.get(name) is not None), None)
     named = {
         usual: next((name for name in names if config.get(name) is not None), usual)
         for usual, names in _OTHER_NAMES.items()
@@ -275,9 +278,9 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
 def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: str) -> ModelSpec:
     max_position_tokens = fields.count("max_position_embeddings")
     position = family.position if fields.text("position") is None else fields.text("position")
-    mla = _latent(fields) if family.has_latent_attention else None
+    mla = read_latent(fields) if family.has_latent_attention else None
     has_experts = family.experts is not None and fields.flag("enable_moe_block", default=True)
-    moe = _mixture(fields, family) if has_experts else None
+    moe = read_mixture(fields, family) if has_experts else None
     norms_per_layer = fields.optional_count("norms_per_layer", minimum=0)
     # Where every layer has experts, files may state no width of dense layers.
     dense_size = None if moe is None or moe.n_dense_layers else moe.intermediate_size
@@ -308,10 +311,18 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         has_head_bias=family.has_head_bias,
         moe=moe,
         mla=mla,
-        indexer=_indexer(fields),
-        recurrent=recurrent_layers(fields, family),
-        compressed=_compressed(fields),
-        per_layer_inputs=_per_layer_inputs(fields),
+        indexer=read_indexer(fields) if fields.value("index_topk") is not None else None,
+        recurrent=(
+            read_recurrent(fields, family)
+            if fields.value("linear_num_value_heads") is not None
+            else None
+        ),
+        compressed=read_compressed(fields) if fields.value("compress_ratios") is not None else None,
+        per_layer_inputs=(
+            read_per_layer_inputs(fields)
+            if fields.value("hidden_size_per_layer_input") is not None
+            else None
+        ),
         hf_id=fields.text("_name_or_path") or None,
         checkpoint_dtype=_checkpoint_dtype(fields),
     )
@@ -334,7 +345,7 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
             where=fields.where,
             allowed="as many channels for each head, or a field 'head_dim'",
         )
-    window_tokens, every, n_full = window_of_layers(fields, family)
+    window_tokens, every, n_full = _window(fields, family)
     has_qk_norm = _said(fields, family.qk_norm)
     heads = AttentionSpec(
         n_heads=n_heads,
@@ -350,7 +361,9 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
         has_full_width_qk_norm=has_qk_norm and family.has_full_width_qk_norm,
         has_output_gate=_said(fields, family.output_gate),
         value_head_dim=fields.optional_count("value_head_dim"),
-        kv_sharing=shared_layers(fields),
+        kv_sharing=read_sharing(fields)
+        if fields.value("num_kv_shared_layers") is not None
+        else None,
     )
     return replace(heads, full=_full_heads(fields, heads))
 
@@ -382,104 +395,6 @@ def _full_heads(fields: ConfigFields, heads: AttentionSpec) -> FullHeads | None:
     return None if astuple(full) == plain else full
 
 
-def _per_layer_inputs(fields: ConfigFields) -> PerLayerInputSpec | None:
-    size = fields.optional_count("hidden_size_per_layer_input", minimum=0)
-    vocab_size = fields.optional_count("vocab_size_per_layer_input")
-    if not size or vocab_size is None:
-        return None
-    return PerLayerInputSpec(size=size, vocab_size=vocab_size)
-
-
-def _latent(fields: ConfigFields) -> MlaSpec:
-    return MlaSpec(
-        q_lora_rank=fields.optional_count("q_lora_rank"),
-        kv_lora_rank=fields.count("kv_lora_rank"),
-        qk_nope_head_dim=fields.count("qk_nope_head_dim"),
-        qk_rope_head_dim=fields.count("qk_rope_head_dim"),
-        v_head_dim=fields.count("v_head_dim"),
-    )
-
-
-def _indexer(fields: ConfigFields) -> IndexerSpec | None:
-    """The heads that choose the tokens of sparse attention, where ``index_topk`` is stated."""
-    top_k_tokens = fields.optional_count("index_topk")
-    if top_k_tokens is None:
-        return None
-    n_layers, types = fields.count("num_hidden_layers"), fields.texts("indexer_types")
-    if (compressed := _compressed(fields)) is not None:
-        n_layers, top_k_tokens = (
-            compressed.n_fine_layers,
-            top_k_tokens * compressed.fine_tokens,
-        )
-    return IndexerSpec(
-        n_heads=fields.count("index_n_heads"),
-        head_dim=fields.count("index_head_dim"),
-        top_k_tokens=top_k_tokens,
-        n_layers=n_layers if types is None else types.count("full"),
-    )
-
-
-def _compressed(fields: ConfigFields) -> CompressedSpec | None:
-    """DeepSeek-V4's attention, where ``compress_ratios`` states how many tokens each layer compresses."""
-    ratios = fields.value("compress_ratios")
-    if ratios is None:
-        return None
-    n_layers = fields.count("num_hidden_layers")
-    known = [one for one in ratios if one in _COMPRESSED] if isinstance(ratios, list) else []
-    if not isinstance(ratios, list) or len(known) != len(ratios) or len(ratios) < n_layers:
-        raise SpecError(
-            f"compress_ratios = {shortened(ratios)}",
-            where=fields.where,
-            allowed=f"one of {', '.join(map(str, _COMPRESSED))} for each layer",
-        )
-    used = ratios[:n_layers]  # a further one is of the multi-token-prediction module
-    return CompressedSpec(
-        q_lora_rank=fields.count("q_lora_rank"),
-        n_output_groups=fields.count("o_groups"),
-        output_lora_rank=fields.count("o_lora_rank"),
-        fine_tokens=_COMPRESSED[1],
-        n_fine_layers=used.count(_COMPRESSED[1]),
-        coarse_tokens=_COMPRESSED[2],
-        n_coarse_layers=used.count(_COMPRESSED[2]),
-        n_streams=fields.count("hc_mult"),
-    )
-
-
-def _mixture(fields: ConfigFields, family: Family) -> MoeSpec:
-    name = next(
-        (key for key in (family.experts, *_EXPERT_COUNTS) if key and fields.value(key) is not None),
-        family.experts,
-    )
-    n_experts, n_chosen = fields.count(name or "num_experts"), fields.count("num_experts_per_tok")
-    if n_chosen > n_experts:
-        raise SpecError(
-            f"num_experts_per_tok = {n_chosen}",
-            where=fields.where,
-            allowed=f"at most {name} = {n_experts}",
-        )
-    size = fields.count(family.expert_size)
-    shared_size = fields.optional_count("shared_expert_intermediate_size", minimum=0) or 0
-    if shared_size % size:
-        raise SpecError(
-            f"shared_expert_intermediate_size = {shared_size}",
-            where=fields.where,
-            allowed=f"a multiple of {size}",
-        )
-    return MoeSpec(
-        n_experts=n_experts,
-        n_experts_per_token=n_chosen,
-        intermediate_size=size,
-        n_shared_experts=fields.optional_count("n_shared_experts", minimum=0)
-        or shared_size // size,
-        n_dense_layers=n_dense_layers(fields),
-        has_bias=family.expert_bias,
-        has_router_bias=family.router_bias,
-        n_hashed_layers=fields.optional_count("num_hash_layers", minimum=0) or 0,
-        has_shared_expert_gate=family.has_shared_expert_gate,
-        has_only_experts_quantised=family.has_only_experts_quantised,
-    )
-
-
 def _embedding_size(fields: ConfigFields) -> int | None:
     size = fields.optional_count("embedding_size")
     return None if size == fields.count("hidden_size") else size
@@ -492,3 +407,42 @@ def _said(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 -- f
 def _checkpoint_dtype(fields: ConfigFields) -> DType | None:
     name = fields.value("dtype") or fields.value("torch_dtype")
     return PLAIN_DTYPES.get(name) if isinstance(name, str) else None
+
+
+def _window(fields: ConfigFields, family: Family) -> tuple[int | None, int | None, int | None]:
+    """The window, every how many layers are full, and how many are where there is no such pattern."""
+    window_tokens = fields.optional_count("sliding_window", minimum=0) or None  # 0: turned off
+    n_layers = fields.count("num_hidden_layers")
+    is_off = family.window == "switch" and not fields.flag("use_sliding_window", default=False)
+    if family.window == "none" or window_tokens is None or is_off:
+        return None, 1, None
+    kinds = fields.texts("layer_types")
+    if kinds is not None and fields.value("compress_ratios") is None:
+        return _listed_window(kinds, window_tokens, n_layers, where=fields.where)
+    if family.window == "all":
+        return window_tokens, None, None
+    if family.window == "switch":
+        n_full = min(fields.optional_count("max_window_layers", minimum=0) or 0, n_layers)
+        return (None, 1, None) if n_full == n_layers else (window_tokens, None, n_full)
+    every = fields.count("sliding_window_pattern", family.full_attention_every)
+    return window_tokens, every if every <= n_layers else None, None
+
+
+def _listed_window(
+    kinds: tuple[str, ...], window_tokens: int, n_layers: int, *, where: str
+) -> tuple[int | None, int | None, int | None]:
+    known = {"full_attention", "sliding_attention", "chunked_attention"}
+    if len(kinds) != n_layers or not set(kinds) <= known:
+        raise SpecError(
+            f"layer_types has {len(kinds)} entries of {sorted(set(kinds))} for {n_layers} layers",
+            where=where,
+            allowed=f"one of {sorted(known)} for each layer",
+        )
+    full = [index + 1 for index, kind in enumerate(kinds) if kind == "full_attention"]
+    if len(full) == n_layers:
+        return None, 1, None
+    if not full:
+        return window_tokens, None, None
+    every = full[0]
+    is_regular = full == list(range(every, n_layers + 1, every))
+    return window_tokens, every if is_regular else None, None if is_regular else len(full)
