@@ -103,10 +103,9 @@ def built_on_meta(config):
 
 def count_on_meta(config):
     built = built_on_meta(config)
-    # DeepSeek's score correction is stored in checkpoints, but is a buffer in transformers.
-    corrections = [
-        part for name, part in built.named_buffers() if name.endswith("e_score_correction_bias")
-    ]
+    # The correction of experts' scores is stored in checkpoints, but is a buffer in transformers.
+    ends = ("e_score_correction_bias", "expert_bias")
+    corrections = [part for name, part in built.named_buffers() if name.endswith(ends)]
     return sum(part.numel() for part in [*built.parameters(), *corrections])
 
 

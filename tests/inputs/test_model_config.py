@@ -172,7 +172,7 @@ def test_a_familys_own_names_are_used_in_errors():
             LLAMA | {"model_type": "next", "architectures": ["NextModel"], "is_decoder": False},
             "an encoder",
         ),
-        ({"model_type": "falcon_h1", "mamba_d_state": 16}, "not known here .field 'mamba_d_state'"),
+        ({"model_type": "zamba2", "mamba_d_state": 16}, "not known here .field 'mamba_d_state'"),
     ],
 )
 def test_models_that_are_no_decoders_are_refused(config, message):
@@ -506,10 +506,148 @@ def test_granite_4_without_state_space_layers_is_the_dense_model_that_it_is():
     }
     model = read(granite)
     assert (n_parameters(model), model.moe, model.note) == (3_402_836_480, None, None)
-    kinds = ["mamba"] * 39 + ["attention"]
-    for change in ({"layer_types": kinds}, {"layer_types": None}):
-        with pytest.raises(SpecError, match="'layer_types'"):
-            read(granite | change)
+    with pytest.raises(SpecError, match="no field says which layers attend"):
+        read(granite | {"layer_types": None})
+    with pytest.raises(SpecError, match="has no layer that attends"):
+        read(granite | {"layer_types": ["mamba"] * 40})
+    with pytest.raises(SpecError, match="layer_types has 40 entries"):
+        read(granite | {"layer_types": ["hyena"] * 40})
+
+
+GRANITE_4_H_SMALL = {
+    "model_type": "granitemoehybrid",
+    "num_hidden_layers": 40,
+    "hidden_size": 4096,
+    "intermediate_size": 768,
+    "shared_intermediate_size": 1536,
+    "num_local_experts": 72,
+    "num_experts_per_tok": 10,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 100352,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": True,
+    "mamba_d_conv": 4,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+    "mamba_expand": 2,
+    "mamba_n_groups": 1,
+    "mamba_n_heads": 128,
+    "layer_types": ["attention" if index in {5, 15, 25, 35} else "mamba" for index in range(40)],
+}
+
+
+def test_mamba_2_beside_attention():
+    """Granite 4.0 H Small: 32 billion parameters, 9 active; its class of transformers has as many."""
+    model = read(GRANITE_4_H_SMALL)
+    assert n_parameters(model) == 32_207_337_984
+    assert n_active_parameters(model) == pytest.approx(8.8e9, rel=0.01)
+    assert (model.n_attention_layers, model.recurrent.n_layers) == (4, 36)
+    assert kv_bytes_per_token(model, "bfloat16") == 4 * 2 * 8 * 128 * 2
+    # A matrix of 64 x 128 for each of 128 heads, and three columns of the convolution's channels.
+    a_layer = 128 * 64 * 128 * 2 + (8192 + 2 * 128) * 3 * 2
+    assert state_bytes(model, "bfloat16") == 36 * a_layer
+
+
+NEMOTRON_3_NANO = {
+    "model_type": "nemotron_h",
+    "num_hidden_layers": 52,
+    "hidden_size": 2688,
+    "intermediate_size": 1856,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+    "n_shared_experts": 1,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 6,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "mamba_num_heads": 64,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "ssm_state_size": 128,
+    "conv_kernel": 4,
+    "use_conv_bias": True,
+    "mamba_ssm_cache_dtype": "float32",
+    "vocab_size": 131072,
+    "max_position_embeddings": 262144,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+}
+
+
+def test_layers_that_are_one_block_alone():
+    """Nemotron 3 Nano: 31.6 billion parameters, 3.2 active without the embedding, as NVIDIA states."""
+    model = read(NEMOTRON_3_NANO)
+    assert n_parameters(model) == pytest.approx(31.58e9, rel=1e-3)
+    assert n_active_parameters(model) == pytest.approx(3.2e9, rel=0.02)
+    assert (model.n_attention_layers, model.recurrent.n_layers) == (6, 23)
+    assert (model.n_feed_forward_layers, model.n_expert_layers, model.n_blocks) == (23, 23, 52)
+    assert kv_bytes_per_token(model, "bfloat16") == 6 * 2 * 2 * 128 * 2
+    a_layer = 64 * 64 * 128 * 4 + (4096 + 2 * 8 * 128) * 3 * 2  # the state of 32 bit
+    assert state_bytes(model, "bfloat16") == 23 * a_layer
+    halved = read(NEMOTRON_3_NANO | {"mamba_ssm_cache_dtype": "float16"})
+    assert state_bytes(halved, "bfloat16") < 0.55 * state_bytes(model, "bfloat16")
+    pattern = NEMOTRON_3_NANO["hybrid_override_pattern"].replace("*", "G")
+    with pytest.raises(SpecError, match="hybrid_override_pattern has 52 entries"):
+        read(NEMOTRON_3_NANO | {"hybrid_override_pattern": pattern})
+
+
+def test_experts_that_see_a_latent():
+    """Nemotron 3 Super: 120.6 billion parameters, 12 active; routed experts see 1,024 channels."""
+    pattern = (
+        "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME"
+    )
+    model = read(NEMOTRON_3_NANO | {
+        "num_hidden_layers": 88, "hidden_size": 4096, "hybrid_override_pattern": pattern,
+        "moe_intermediate_size": 2688, "moe_shared_expert_intermediate_size": 5376,
+        "moe_latent_size": 1024, "n_routed_experts": 512, "num_experts_per_tok": 22,
+        "mamba_num_heads": 128,
+    })  # fmt: skip
+    assert n_parameters(model) == pytest.approx(120.67e9, rel=1e-3)
+    assert n_active_parameters(model) == pytest.approx(12.2e9, rel=0.01)
+
+
+def test_two_mixers_in_each_layer():
+    """Falcon-H1: each layer attends and keeps a state; and has an MLP."""
+    model = read(CASES["falcon_h1"][0] | {"model_type": "falcon_h1"})
+    assert (model.n_attention_layers, model.recurrent.n_layers, model.n_blocks) == (4, 4, 12)
+    assert kv_bytes_per_token(model, "bfloat16") == 4 * 2 * 2 * 16 * 2
+
+
+def test_the_older_mamba_and_plain_convolutions():
+    jamba = read(CASES["jamba"][0] | {"model_type": "jamba"})
+    assert jamba.recurrent.kind == "mamba1"
+    assert state_bytes(jamba, "bfloat16") == 3 * (128 * 8 + 128 * 3) * 2
+    assert jamba.n_expert_layers == 2
+    lfm = read(CASES["lfm2"][0] | {"model_type": "lfm2"})
+    assert lfm.mlp.intermediate_size == 112  # two thirds of 150, in multiples of 16
+    assert state_bytes(lfm, "bfloat16") == 3 * 64 * 2 * 2
+
+
+def test_kimi_delta_attention_beside_latent_attention():
+    """Kimi-Linear-48B-A3B: 49.1 billion parameters by its class; states of 32 bit as vLLM keeps them."""
+    full = [4, 8, 12, 16, 20, 24, 27]
+    kimi = CASES["kimi_linear"][0] | {
+        "model_type": "kimi_linear", "num_hidden_layers": 27, "hidden_size": 2304,
+        "intermediate_size": 9216, "moe_intermediate_size": 1024, "num_experts": 256,
+        "num_experts_per_token": 8, "num_attention_heads": 32, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 163840,
+        "max_position_embeddings": None, "model_max_length": 1048576,
+        "linear_attn_config": {"full_attn_layers": full, "head_dim": 128, "num_heads": 32,
+                               "short_conv_kernel_size": 4},
+    }  # fmt: skip
+    model = read(kimi)
+    assert n_parameters(model) == pytest.approx(49_122_681_728)
+    assert n_active_parameters(model) == pytest.approx(3.1e9, rel=0.01)
+    assert model.max_position_tokens == 1048576
+    assert kv_bytes_per_token(model, "bfloat16") == 7 * 576 * 2
+    assert state_bytes(model, "bfloat16") == 20 * (32 * 128 * 128 * 4 + 3 * 4096 * 3 * 2)
+    gated = kimi | {"mla_use_output_gate": True}
+    gated["linear_attn_config"] = kimi["linear_attn_config"] | {"use_full_rank_gate": True}
+    more = n_parameters(read(gated)) - n_parameters(model)
+    assert more == 7 * 2304 * 4096 + 20 * (2304 * 4096 - 128 * (2304 + 4096))
 
 
 @pytest.mark.parametrize(

@@ -31,27 +31,40 @@ Modules: TypeAlias = tuple[tuple[str, ...], ...]
 
 _FUSED: Final = ("self_attn.qkv_proj", "attn.fused_wqa_wkv")
 _ATTENTION: Final[dict[str, Modules]] = {
-    "query": (("self_attn.q_proj", *_FUSED),),
+    "query": (("self_attn.q_proj", "mixer.q_proj", *_FUSED),),
     "query_down": (("self_attn.q_a_proj", *_FUSED),),
     "query_up": (("self_attn.q_b_proj", "attn.wq_b"),),
-    "key_value": (("self_attn.k_proj", *_FUSED), ("self_attn.v_proj", *_FUSED)),
+    "key_value": (
+        ("self_attn.k_proj", "mixer.k_proj", *_FUSED),
+        ("self_attn.v_proj", "mixer.v_proj", *_FUSED),
+    ),
     "key_value_down": (("self_attn.kv_a_proj_with_mqa",),),
     "key_value_up": (("self_attn.kv_b_proj",),),
     "compress_fine": (("self_attn.compressor.kv_proj", "attn.compressor.wkv"),),
     "compress_coarse": (("self_attn.compressor.kv_proj", "attn.compressor.wkv"),),
     "attention_out_grouped": (("self_attn.o_a_proj", "attn.wo_a"),),
-    "attention_out": (("self_attn.o_proj", "self_attn.o_b_proj", "attn.wo_b"),),
+    "attention_out": (("self_attn.o_proj", "mixer.o_proj", "self_attn.o_b_proj", "attn.wo_b"),),
     "index_query": (("self_attn.indexer.wq_b", "attn.indexer.wq_b"),),
     "index_key": (("self_attn.indexer.wk", "attn.indexer.compressor.wkv"),),
 }
 _LINEAR: Final[dict[str, Modules]] = {
-    "linear_in": (("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv"),),
-    "linear_out": (("linear_attn.out_proj",),),
+    "linear_in": (
+        ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mamba.in_proj", "mixer.in_proj",
+         "conv.in_proj"),
+    ),
+    "linear_out": (("linear_attn.out_proj", "mamba.out_proj", "mixer.out_proj", "conv.out_proj"),),
+}  # fmt: skip
+_LATENT: Final[dict[str, Modules]] = {
+    "experts_latent_in": (("mixer.fc1_latent_proj",),),
+    "experts_latent_out": (("mixer.fc2_latent_proj",),),
 }
 
 
+_OWNERS: Final = "mlp feed_forward ffn mixer block_sparse_moe"
+
+
 def _feed_forward(
-    part: str, inner: str = "", mixtral: tuple[str, ...] = (), owners: str = "mlp feed_forward ffn"
+    part: str, inner: str = "", mixtral: tuple[str, ...] = (), owners: str = _OWNERS
 ) -> dict[str, Modules]:
     """Gate and up in one, and down, in the words of most checkpoints, Llama 4, DeepSeek-V4, Mixtral."""
     before = [f"{owner}." for owner in owners.split()] or [""]
@@ -76,10 +89,24 @@ _SHARED: Final = _feed_forward("shared", "shared_experts. shared_expert.")
 _OF_ARCHITECTURE: Final[dict[str, dict[str, Modules]]] = {
     # Experts beside the MLP, which every token passes.
     "gemma4_text": _feed_forward("experts", _EXPERT_NAMES, owners="") | _feed_forward("shared"),
+    "kimi_linear": {
+        "linear_in": (("self_attn.q_proj",),),
+        "linear_out": (("self_attn.o_proj",),),
+    },
+    "granitemoehybrid": {
+        f"{part}_{end}": ((f"{owner}.{side}_linear",),)
+        for part, owner in (
+            ("mlp", "shared_mlp"),
+            ("shared", "shared_mlp"),
+            ("experts", "block_sparse_moe"),
+        )
+        for end, side in (("up", "input"), ("down", "output"))
+    },
 }
 """Matrices that other names have there."""
 
-_PREFIXES: Final = ("model.", "language_model.model.", "model.language_model.")
+_UPS: Final = ("mlp_up", "experts_up", "shared_up")
+_PREFIXES: Final = ("model.", "backbone.", "language_model.model.", "model.language_model.")
 _CLASS_NAME: Final = re.compile(r"[A-Z]\w*")
 _NESTED_REPEAT: Final = re.compile(r"[*+}][^()]*\)+[*+{]")
 """A repetition in a repeated group: to find that it does not match may take for ever."""
@@ -136,10 +163,13 @@ def quantisation(config: Mapping[str, object]) -> Mapping[str, object] | None:
     return {str(key): one for key, one in found.items()} if isinstance(found, dict) else None
 
 
-def stored_formats(config: Mapping[str, object], model: ModelSpec) -> StoredFormats:
+def stored_formats(
+    config: Mapping[str, object], model: ModelSpec, kinds: Sequence[str] | None = None
+) -> StoredFormats:
     """The formats of a checkpoint's matrices, each by the group whose targets match its name.
 
     A matrix of many layers counts in the format of most of them, and a note names the others.
+    ``kinds``: of each layer, where the file lists them.
     """
     quantised, experts = _in_groups(quantisation(config)), config.get("expert_dtype")
     if quantised is None:
@@ -155,7 +185,7 @@ def stored_formats(config: Mapping[str, object], model: ModelSpec) -> StoredForm
     names_layers = any(one.names_layers for one in (ignored, *(group.names for group in groups)))
     counted: dict[str, Counter[AskedFormat]] = {
         part: Counter[AskedFormat](map(stored, modules))
-        for part, modules in _modules(config, model, names_layers=names_layers).items()
+        for part, modules in _modules(kinds, model, names_layers=names_layers).items()
     }
     most: dict[str, AskedFormat] = {part: _most(found) for part, found in counted.items()}
     # The largest matrices stand for the whole.
@@ -279,40 +309,71 @@ def _stored(module: tuple[str, ...], groups: Sequence[_Group], ignored: _Names) 
 
 
 def _modules(
-    config: Mapping[str, object], model: ModelSpec, *, names_layers: bool
+    kinds: Sequence[str] | None, model: ModelSpec, *, names_layers: bool
 ) -> dict[str, list[tuple[str, ...]]]:
     """The modules of each matrix of the model, in all layers that have it, each by its names."""
-    layers, kinds = range(min(model.n_layers, _MOST_LAYERS)), config.get("layer_types")
+    own = {name: one for name, one in _ATTENTION.items() if name not in _foreign(model)}
+    indices = _layers_with(kinds, model)
+    has_shared = model.moe is not None and model.moe.n_shared_experts > 0
+    has_latent = model.moe is not None and model.moe.latent_size is not None
+    wanted: list[tuple[dict[str, Modules], Sequence[int]]] = [
+        (own, indices.attending),
+        (_LINEAR, indices.recurrent),
+        (_DENSE, indices.dense),
+        (_EXPERTS, indices.expert),
+        (_SHARED, indices.expert if has_shared else ()),
+        (_LATENT, indices.expert if has_latent else ()),
+    ]
+    other = _OF_ARCHITECTURE.get(model.architecture, {})
+    n_up = 0 if model.mlp.is_gated else 1  # without a gate, of the two in one the second
+    return {
+        part: _in_layers(
+            other.get(part, modules)[n_up * (part in _UPS) :],
+            layers if names_layers else [layers[0]] * len(layers),
+        )
+        for parts, layers in wanted
+        for part, modules in parts.items()
+        if layers
+    }
+
+
+class _Layers(NamedTuple):
+    """Indices of the layers that have matrices of a kind."""
+
+    attending: Sequence[int]
+    recurrent: Sequence[int]
+    dense: Sequence[int]
+    expert: Sequence[int]
+
+
+def _layers_with(kinds: Sequence[str] | None, model: ModelSpec) -> _Layers:
+    layers = range(min(model.n_layers, _MOST_LAYERS))
+    n_dense = model.n_feed_forward_layers - model.n_expert_layers
+    if model.blocks is not None and kinds is not None:
+        named = [
+            [index for index in layers if kinds[index] == kind]
+            for kind in ("full_attention", "linear_attention", "mlp", "moe")
+        ]
+        return _Layers(*named)
     every = model.n_layers // max(model.n_attention_layers, 1)
-    attending = [
+    attending: Sequence[int] = [
         index
         for index in layers
         if (
             kinds[index] != "linear_attention"
-            if isinstance(kinds, list) and index < len(kinds)
+            if kinds is not None and index < len(kinds)
             else (index + 1) % every == 0
         )
     ]
-    own = {name: one for name, one in _ATTENTION.items() if name not in _foreign(model)}
-    n_dense = len(layers) if model.moe is None else model.moe.n_dense_layers
-    has_shared = model.moe is not None and model.moe.n_shared_experts > 0
-    recurrent = sorted({*layers} - {*attending}) if model.recurrent is not None else []
-    wanted: list[tuple[dict[str, Modules], Sequence[int]]] = [
-        (own, attending),
-        (_LINEAR, recurrent),
-        (_DENSE, layers[:n_dense]),
-        (_EXPERTS, layers[n_dense:]),
-        (_SHARED, layers[n_dense:] if has_shared else ()),
-    ]
-    other = _OF_ARCHITECTURE.get(model.architecture, {})
-    return {
-        part: _in_layers(
-            other.get(part, modules), indices if names_layers else [indices[0]] * len(indices)
-        )
-        for parts, indices in wanted
-        for part, modules in parts.items()
-        if indices
-    }
+    recurrent: Sequence[int] = sorted({*layers} - {*attending})
+    if model.blocks is not None:
+        attending = recurrent = layers
+    return _Layers(
+        attending,
+        recurrent if model.recurrent is not None else [],
+        layers[:n_dense],
+        layers[n_dense:],
+    )
 
 
 def _in_layers(modules: Modules, indices: Sequence[int]) -> list[tuple[str, ...]]:

@@ -6,9 +6,10 @@
 from typing import Final
 
 from inferometer.errors import SpecError
-from inferometer.inputs.config_families import Family
+from inferometer.inputs.family import Family, Flag
 from inferometer.inputs.foreign_bytes import ConfigFields, shortened
 from inferometer.inputs.types import (
+    BlockCounts,
     CompressedSpec,
     DType,
     IndexerSpec,
@@ -26,6 +27,8 @@ LAYER_KINDS: Final = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
 )
 """What ``layer_types`` of an unknown ``model_type`` may say, and ``linear_attention``."""
+_BLOCKS_ALONE: Final = frozenset(("mlp", "moe"))
+_LISTS_OF_KINDS: Final = ("attn_type_list", "hybrid_override_pattern", "layers_block_type")
 _COMPRESSED: Final = (0, 4, 128)
 """Tokens that a layer of DeepSeek-V4 compresses into a row: none, few of which it chooses, many."""
 EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
@@ -52,38 +55,68 @@ def read_sharing(fields: ConfigFields) -> KvSharing | None:
 
 
 def read_recurrent(fields: ConfigFields, family: Family) -> RecurrentSpec | None:
-    """The layers of linear attention, where ``linear_num_value_heads`` is stated."""
-    n_value_heads = fields.optional_count("linear_num_value_heads")
-    if n_value_heads is None:
-        return None
-    n_layers, types = fields.count("num_hidden_layers"), fields.texts("layer_types")
-    allowed = LAYER_KINDS | {"linear_attention"}
-    if types is not None and (len(types) != n_layers or not set(types) <= allowed):
-        listed = "attn_type_list" if fields.value("attn_type_list") is not None else "layer_types"
-        found = shortened(sorted(set(types)))
-        raise SpecError(
-            f"{listed} has {len(types)} entries of {found} for {n_layers} layers",
-            where=fields.where,
-            allowed="for each layer one of full and linear attention",
-        )
-    n_linear = (
-        n_layers - n_layers // fields.count("full_attention_interval")
-        if types is None
-        else types.count("linear_attention")
-    )
+    """The layers with a state, where ``linear_num_value_heads`` is stated; None where there are none."""
+    n_linear = _n_recurrent(fields, family)
     if n_linear == 0:
         return None
     return RecurrentSpec(
         n_layers=n_linear,
-        n_key_heads=fields.count("linear_num_key_heads"),
-        n_value_heads=n_value_heads,
-        key_head_dim=fields.count("linear_key_head_dim"),
+        n_key_heads=fields.optional_count("linear_num_key_heads", minimum=0) or 0,
+        n_value_heads=fields.count("linear_num_value_heads"),
+        key_head_dim=fields.optional_count("linear_key_head_dim", minimum=0) or 0,
         value_head_dim=fields.count("linear_value_head_dim"),
         conv_kernel=fields.count("linear_conv_kernel_dim"),
         # Where the file does not say it, vLLM 0.32.0 keeps it in the model's own format.
         state_dtype=PLAIN_DTYPES.get(fields.text("mamba_ssm_dtype") or "bfloat16", "bfloat16"),
-        has_decay_gates=family.has_decay_gates,
+        kind=family.recurrent,
+        has_conv_bias=flag_of(fields, family.conv_bias),
+        has_projection_bias=flag_of(fields, family.projection_bias),
+        has_norm=flag_of(fields, family.state_norm),
+        has_wide_gate=fields.flag("use_full_rank_gate", default=False),
+        step_rank=fields.optional_count("linear_step_rank"),
     )
+
+
+def _n_recurrent(fields: ConfigFields, family: Family) -> int:
+    n_layers, types = fields.count("num_hidden_layers"), fields.texts("layer_types")
+    if family.blocks == "beside":
+        return n_layers
+    if types is None:
+        if family.is_hybrid:
+            raise SpecError(
+                "no field says which layers attend and which keep a state",
+                where=fields.where,
+                allowed="layer_types, layers_block_type, hybrid_override_pattern or the family's own",
+            )
+        return n_layers - n_layers // fields.count("full_attention_interval")
+    allowed = LAYER_KINDS | {"linear_attention"} | _BLOCKS_ALONE
+    allowed -= set() if family.blocks == "alone" else _BLOCKS_ALONE
+    if len(types) != n_layers or not set(types) <= allowed:
+        stated = (name for name in _LISTS_OF_KINDS if fields.config.get(name) is not None)
+        found = shortened(sorted(set(types)))
+        raise SpecError(
+            f"{next(stated, 'layer_types')} has {len(types)} entries of {found} for {n_layers} layers",
+            where=fields.where,
+            allowed="for each layer one of full and linear attention"
+            + ", an MLP and experts" * (family.blocks == "alone"),
+        )
+    return types.count("linear_attention")
+
+
+def read_blocks(fields: ConfigFields, family: Family) -> BlockCounts:
+    """How many blocks of each kind, where layers are not pairs of a mixer and an MLP."""
+    n_layers, types = fields.count("num_hidden_layers"), fields.texts("layer_types") or ()
+    if family.blocks == "beside":
+        return BlockCounts(n_attention=n_layers, n_feed_forward=n_layers)
+    return BlockCounts(
+        n_attention=types.count("full_attention"),
+        n_feed_forward=sum(kind in _BLOCKS_ALONE for kind in types),
+    )
+
+
+def flag_of(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 -- fixed, or a field
+    """What the class fixes, or the file says."""
+    return fields.flag(what.name, default=what.default) if isinstance(what, Flag) else what
 
 
 def n_dense_layers(fields: ConfigFields) -> int:
@@ -189,10 +222,11 @@ def read_mixture(fields: ConfigFields, family: Family) -> MoeSpec:
         or shared_size // size,
         n_dense_layers=n_dense_layers(fields),
         has_bias=family.expert_bias,
-        has_router_bias=family.router_bias,
+        has_router_bias=flag_of(fields, family.router_bias),
         n_hashed_layers=fields.optional_count("num_hash_layers", minimum=0) or 0,
         has_shared_expert_gate=family.has_shared_expert_gate,
         has_only_experts_quantised=family.has_only_experts_quantised,
+        latent_size=fields.optional_count("moe_latent_size"),
     )
 
 

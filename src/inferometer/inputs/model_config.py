@@ -20,13 +20,13 @@ from inferometer.inputs.config_families import (
     NESTED_DEFAULTS,
     NOT_ATTENTION_FIELDS,
     NOT_DECODERS,
-    Family,
-    Flag,
 )
 from inferometer.inputs.config_layers import (
     EXPERT_COUNTS,
     LAYER_KINDS,
     PLAIN_DTYPES,
+    flag_of,
+    read_blocks,
     read_compressed,
     read_indexer,
     read_latent,
@@ -35,6 +35,7 @@ from inferometer.inputs.config_layers import (
     read_recurrent,
     read_sharing,
 )
+from inferometer.inputs.family import Family, Flag
 from inferometer.inputs.foreign_bytes import ConfigFields, Door
 from inferometer.inputs.types import (
     AttentionSpec,
@@ -153,9 +154,11 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         filled=silent | ({} if family.fill is None else family.fill(config)),
     )
     model = _model(fields, family, model_type=model_type, model_id=model_id)
+    if model.n_attention_layers < 1:
+        raise _not_known(f"model_type {model_type!r} has no layer that attends", where=where)
     if not _STATING_FORMATS & config.keys():
         return replace(model, note=note)
-    stored = stored_formats(config, model)
+    stored = stored_formats(config, model, fields.texts("layer_types"))
     return replace(
         model,
         checkpoint_dtype=stored.whole,
@@ -185,13 +188,10 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
         )
     alien = _alien_fields(config, family)
     if alien:
-        raise SpecError(
+        raise _not_known(
             f"model_type {model_type!r} has layers of a kind that is not known here (field"
             f" {alien[0]!r})",
             where=where,
-            allowed="full, sliding, latent, top-k or linear attention",
-            try_="measure a server that runs it, which needs no file of the model: "
-            + suggestions.command("load", "URL", "--model", "MODEL", "--concurrency", "8"),
         )
     if family is not None:
         return family, ALIASES.get(model_type, model_type), None
@@ -203,6 +203,18 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
     if unread := [name for name, one in config.items() if one and _UNREAD_FIELDS.fullmatch(name)]:
         note += f", for these fields are not read: {', '.join(unread[:6])}"
     return likeness, model_type, note
+
+
+def _not_known(what: str, *, where: str) -> SpecError:
+    hybrids = ", ".join(name for name, family in FAMILIES.items() if family.is_hybrid)
+    return SpecError(
+        what,
+        where=where,
+        allowed="full, sliding, latent, top-k or linear attention; Mamba or convolutions beside"
+        f" attention in the families {hybrids}",
+        try_="measure a server that runs it, which needs no file of the model: "
+        + suggestions.command("load", "URL", "--model", "MODEL", "--concurrency", "8"),
+    )
 
 
 def _is_encoder(config: Mapping[str, object], model_type: str) -> bool:
@@ -223,11 +235,10 @@ def _alien_fields(config: Mapping[str, object], family: Family | None) -> list[s
     """Fields of layers that are not understood here."""
     listed = config.get("layer_types")
     kinds = {str(kind) for kind in listed} if isinstance(listed, list) else set[str]()
-    has_states = family is not None and not family.has_decay_gates
+    if family is not None and family.is_hybrid:  # its own function reads them
+        return []
+    has_states = family is not None and family.recurrent == "lightning"
     alien = [name for name in NOT_ATTENTION_FIELDS if config.get(name) is not None]
-    if family is not None and family.is_hybrid:  # sizes of layers that it need not have
-        alien = [name for name in alien if not name.startswith("mamba_")]
-        alien += [] if kinds and kinds <= LAYER_KINDS | {"attention"} else ["layer_types"]
     linear = {"linear_attention"} if config.get("linear_num_value_heads") else set[str]()
     if family is None and not kinds <= LAYER_KINDS | linear:
         alien.append("layer_types")
@@ -295,7 +306,7 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         mlp=MlpSpec(
             intermediate_size=fields.count("intermediate_size", dense_size),
             is_gated=family.is_gated,
-            has_bias=_said(fields, family.mlp_bias),
+            has_bias=flag_of(fields, family.mlp_bias),
         ),
         source=Source(kind="config", where=fields.where),
         tie_word_embeddings=fields.flag("tie_word_embeddings", default=family.ties_by_default),
@@ -317,6 +328,7 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
             if fields.value("linear_num_value_heads") is not None
             else None
         ),
+        blocks=read_blocks(fields, family) if family.blocks != "pairs" else None,
         compressed=read_compressed(fields) if fields.value("compress_ratios") is not None else None,
         per_layer_inputs=(
             read_per_layer_inputs(fields)
@@ -336,6 +348,7 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
             n_heads=n_heads,
             n_kv_heads=n_heads,
             head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
+            has_output_gate=flag_of(fields, family.output_gate),
         )
     head_dim = fields.optional_count("head_dim")
     if head_dim is None and hidden_size % n_heads:
@@ -346,20 +359,20 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
             allowed="as many channels for each head, or a field 'head_dim'",
         )
     window_tokens, every, n_full = _window(fields, family)
-    has_qk_norm = _said(fields, family.qk_norm)
+    has_qk_norm = flag_of(fields, family.qk_norm)
     heads = AttentionSpec(
         n_heads=n_heads,
         n_kv_heads=fields.count("num_key_value_heads", n_heads),
         head_dim=head_dim or hidden_size // n_heads,
-        has_qkv_bias=_said(fields, family.qkv_bias),
-        has_out_bias=_said(fields, family.out_bias),
+        has_qkv_bias=flag_of(fields, family.qkv_bias),
+        has_out_bias=flag_of(fields, family.out_bias),
         has_qk_norm=has_qk_norm,
         has_sinks=fields.flag("add_swa_attention_sink_bias", default=family.has_sinks),
         sliding_window_tokens=window_tokens,
         full_attention_every=every,
         n_full_attention_layers=n_full,
         has_full_width_qk_norm=has_qk_norm and family.has_full_width_qk_norm,
-        has_output_gate=_said(fields, family.output_gate),
+        has_output_gate=flag_of(fields, family.output_gate),
         value_head_dim=fields.optional_count("value_head_dim"),
         kv_sharing=read_sharing(fields)
         if fields.value("num_kv_shared_layers") is not None
@@ -398,10 +411,6 @@ def _full_heads(fields: ConfigFields, heads: AttentionSpec) -> FullHeads | None:
 def _embedding_size(fields: ConfigFields) -> int | None:
     size = fields.optional_count("embedding_size")
     return None if size == fields.count("hidden_size") else size
-
-
-def _said(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 -- fixed, or a field
-    return fields.flag(what.name, default=what.default) if isinstance(what, Flag) else what
 
 
 def _checkpoint_dtype(fields: ConfigFields) -> DType | None:

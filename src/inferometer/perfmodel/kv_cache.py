@@ -170,7 +170,7 @@ def layer_bits(rows: CacheRows, dtype: DType) -> float:
 
 
 def state_bytes(model: ModelSpec, dtype: DType) -> int:
-    """Bytes that linear attention keeps for a sequence of any length, on all devices together.
+    """Bytes that recurrent layers keep for a sequence of any length, on all devices together.
 
     The matrices, and the last columns before the short convolution in the activations' format.
     """
@@ -276,7 +276,7 @@ def kv_groups(model: ModelSpec) -> KvGroups:
     """
     n_all, (n_full, n_sliding) = model.n_attention_layers, _own_layers(model)
     window_tokens = model.attention.sliding_window_tokens
-    if window_tokens is None or n_sliding == 0 or model.n_layers != n_all:
+    if window_tokens is None or n_sliding == 0 or model.recurrent is not None:
         return KvGroups(n_full + n_sliding, 0, 1, None)
     if model.mla is not None or model.compressed is not None or model.indexer is not None:
         return KvGroups(n_all, 0, 1, None)

@@ -170,6 +170,9 @@ def _latent_attention(model: ModelSpec, mla: MlaSpec) -> list[Linear]:
             part(name="query_down", n_in=model.hidden_size, n_out=rank, split="none"),
             part(name="query_up", n_in=rank, n_out=n_queries),
         ]
+    if model.attention.has_output_gate:
+        width = n_heads * mla.v_head_dim
+        query.append(part(name="attention_gate", n_in=model.hidden_size, n_out=width))
     return [
         *query,
         part(name="key_value_down", n_in=model.hidden_size, n_out=n_latent, split="none"),
@@ -242,25 +245,47 @@ def _indexer(model: ModelSpec) -> list[Linear]:
 
 
 def _recurrent(model: ModelSpec) -> list[Linear]:
-    """Linear attention: queries, keys, values and an output gate; two gates for each value head."""
-    linear = model.recurrent
+    """Queries, keys, values and mostly an output gate in one; what makes decays; and the output.
+
+    Source: the classes of transformers 5.23 (qwen3_next, minimax, bamba, jamba, lfm2, kimi_linear).
+    """
+    linear, hidden = model.recurrent, model.hidden_size
     if linear is None:
         return []
-    part = partial(Linear, n_layers=linear.n_layers)
-    n_in, n_gates = model.hidden_size, 2 * linear.n_value_heads
-    parts = [
-        part(name="linear_in", n_in=n_in, n_out=linear.conv_width + linear.value_width),
-        part(name="linear_gates", n_in=n_in, n_out=n_gates, is_quantised=False),
-        part(name="linear_out", n_in=linear.value_width, n_out=model.hidden_size),
+    part = partial(Linear, n_layers=linear.n_layers, has_bias=linear.has_projection_bias)
+    plain = partial(part, n_in=hidden, has_bias=False, is_quantised=False)
+    width, n_heads, head_dim = linear.value_width, linear.n_value_heads, linear.value_head_dim
+    n_more = {"mamba2": width + n_heads, "convolution": 2 * width}.get(linear.kind, width)
+    gates = list[Linear]()
+    if linear.kind == "delta":
+        gates = [plain(name="linear_gates", n_out=2 * n_heads)]
+    elif linear.kind == "mamba1":
+        rank = linear.step_rank or 0
+        n_dynamic = rank + 2 * linear.key_head_dim
+        gates = [
+            plain(name="linear_gates", n_in=width, n_out=n_dynamic),
+            plain(name="linear_steps", n_in=rank, n_out=width, has_bias=True),
+        ]
+    elif linear.kind == "kda":
+        n_low = 1 if linear.has_wide_gate else 2  # of decays and, in Kimi Linear, outputs
+        n_more = width if linear.has_wide_gate else 0
+        gates = [
+            plain(name="linear_gates", n_out=n_heads),
+            plain(name="linear_gates_down", n_out=n_low * head_dim, split="none"),
+            plain(name="linear_gates_up", n_in=head_dim, n_out=n_low * width),
+        ]
+    return [
+        part(name="linear_in", n_in=hidden, n_out=linear.conv_width + n_more),
+        *gates,
+        part(name="linear_out", n_in=width, n_out=hidden),
     ]
-    return parts if linear.has_decay_gates else [parts[0], parts[2]]
 
 
 def _feed_forward(model: ModelSpec) -> list[Linear]:
-    n_dense = model.n_layers if model.moe is None else model.moe.n_dense_layers
+    n_dense = model.n_feed_forward_layers - model.n_expert_layers
     parts = _dense_layers(model, n_dense) if n_dense else []
-    if model.moe is not None and n_dense < model.n_layers:
-        parts += _expert_layers(model, model.moe, model.n_layers - n_dense)
+    if model.moe is not None and model.n_expert_layers:
+        parts += _expert_layers(model, model.moe, model.n_expert_layers)
     return parts
 
 
@@ -306,11 +331,17 @@ def _expert_layers(model: ModelSpec, moe: MoeSpec, n_layers: int) -> list[Linear
         routers.append(
             gate(name="hashed_router", n_out=moe.n_experts, n_layers=moe.n_hashed_layers)
         )
+    seen = moe.latent_size or hidden
     parts = [
         *routers,
-        expert(name="experts_up", n_in=hidden, n_out=n_up * moe.intermediate_size),
-        expert(name="experts_down", n_in=moe.intermediate_size, n_out=hidden),
+        expert(name="experts_up", n_in=seen, n_out=n_up * moe.intermediate_size),
+        expert(name="experts_down", n_in=moe.intermediate_size, n_out=seen),
     ]
+    if moe.latent_size is not None:
+        parts += [
+            part(name="experts_latent_in", n_in=hidden, n_out=seen, split="none"),
+            part(name="experts_latent_out", n_in=seen, n_out=hidden, split="none"),
+        ]
     if shared := moe.n_shared_experts * moe.intermediate_size:
         parts += [
             part(name="shared_up", n_in=hidden, n_out=n_up * shared),

@@ -499,7 +499,7 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
         2.0 * part.n_in * part.n_out * part.n_active_copies * part.n_layers for part in experts
     )
     dense_flop = matmul_flop_per_row(spec) - expert_flop
-    n_sparse = spec.n_layers - (0 if spec.moe is None else spec.moe.n_dense_layers)
+    n_sparse = spec.n_expert_layers
     sent_bytes = (
         2
         * n_sparse
