@@ -549,6 +549,7 @@ def _most_blocks(requests: Demand, config: EngineConfig, n_drafts: int) -> int:
     n_blocks = -(-min(longest, config.max_model_len) // min(sizes, default=config.block_size))
     if isinstance(config, SchedulerConfig) and (config.sliding_window or sizes):
         return n_blocks  # most of them have left the window
+    n_blocks += config.num_state_blocks if isinstance(config, SchedulerConfig) else 0
     return min(n_blocks, config.n_kv_blocks)
 
 
