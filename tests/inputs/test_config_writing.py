@@ -109,8 +109,12 @@ def count_on_meta(config):
     return sum(part.numel() for part in [*built.parameters(), *corrections])
 
 
+# The class of transformers 5.23 is Kimi Linear's: it knows no gates and latent experts of Kimi K3.
+BUILT = [model for model in MODELS if model.model_id != "kimi-k3"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.model_id)
+@pytest.mark.parametrize("model", BUILT, ids=lambda model: model.model_id)
 def test_transformers_builds_as_many_parameters(model):
     assert count_on_meta(config_from_model(model)) == n_parameters(model)
 

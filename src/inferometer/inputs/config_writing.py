@@ -334,6 +334,7 @@ def _kimi_linear(model: ModelSpec) -> dict[str, object]:
     fields: dict[str, object] = {"linear_attn_config": own, "first_k_dense_replace": n_dense}
     if model.moe is not None:
         fields["num_shared_experts"] = model.moe.n_shared_experts
+        fields["routed_expert_hidden_size"] = model.moe.latent_size
     return fields
 
 
