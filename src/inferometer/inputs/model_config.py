@@ -4,10 +4,11 @@ Of any decoder-only model of a known family; one whose fields are Llama's is rea
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from inferometer import suggestions
 from inferometer.errors import SpecError
@@ -322,22 +323,24 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         has_head_bias=family.has_head_bias,
         moe=moe,
         mla=mla,
-        indexer=read_indexer(fields) if fields.value("index_topk") is not None else None,
-        recurrent=(
-            read_recurrent(fields, family)
-            if fields.value("linear_num_value_heads") is not None
-            else None
-        ),
+        indexer=_stated(fields, "index_topk", read_indexer),
+        recurrent=_stated(fields, "linear_num_value_heads", partial(read_recurrent, family=family)),
         blocks=read_blocks(fields, family) if family.blocks != "pairs" else None,
-        compressed=read_compressed(fields) if fields.value("compress_ratios") is not None else None,
-        per_layer_inputs=(
-            read_per_layer_inputs(fields)
-            if fields.value("hidden_size_per_layer_input") is not None
-            else None
-        ),
+        compressed=_stated(fields, "compress_ratios", read_compressed),
+        per_layer_inputs=_stated(fields, "hidden_size_per_layer_input", read_per_layer_inputs),
         hf_id=fields.text("_name_or_path") or None,
         checkpoint_dtype=_checkpoint_dtype(fields),
     )
+
+
+_Part = TypeVar("_Part")
+
+
+def _stated(
+    fields: ConfigFields, name: str, read: Callable[[ConfigFields], _Part | None]
+) -> _Part | None:
+    """A part that few models have, where the file states its first field."""
+    return None if fields.value(name) is None else read(fields)
 
 
 def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> AttentionSpec:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.records.columns import I64
 
@@ -305,7 +306,7 @@ class SchedulerConfig:
                 "max_num_seqs",
                 f"num_blocks = {self.num_blocks} or less: vLLM refuses to start where a state of"
                 " each sequence has no block",
-                try_=f"--max-num-seqs {self.num_blocks}",
+                try_=suggestions.flags("--max-num-seqs", self.num_blocks),
             )
 
     def _check_groups(self) -> None:
