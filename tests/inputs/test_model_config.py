@@ -689,3 +689,44 @@ def test_the_language_model_of_qwens_multimodal_files(outer, inner, family):
     assert (model.architecture, model.note) == (
         family, "vision_config is not counted: its weights come on top"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scaling", "factor"),
+    [
+        ({"type": "dynamic", "factor": 2.0}, 2),  # InternLM2.5: 65,536 of 32,768
+        ({"rope_type": "linear", "factor": 4}, 4),  # DeepSeek Coder
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 1),
+        ({"rope_type": "llama3", "factor": 8.0}, 1),
+        ({"rope_type": "linear", "factor": None}, 1),
+        (None, 1),
+    ],
+)
+def test_the_longest_context_is_the_one_that_vllm_derives(scaling, factor):
+    plain = read(LLAMA).max_position_tokens
+    for name in ("rope_scaling", "rope_parameters"):
+        assert read(LLAMA | {name: scaling}).max_position_tokens == factor * plain
+    gemma = CASES["gemma3_text"][0] | {"model_type": "gemma3_text", "rope_scaling": scaling}
+    assert read(gemma).max_position_tokens == gemma["max_position_embeddings"]
+
+
+@pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config"])
+def test_the_language_model_of_a_multimodal_file_is_found_by_any_of_its_keys(key):
+    """InternVL writes llm_config, DeepSeek-VL2 language_config."""
+    nested = {"model_type": "internvl_chat", key: LLAMA, "vision_config": {"depth": 2}}
+    assert n_parameters(read(nested)) == n_parameters(read(LLAMA))
+
+
+def test_numbers_for_each_layer_that_are_equal_are_one():
+    """Hunyuan-A13B lists its experts' sizes for each layer."""
+    qwen = CASES["qwen3_moe"][0] | {"model_type": "hunyuan_v1_moe"}
+    listed = qwen | {name: [qwen[name]] * 4 for name in ("moe_intermediate_size",)}
+    listed |= {"moe_topk": [qwen["num_experts_per_tok"]] * 4, "num_experts_per_tok": None}
+    assert n_parameters(read(listed)) == n_parameters(read(qwen))
+    with pytest.raises(SpecError, match="moe_intermediate_size"):
+        read(qwen | {"moe_intermediate_size": [32, 64, 64, 64]})
+
+
+def test_gemma_3n_is_refused_for_what_it_has():
+    with pytest.raises(SpecError, match="'altup_num_inputs'"):
+        read(LLAMA | {"model_type": "gemma3n_text", "altup_num_inputs": 4})

@@ -566,6 +566,7 @@ NOT_ATTENTION_FIELDS: Final = (
     "lru_width",
     "rwkv_hidden_size",
     "block_configs",
+    "altup_num_inputs",
 )
 """Fields of layers that are understood in known families alone: state-space models, convolutions,
 block-sparse attention, layers that each have a shape of their own."""

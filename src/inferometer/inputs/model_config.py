@@ -55,10 +55,13 @@ _DOOR: Final = Door(
     max_bytes=10_000_000,
 )
 _STATING_FORMATS: Final = frozenset(("quantization_config", "compression_config", "expert_dtype"))
+_MOST_STRETCHED: Final = 1024
+_LANGUAGE_MODELS: Final = ("text_config", "llm_config", "language_config")
+"""Where multimodal files have the configuration of their language model."""
 _FORMATS_BESIDE: Final = "hf_quant_config.json"
 _OTHER_NAMES: Final = {
     "num_experts_per_tok": ("moe_k", "moe_topk", "top_k_experts"),
-    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers"),
 }
 """Of an unknown ``model_type``, as ERNIE, EXAONE and AFMoE write them."""
@@ -102,8 +105,8 @@ def read_model_config(path: Path) -> ModelSpec:
 
 def _with_formats_beside(config: dict[str, object], file: Path) -> dict[str, object]:
     """ModelOpt before 0.31 wrote its formats into a file beside, which vLLM reads too."""
-    beside, nested = file.with_name(_FORMATS_BESIDE), config.get("text_config")
-    own = [config, nested] if isinstance(nested, dict) else [config]
+    beside, nested = file.with_name(_FORMATS_BESIDE), map(config.get, _LANGUAGE_MODELS)
+    own = [config, *(one for one in nested if isinstance(one, dict))]
     if any(quantisation(one) is not None for one in own) or not beside.is_file():
         return config
     where = str(beside)
@@ -131,7 +134,8 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
     >>> model_from_config(config, where="here", model_id="tiny").attention.head_dim
     16
     """
-    nested = config.get("text_config")
+    names = (name for name in _LANGUAGE_MODELS if isinstance(config.get(name), dict))
+    nested = config.get(next(names, ""))
     if isinstance(nested, dict):
         shared = {name: config[name] for name in _SHARED_FIELDS if name in config}
         text_config: dict[str, object] = {str(name): value for name, value in nested.items()}
@@ -288,7 +292,7 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
 
 
 def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: str) -> ModelSpec:
-    max_position_tokens = fields.count("max_position_embeddings")
+    max_position_tokens = _max_positions(fields, model_type)
     position = family.position if fields.text("position") is None else fields.text("position")
     mla = read_latent(fields) if family.has_latent_attention else None
     has_experts = family.experts is not None and fields.flag("enable_moe_block", default=True)
@@ -331,6 +335,21 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         hf_id=fields.text("_name_or_path") or None,
         checkpoint_dtype=_checkpoint_dtype(fields),
     )
+
+
+def _max_positions(fields: ConfigFields, model_type: str) -> int:
+    """The longest context, as vLLM 0.32.0 derives it: scaled where rotations are stretched.
+
+    Other scalings (YaRN, Llama 3, LongRoPE) and Gemma 3's are in the number already.
+    """
+    n_tokens = fields.count("max_position_embeddings")
+    scaling = fields.value("rope_scaling") or fields.value("rope_parameters")
+    if not isinstance(scaling, dict) or "gemma3" in model_type:
+        return n_tokens
+    kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
+    if kind not in {"linear", "dynamic"} or not isinstance(factor, int | float):
+        return n_tokens
+    return int(n_tokens * min(max(factor, 1), _MOST_STRETCHED))
 
 
 _Part = TypeVar("_Part")
