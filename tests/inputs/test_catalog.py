@@ -152,6 +152,11 @@ def test_models_are_found_by_id_and_by_hub_name(name, model_id):
         ("deepseek-ai/DeepSeek-V3.1", 671, 37, "float8"),
         ("moonshotai/Kimi-K2-Thinking", 1026, 32, "int4"),
         ("zai-org/GLM-5.2", 744, 40, "bfloat16"),
+        # Cards count the embedding among the active ones.
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 31.6, 3.2, "bfloat16"),
+        ("nemotron-3-super-120b-a12b", 120.6, 12.3, "bfloat16"),
+        ("nemotron-3-ultra-550b-a55b", 549, 55, "bfloat16"),
+        ("moonshotai/Kimi-K3", 2780, 104, "float4"),
     ],
 )
 def test_models_of_2025_and_2026_have_the_size_and_the_format_of_their_cards(

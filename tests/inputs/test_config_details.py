@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_model
-from inferometer.inputs.model_config import model_from_config
+from inferometer.inputs.model_config import model_from_config, read_model_config
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.weights import linear_bits, linears, weight_bytes
+from inferometer.perfmodel.matrices import linears
+from inferometer.perfmodel.weights import linear_bits, step_weight_bytes, weight_bytes
 
 CASES = json.loads((Path(__file__).parent / "small_configs.json").read_text())
 LLAMA = CASES["llama"][0] | {"model_type": "llama"}
@@ -207,3 +209,109 @@ def test_a_group_of_unknown_bits_counts_as_16_with_a_note():
     model = read(LLAMA | {"quantization_config": grouped(*groups)})
     assert (model.checkpoint_dtype, bits_of(model)["mlp_down"]) == ("int4", 16)
     assert "weights of 3 bits" in model.note
+
+
+@pytest.mark.parametrize(
+    ("stated", "part", "expected"),
+    [
+        # Kimi-K2.5's files are 594 GB: int4 in groups of 32, each with a scale of 16 bit.
+        (grouped(group(4, "int") | {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}),
+         "mlp_up", 4.5),
+        (grouped({"weights": {"num_bits": 4, "type": "int", "group_size": 32, "symmetric": False}}),
+         "mlp_up", 4.625),
+        (grouped({"weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}), "mlp_up", 8),
+        (grouped({"weights": {"num_bits": 4, "type": "float", "group_size": 16}}), "mlp_up", 4.5),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}, "query", 4.5),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "query", 4.5),
+        ({"quant_method": "mxfp4"}, "query", FLOAT4),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 64}, "query", 4 + 20 / 64),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "query", 4),
+        ({"quant_method": "awq", "bits": 4, "q_group_size": 128}, "query", INT4),
+        ({"quant_method": "awq", "bits": 4, "group_size": "all"}, "query", INT4),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "query", 4.5),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+         "query", 4.127),
+    ],
+)  # fmt: skip
+def test_scales_count_by_the_groups_that_the_file_states(stated, part, expected):
+    model = read(LLAMA | {"quantization_config": stated})
+    assert bits_of(model)[part] == pytest.approx(expected)
+    sparse = EngineSpec(dtype="bfloat16", quantization=model.checkpoint_dtype)
+    by_name = {one.name: linear_bits(one, sparse, is_sparse=True) for one in linears(model)}
+    assert by_name[part] < expected
+    # Somebody who asks for another format gets its usual groups.
+    asked = EngineSpec(dtype="bfloat16", quantization="float8")
+    assert {linear_bits(one, asked) for one in linears(model)} == {FLOAT8}
+
+
+def test_experts_beside_the_mlp_have_names_of_their_own():
+    """Gemma-4-26B-A4B-NVFP4 leaves `mlp*` in 16 bit and quantises `experts`."""
+    gemma = next(one for one in CASES["gemma4_text"] if one.get("enable_moe_block"))
+    stated = grouped(group(4, "float"), ignore=["model.layers.*.mlp*", "*router*", "*self_attn*"])
+    model = read(gemma | {"model_type": "gemma4_text", "quantization_config": stated})
+    bits = bits_of(model)
+    assert model.note is None
+    assert (bits["experts_up"], bits["shared_up"], bits["full_query"]) == (FLOAT4, 16, 16)
+
+
+def test_nvfp4_experts_beside_a_method_of_8_bit():
+    """nvidia/DeepSeek-V4-Flash-NVFP4: vLLM reads all but the experts in the format of the method."""
+    stated = grouped(group(4, "float", "Linear"), ignore=["*.attn.*", "*.ffn.shared_experts.*"])
+    stated |= {"quant_method": "fp8", "moe_quant_algo": "NVFP4", "group_size": 16}
+    model = read(DEEPSEEK_V4 | {"quantization_config": stated})
+    bits = bits_of(model)
+    assert (model.checkpoint_dtype, bits["experts_up"], bits["query_up"]) == ("float8", 4.5, FLOAT8)
+
+
+def mixed_layers():
+    """As ModelOpt lists single layers of several algorithms."""
+    nvfp4, fp8 = {"quant_algo": "W4A16_NVFP4", "group_size": 16}, {"quant_algo": "FP8"}
+    listed = {
+        f"model.layers.{index}.self_attn.{one}_proj": fp8 for index in range(4) for one in "qk"
+    }
+    listed |= {f"model.layers.{index}.mlp.{one}_proj": nvfp4
+               for index in range(4) for one in ("gate", "up", "down")}  # fmt: skip
+    return {"quant_algo": "MIXED_PRECISION", "quantized_layers": listed | {"lm_head": nvfp4}}
+
+
+def test_layers_that_are_listed_singly_count_by_their_own_algorithm_and_so_does_the_head():
+    model = read(LLAMA | {"quantization_config": {"quant_method": "modelopt"} | mixed_layers()})
+    bits = bits_of(model)
+    assert (bits["mlp_up"], bits["query"], bits["attention_out"]) == (4.5, FLOAT8, 16)
+    engine = EngineSpec(dtype="bfloat16", quantization="float4")
+    plain = read(LLAMA | {"quantization_config": {"quant_method": "modelopt"} | mixed_layers()
+                          | {"ignore": ["lm_head"]}})  # fmt: skip
+    saved_bits = 8 * (weight_bytes(plain, engine) - weight_bytes(model, engine))
+    assert not model.tie_word_embeddings
+    assert saved_bits == pytest.approx(11.5 * model.vocab_size * model.hidden_size)
+    read_bytes = [
+        step_weight_bytes(one, engine, n_rows=1, n_logit_positions=1) for one in (plain, model)
+    ]
+    assert 8 * (read_bytes[0] - read_bytes[1]) == pytest.approx(saved_bits)
+
+
+def test_the_switch_of_gptq_for_the_head():
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    assert "head" not in dict(read(LLAMA | {"quantization_config": gptq}).stored_apart)
+    switched = read(LLAMA | {"quantization_config": gptq | {"lm_head": True}})
+    assert dict(switched.stored_apart) == {"head": "int4"}
+
+
+def test_formats_in_a_file_beside_the_configuration(tmp_path):
+    """ModelOpt before 0.31 wrote them there (nvidia/DeepSeek-V3.1-NVFP4); vLLM reads it."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    beside = tmp_path / "hf_quant_config.json"
+    beside.write_text(json.dumps({"quantization": {"quant_algo": "NVFP4", "group_size": 16,
+                                                   "exclude_modules": ["*self_attn*"]}}))  # fmt: skip
+    model = read_model_config(tmp_path)
+    assert model.checkpoint_dtype == "float4"
+    assert (bits_of(model)["mlp_up"], bits_of(model)["query"]) == (4.5, 16)
+    own = LLAMA | {"quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    assert read_model_config(tmp_path).checkpoint_dtype == "float8"
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    beside.write_text("[]")
+    with pytest.raises(SpecError, match="hf_quant_config"):
+        read_model_config(tmp_path)
+    beside.write_text("{}")
+    assert read_model_config(tmp_path).checkpoint_dtype is None

@@ -103,15 +103,18 @@ def built_on_meta(config):
 
 def count_on_meta(config):
     built = built_on_meta(config)
-    # DeepSeek's score correction is stored in checkpoints, but is a buffer in transformers.
-    corrections = [
-        part for name, part in built.named_buffers() if name.endswith("e_score_correction_bias")
-    ]
+    # The correction of experts' scores is stored in checkpoints, but is a buffer in transformers.
+    ends = ("e_score_correction_bias", "expert_bias")
+    corrections = [part for name, part in built.named_buffers() if name.endswith(ends)]
     return sum(part.numel() for part in [*built.parameters(), *corrections])
 
 
+# The class of transformers 5.23 is Kimi Linear's: it knows no gates and latent experts of Kimi K3.
+BUILT = [model for model in MODELS if model.model_id != "kimi-k3"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.model_id)
+@pytest.mark.parametrize("model", BUILT, ids=lambda model: model.model_id)
 def test_transformers_builds_as_many_parameters(model):
     assert count_on_meta(config_from_model(model)) == n_parameters(model)
 

@@ -172,7 +172,7 @@ def test_a_familys_own_names_are_used_in_errors():
             LLAMA | {"model_type": "next", "architectures": ["NextModel"], "is_decoder": False},
             "an encoder",
         ),
-        ({"model_type": "falcon_h1", "mamba_d_state": 16}, "not known here .field 'mamba_d_state'"),
+        ({"model_type": "zamba2", "mamba_d_state": 16}, "not known here .field 'mamba_d_state'"),
     ],
 )
 def test_models_that_are_no_decoders_are_refused(config, message):
@@ -506,10 +506,148 @@ def test_granite_4_without_state_space_layers_is_the_dense_model_that_it_is():
     }
     model = read(granite)
     assert (n_parameters(model), model.moe, model.note) == (3_402_836_480, None, None)
-    kinds = ["mamba"] * 39 + ["attention"]
-    for change in ({"layer_types": kinds}, {"layer_types": None}):
-        with pytest.raises(SpecError, match="'layer_types'"):
-            read(granite | change)
+    with pytest.raises(SpecError, match="no field says which layers attend"):
+        read(granite | {"layer_types": None})
+    with pytest.raises(SpecError, match="has no layer that attends"):
+        read(granite | {"layer_types": ["mamba"] * 40})
+    with pytest.raises(SpecError, match="layer_types has 40 entries"):
+        read(granite | {"layer_types": ["hyena"] * 40})
+
+
+GRANITE_4_H_SMALL = {
+    "model_type": "granitemoehybrid",
+    "num_hidden_layers": 40,
+    "hidden_size": 4096,
+    "intermediate_size": 768,
+    "shared_intermediate_size": 1536,
+    "num_local_experts": 72,
+    "num_experts_per_tok": 10,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 100352,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": True,
+    "mamba_d_conv": 4,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+    "mamba_expand": 2,
+    "mamba_n_groups": 1,
+    "mamba_n_heads": 128,
+    "layer_types": ["attention" if index in {5, 15, 25, 35} else "mamba" for index in range(40)],
+}
+
+
+def test_mamba_2_beside_attention():
+    """Granite 4.0 H Small: 32 billion parameters, 9 active; its class of transformers has as many."""
+    model = read(GRANITE_4_H_SMALL)
+    assert n_parameters(model) == 32_207_337_984
+    assert n_active_parameters(model) == pytest.approx(8.8e9, rel=0.01)
+    assert (model.n_attention_layers, model.recurrent.n_layers) == (4, 36)
+    assert kv_bytes_per_token(model, "bfloat16") == 4 * 2 * 8 * 128 * 2
+    # A matrix of 64 x 128 for each of 128 heads, and three columns of the convolution's channels.
+    a_layer = 128 * 64 * 128 * 2 + (8192 + 2 * 128) * 3 * 2
+    assert state_bytes(model, "bfloat16") == 36 * a_layer
+
+
+NEMOTRON_3_NANO = {
+    "model_type": "nemotron_h",
+    "num_hidden_layers": 52,
+    "hidden_size": 2688,
+    "intermediate_size": 1856,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+    "n_shared_experts": 1,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 6,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "mamba_num_heads": 64,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "ssm_state_size": 128,
+    "conv_kernel": 4,
+    "use_conv_bias": True,
+    "mamba_ssm_cache_dtype": "float32",
+    "vocab_size": 131072,
+    "max_position_embeddings": 262144,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+}
+
+
+def test_layers_that_are_one_block_alone():
+    """Nemotron 3 Nano: 31.6 billion parameters, 3.2 active without the embedding, as NVIDIA states."""
+    model = read(NEMOTRON_3_NANO)
+    assert n_parameters(model) == pytest.approx(31.58e9, rel=1e-3)
+    assert n_active_parameters(model) == pytest.approx(3.2e9, rel=0.02)
+    assert (model.n_attention_layers, model.recurrent.n_layers) == (6, 23)
+    assert (model.n_feed_forward_layers, model.n_expert_layers, model.n_blocks) == (23, 23, 52)
+    assert kv_bytes_per_token(model, "bfloat16") == 6 * 2 * 2 * 128 * 2
+    a_layer = 64 * 64 * 128 * 4 + (4096 + 2 * 8 * 128) * 3 * 2  # the state of 32 bit
+    assert state_bytes(model, "bfloat16") == 23 * a_layer
+    halved = read(NEMOTRON_3_NANO | {"mamba_ssm_cache_dtype": "float16"})
+    assert state_bytes(halved, "bfloat16") < 0.55 * state_bytes(model, "bfloat16")
+    pattern = NEMOTRON_3_NANO["hybrid_override_pattern"].replace("*", "G")
+    with pytest.raises(SpecError, match="hybrid_override_pattern has 52 entries"):
+        read(NEMOTRON_3_NANO | {"hybrid_override_pattern": pattern})
+
+
+def test_experts_that_see_a_latent():
+    """Nemotron 3 Super: 120.6 billion parameters, 12 active; routed experts see 1,024 channels."""
+    pattern = (
+        "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME"
+    )
+    model = read(NEMOTRON_3_NANO | {
+        "num_hidden_layers": 88, "hidden_size": 4096, "hybrid_override_pattern": pattern,
+        "moe_intermediate_size": 2688, "moe_shared_expert_intermediate_size": 5376,
+        "moe_latent_size": 1024, "n_routed_experts": 512, "num_experts_per_tok": 22,
+        "mamba_num_heads": 128,
+    })  # fmt: skip
+    assert n_parameters(model) == pytest.approx(120.67e9, rel=1e-3)
+    assert n_active_parameters(model) == pytest.approx(12.2e9, rel=0.01)
+
+
+def test_two_mixers_in_each_layer():
+    """Falcon-H1: each layer attends and keeps a state; and has an MLP."""
+    model = read(CASES["falcon_h1"][0] | {"model_type": "falcon_h1"})
+    assert (model.n_attention_layers, model.recurrent.n_layers, model.n_blocks) == (4, 4, 12)
+    assert kv_bytes_per_token(model, "bfloat16") == 4 * 2 * 2 * 16 * 2
+
+
+def test_the_older_mamba_and_plain_convolutions():
+    jamba = read(CASES["jamba"][0] | {"model_type": "jamba"})
+    assert jamba.recurrent.kind == "mamba1"
+    assert state_bytes(jamba, "bfloat16") == 3 * (128 * 8 + 128 * 3) * 2
+    assert jamba.n_expert_layers == 2
+    lfm = read(CASES["lfm2"][0] | {"model_type": "lfm2"})
+    assert lfm.mlp.intermediate_size == 112  # two thirds of 150, in multiples of 16
+    assert state_bytes(lfm, "bfloat16") == 3 * 64 * 2 * 2
+
+
+def test_kimi_delta_attention_beside_latent_attention():
+    """Kimi-Linear-48B-A3B: 49.1 billion parameters by its class; states of 32 bit as vLLM keeps them."""
+    full = [4, 8, 12, 16, 20, 24, 27]
+    kimi = CASES["kimi_linear"][0] | {
+        "model_type": "kimi_linear", "num_hidden_layers": 27, "hidden_size": 2304,
+        "intermediate_size": 9216, "moe_intermediate_size": 1024, "num_experts": 256,
+        "num_experts_per_token": 8, "num_attention_heads": 32, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 163840,
+        "max_position_embeddings": None, "model_max_length": 1048576,
+        "linear_attn_config": {"full_attn_layers": full, "head_dim": 128, "num_heads": 32,
+                               "short_conv_kernel_size": 4},
+    }  # fmt: skip
+    model = read(kimi)
+    assert n_parameters(model) == pytest.approx(49_122_681_728)
+    assert n_active_parameters(model) == pytest.approx(3.1e9, rel=0.01)
+    assert model.max_position_tokens == 1048576
+    assert kv_bytes_per_token(model, "bfloat16") == 7 * 576 * 2
+    assert state_bytes(model, "bfloat16") == 20 * (32 * 128 * 128 * 4 + 3 * 4096 * 3 * 2)
+    gated = kimi | {"mla_use_output_gate": True}
+    gated["linear_attn_config"] = kimi["linear_attn_config"] | {"use_full_rank_gate": True}
+    more = n_parameters(read(gated)) - n_parameters(model)
+    assert more == 7 * 2304 * 4096 + 20 * (2304 * 4096 - 128 * (2304 + 4096))
 
 
 @pytest.mark.parametrize(
@@ -525,3 +663,70 @@ def test_a_nested_llama_leaves_its_sizes_to_its_class(stated, n_expected):
     assert n_parameters(read(nested)) == n_expected
     with pytest.raises(SpecError, match="is missing"):
         read(stated)
+
+
+def test_a_state_of_linear_attention_that_no_field_states_is_of_the_models_own_format():
+    """vLLM's log of Qwen3-Next has blocks of 544 tokens: 16-bit states; of float32 they were 1056."""
+    hybrid = CASES["qwen3_next"][0] | {"model_type": "qwen3_next", "mamba_ssm_dtype": None}
+    assert read(hybrid).recurrent.state_dtype == "bfloat16"
+    assert read(hybrid | {"mamba_ssm_dtype": "float32"}).recurrent.state_dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "family"),
+    [
+        ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2"),
+        ("qwen3_vl", "qwen3_vl_text", "qwen3"),
+        ("qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_moe"),
+    ],
+)
+def test_the_language_model_of_qwens_multimodal_files(outer, inner, family):
+    text = CASES[family][0]
+    nested = {"model_type": outer, "text_config": text | {"model_type": inner}}
+    plain = read(text | {"model_type": family})
+    model = read(nested | {"vision_config": {"depth": 2}})
+    assert n_parameters(model) == n_parameters(plain)
+    assert (model.architecture, model.note) == (
+        family, "vision_config is not counted: its weights come on top"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scaling", "factor"),
+    [
+        ({"type": "dynamic", "factor": 2.0}, 2),  # InternLM2.5: 65,536 of 32,768
+        ({"rope_type": "linear", "factor": 4}, 4),  # DeepSeek Coder
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 1),
+        ({"rope_type": "llama3", "factor": 8.0}, 1),
+        ({"rope_type": "linear", "factor": None}, 1),
+        (None, 1),
+    ],
+)
+def test_the_longest_context_is_the_one_that_vllm_derives(scaling, factor):
+    plain = read(LLAMA).max_position_tokens
+    for name in ("rope_scaling", "rope_parameters"):
+        assert read(LLAMA | {name: scaling}).max_position_tokens == factor * plain
+    gemma = CASES["gemma3_text"][0] | {"model_type": "gemma3_text", "rope_scaling": scaling}
+    assert read(gemma).max_position_tokens == gemma["max_position_embeddings"]
+
+
+@pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config"])
+def test_the_language_model_of_a_multimodal_file_is_found_by_any_of_its_keys(key):
+    """InternVL writes llm_config, DeepSeek-VL2 language_config."""
+    nested = {"model_type": "internvl_chat", key: LLAMA, "vision_config": {"depth": 2}}
+    assert n_parameters(read(nested)) == n_parameters(read(LLAMA))
+
+
+def test_numbers_for_each_layer_that_are_equal_are_one():
+    """Hunyuan-A13B lists its experts' sizes for each layer."""
+    qwen = CASES["qwen3_moe"][0] | {"model_type": "hunyuan_v1_moe"}
+    listed = qwen | {name: [qwen[name]] * 4 for name in ("moe_intermediate_size",)}
+    listed |= {"moe_topk": [qwen["num_experts_per_tok"]] * 4, "num_experts_per_tok": None}
+    assert n_parameters(read(listed)) == n_parameters(read(qwen))
+    with pytest.raises(SpecError, match="moe_intermediate_size"):
+        read(qwen | {"moe_intermediate_size": [32, 64, 64, 64]})
+
+
+def test_gemma_3n_is_refused_for_what_it_has():
+    with pytest.raises(SpecError, match="'altup_num_inputs'"):
+        read(LLAMA | {"model_type": "gemma3n_text", "altup_num_inputs": 4})

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.inputs.catalog import find_model, load_models
+from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import EngineSpec, FullHeads, KvSharing
 from inferometer.perfmodel.kv_cache import (
     KvGroups,
@@ -21,6 +22,7 @@ from inferometer.perfmodel.kv_cache import (
     n_kv_shards,
     prefill_pairs,
     state_bytes,
+    state_paging,
 )
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.perfmodel.work import attention_flop, step_work
@@ -257,3 +259,56 @@ def test_the_cache_is_split_over_as_many_devices_as_the_layers_of_fewest_kv_head
     engine = EngineSpec(dtype="bfloat16", tensor_parallel_size=8)
     assert n_kv_shards(model, engine) == 4
     assert n_kv_shards(find_model("gemma-3-27b"), engine) == 8
+
+
+NEMOTRON_NANO_9B = {
+    "model_type": "nemotron_h",
+    "hidden_size": 4480,
+    "intermediate_size": 15680,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 131072,
+    "max_position_embeddings": 131072,
+    "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+    "ssm_state_size": 128,
+    "conv_kernel": 4,
+    "n_groups": 8,
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 80,
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "n_blocks"),
+    [
+        # vLLM's logs: "Setting attention block size to N tokens".
+        (find_model("qwen3-next-80b-a3b"), 544, 3),
+        (find_model("qwen3.5-35b-a3b"), 1056, 3),
+        # vllm-project/vllm issue 24280, where the state was of 16 bit: 4 and 27 layers.
+        (
+            model_from_config(
+                NEMOTRON_NANO_9B | {"mamba_ssm_cache_dtype": "bfloat16"}, where="m", model_id="m"
+            ),
+            672,
+            7,
+        ),
+    ],
+)
+def test_pages_of_states_are_as_long_as_vllm_makes_them(model, tokens, n_blocks):
+    paging = state_paging(model, EngineSpec(dtype="bfloat16"), "bfloat16", block_tokens=16)
+    assert (paging.block_tokens, paging.n_blocks, paging.fraction) == (tokens, n_blocks, 1)
+    # Two devices halve both pages; keys of 8 bit are half as large, and blocks twice as long.
+    two = EngineSpec(dtype="bfloat16", tensor_parallel_size=2)
+    assert state_paging(model, two, "bfloat16", block_tokens=16).block_tokens == tokens
+    longer = state_paging(model, two, "float8", block_tokens=16).block_tokens
+    assert longer == pytest.approx(2 * tokens, abs=16)
+
+
+def test_who_has_no_pages_of_states():
+    engine = EngineSpec(dtype="bfloat16")
+    for name in ("llama-3.1-8b", "gemma-3-27b", "deepseek-v3.2"):
+        assert state_paging(find_model(name), engine, "bfloat16", block_tokens=16) is None
+    latent = state_paging(find_model("kimi-k3"), engine, "bfloat16", block_tokens=16)
+    assert latent.block_tokens % 128 == 0
+    assert latent.n_blocks == 3  # 24 layers attend, 69 keep a state

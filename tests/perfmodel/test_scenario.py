@@ -11,6 +11,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.datasheet import predict_scenario
+from inferometer.perfmodel.matrices import linears
 from inferometer.perfmodel.scenario import (
     LIKELY,
     Scenario,
@@ -21,7 +22,7 @@ from inferometer.perfmodel.scenario import (
     verification_shape,
 )
 from inferometer.perfmodel.types import decode_shape
-from inferometer.perfmodel.weights import linears, stored_weight_bits, weight_bytes
+from inferometer.perfmodel.weights import stored_weight_bits, weight_bytes
 from inferometer.perfmodel.whatif import (
     newly_fits_on,
     what_if,

@@ -8,6 +8,7 @@ import pytest
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.matrices import linears
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Scenario, phases_at
 from inferometer.perfmodel.steptime import arrays_of
 from inferometer.perfmodel.steptime_arrays import (
@@ -23,7 +24,6 @@ from inferometer.perfmodel.steptime_levels import (
     through_stages,
 )
 from inferometer.perfmodel.types import decode_shape
-from inferometer.perfmodel.weights import linears
 from inferometer.perfmodel.work import ParallelPlan
 
 

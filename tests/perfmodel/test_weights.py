@@ -10,13 +10,12 @@ from hypothesis import given, strategies as st
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_model, load_models
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec
+from inferometer.perfmodel.matrices import linears, n_shards
 from inferometer.perfmodel.weights import (
     STORED_FORMATS,
     expected_experts,
-    linears,
     n_active_parameters,
     n_parameters,
-    n_shards,
     step_weight_bytes,
     stored_weight_bits,
     weight_bytes,

@@ -6,8 +6,9 @@ from hypothesis import given, strategies as st
 from inferometer.inputs.catalog import find_model, load_models
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
+from inferometer.perfmodel.matrices import linears
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
-from inferometer.perfmodel.weights import linears, n_active_parameters
+from inferometer.perfmodel.weights import n_active_parameters
 from inferometer.perfmodel.work import attention_flop, logits_bytes, matmul_flop_per_row, step_work
 
 MODELS = load_models()

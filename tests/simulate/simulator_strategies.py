@@ -65,6 +65,16 @@ def windowed_configs(draw, **fixed):
 
 
 @st.composite
+def stateful_configs(draw, **fixed):
+    """Of a model with recurrent layers, whose states are in blocks, with as much memory as it needs."""
+    config = draw(configs(policies=VLLMS, **fixed))
+    n_states = draw(st.integers(1, 4))
+    n_least = max(-(-config.max_model_len // config.block_size) + n_states, config.max_num_seqs)
+    n_blocks = n_least + draw(st.sampled_from([1, 4, 20, 100]))
+    return replace(config, num_blocks=n_blocks, num_state_blocks=n_states)
+
+
+@st.composite
 def speculating_configs(draw, **fixed):
     """With drafts, and a threshold that vLLM bears with so many."""
     n_drafts = draw(st.integers(1, 4))
@@ -246,6 +256,12 @@ def costs(draw, scale=1):
 @st.composite
 def settings_of_a_run(draw, fixed=None, **kinds):
     config = draw(configs(**(fixed or {})))
+    return config, draw(demands(config, **kinds)), draw(costs())
+
+
+@st.composite
+def settings_of_a_stateful_run(draw, **kinds):
+    config = draw(stateful_configs())
     return config, draw(demands(config, **kinds)), draw(costs())
 
 

@@ -8,7 +8,13 @@ import pytest
 from examples import examples
 from hypothesis import given, strategies as st
 from reference.simulator import simulate_plainly
-from simulator_strategies import assert_equal, configs, demands, windowed_configs
+from simulator_strategies import (
+    assert_equal,
+    configs,
+    demands,
+    stateful_configs,
+    windowed_configs,
+)
 
 from inferometer.records.types import ABSENT
 from inferometer.simulate import run
@@ -25,7 +31,7 @@ COST = linear_cost(
 @st.composite
 def quiet_runs(draw):
     """Few requests at once, so that runs are long, in steps of 10 to 60 ns."""
-    config = draw(configs() | windowed_configs())
+    config = draw(configs() | windowed_configs() | stateful_configs())
     requests = draw(demands(config, scale=draw(st.sampled_from([1, 10, 100]))))
     cost = linear_cost(
         launch_s=draw(st.sampled_from([1e-8, 5e-8])),

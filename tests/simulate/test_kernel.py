@@ -8,7 +8,7 @@ from examples import examples
 from hypothesis import assume, given, strategies as st
 from reference.simulator import simulate_plainly
 from reference.vllm import Scheduler
-from simulator_strategies import assert_equal, settings_of_a_run
+from simulator_strategies import assert_equal, settings_of_a_run, settings_of_a_stateful_run
 
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
@@ -21,7 +21,7 @@ DONE = (RequestStatus.STOPPED, RequestStatus.LENGTH)
 
 
 @examples(300)
-@given(settings_of_a_run(), st.none() | st.integers(0, 1500))
+@given(settings_of_a_run() | settings_of_a_stateful_run(), st.none() | st.integers(0, 1500))
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
     fast = simulate(requests, config, cost, until_ns=until_ns, record_parts=True)

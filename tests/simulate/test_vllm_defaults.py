@@ -11,6 +11,7 @@ from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.memory import default_limits
 from inferometer.perfmodel.steptime_levels import datasheet_levels
 from inferometer.simulate.deployment import Knobs, deploy
+from inferometer.simulate.scheduler_config import SchedulerConfig
 
 
 def config_on(device, **knobs):
@@ -153,3 +154,31 @@ def test_contexts_end_where_the_positions_of_the_model_do(knobs, name, where):
     assert refused.value.where == where
     assert refused.value.allowed.startswith("up to 131,072, the positions of 'llama-3.1-8b'")
     assert refused.value.try_.startswith("--max-model-len 131072")
+
+
+def test_states_lie_in_blocks_that_are_as_long_as_vllm_makes_them():
+    """Of Qwen3.5-35B-A3B 1056 tokens, three blocks of states; the cache of one H100 is small."""
+    server = deployment_of("qwen3.5-35b-a3b", "h100_sxm")
+    config = server.config
+    assert (config.block_size, config.num_state_blocks) == (1056, 3)
+    assert config.max_num_seqs == config.num_blocks < 256  # vLLM refuses to start with more
+    assert "1,056 tokens" in server.kv_origin
+    with pytest.raises(SpecError, match="vLLM refuses to start") as caught:
+        deployment_of("qwen3.5-35b-a3b", "h100_sxm", shared={"max_num_seqs": 1024})
+    assert f"--max-num-seqs {config.num_blocks}" in str(caught.value)
+    shorter = deployment_of("qwen3.5-35b-a3b", "h100_sxm", shared={"block_size": 32}).config
+    assert shorter.block_size == 1056
+    longer = deployment_of("qwen3.5-35b-a3b", "h100_sxm", shared={"block_size": 2048}).config
+    assert longer.block_size == 2048
+    plain = deployment_of("llama-3.1-8b", "h100_sxm").config
+    assert (plain.block_size, plain.num_state_blocks) == (16, 0)
+
+
+def test_a_request_holds_its_states_beside_its_tokens():
+    config = SchedulerConfig(num_blocks=20, max_model_len=64, max_num_seqs=8, num_state_blocks=3)
+    assert config.n_blocks_of(17) == 2 + 3
+    assert config.n_blocks_at_most_len == 4 + 3
+    assert config.n_kv_tokens == int(19 / 7 * 64)
+    for change in ({"sliding_window": 8, "num_sliding_groups": 1}, {"num_state_blocks": -1}):
+        with pytest.raises(SpecError, match="num_state_blocks"):
+            replace(config, **change)

@@ -34,7 +34,7 @@ from inferometer.inputs.types import (
 @cache
 def load_models() -> tuple[ModelSpec, ...]:
     """All models of the catalogue."""
-    return read_model_files()
+    return tuple(map(_model_at, range(len(_model_entries()))))
 
 
 @cache
@@ -60,35 +60,30 @@ def find_model(name: str) -> ModelSpec:
     """
     model = known_model(name)
     if model is None:
-        ids = [model.model_id for model in load_models()]
+        ids = [one.model_id for one in _model_entries()]
         raise _unknown("model", name, close_models(name), ids, where="--model, MODEL")
     return model
 
 
 def known_model(name: str) -> ModelSpec | None:
     """Like ``find_model``, None where the catalogue does not know the name."""
-    wanted = name.strip().lower()
-    for model in load_models():
-        if wanted in {model.model_id, (model.hf_id or "").lower()}:
-            return model
-    form = model_form(name)
-    return next(
-        (
-            model
-            for model in load_models()
-            if form in {model_form(model.model_id), model_form(model.hf_id or "")}
-        ),
-        None,
-    )
+    wanted, form = name.strip().lower(), model_form(name)
+    entries = list(enumerate(_model_entries()))
+    for index, one in entries:
+        if wanted in {one.model_id, one.hf_id.lower()}:
+            return _model_at(index)
+    forms = (i for i, one in entries if form in {model_form(one.model_id), model_form(one.hf_id)})
+    found = next(forms, None)
+    return None if found is None else _model_at(found)
 
 
 def close_models(name: str) -> tuple[str, ...]:
     """Ids of the catalogue that look like ``name``, the closest first."""
+    entries = _model_entries()
     short_names = {
-        (model.hf_id or model.model_id).rpartition("/")[2].lower(): model.model_id
-        for model in load_models()
+        (one.hf_id or one.model_id).rpartition("/")[2].lower(): one.model_id for one in entries
     }
-    ids = {model.model_id: model.model_id for model in load_models()}
+    ids = {one.model_id: one.model_id for one in entries}
     return _close(name.rpartition("/")[2], short_names | ids)
 
 
@@ -295,19 +290,32 @@ class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     models: tuple[dict[str, object], ...]
 
 
-def read_model_files() -> tuple[ModelSpec, ...]:
-    """All models of the catalogue, in the order of files and entries.
+class _ModelEntry(NamedTuple):
+    """An entry of a file of models, whose shape is read when somebody wants it."""
 
-    Raises
-    ------
-    SpecError
-        A file of the installed package is damaged.
-    """
-    models: list[ModelSpec] = []
-    for name, text in _texts("models"):
-        file = _decoded(text, ModelFile, name)
-        models += [model_from_entry(entry, file.sources, where=name) for entry in file.models]
-    return tuple(models)
+    model_id: str
+    hf_id: str
+    fields: dict[str, object]
+    sources: dict[str, Source]
+    where: str
+
+
+@cache
+def _model_entries() -> tuple[_ModelEntry, ...]:
+    """In the order of files and entries."""
+    found = list[_ModelEntry]()
+    for where, text in _texts("models"):
+        file = _decoded(text, ModelFile, where)
+        for entry in file.models:
+            names = str(entry.get("model_id")), str(entry.get("hf_id") or "")
+            found.append(_ModelEntry(*names, entry, file.sources, where))
+    return tuple(found)
+
+
+@cache
+def _model_at(index: int) -> ModelSpec:
+    one = _model_entries()[index]
+    return model_from_entry(one.fields, one.sources, where=one.where)
 
 
 def read_hardware_files() -> tuple[HardwareSpec, ...]:

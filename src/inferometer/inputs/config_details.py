@@ -1,9 +1,8 @@
-"""What do the fields of a ``config.json`` mean that each family, or each tool, writes in its own way?
+"""In which format is each matrix of a quantised checkpoint stored, by its ``quantization_config``?
 
-Of families: which usual fields follow from their own. Of quantised checkpoints: in which format
-each matrix is stored, by ``quantization_config``: compressed-tensors and ModelOpt write groups with
-targets, AWQ, GPTQ and AutoRound bits, bitsandbytes switches, Quark the name of a type. What a tool
-left in 16 bit stands in a list of names, patterns or regular expressions.
+compressed-tensors and ModelOpt write groups with targets, AWQ, GPTQ and AutoRound bits,
+bitsandbytes switches, Quark the name of a type. What a tool left in 16 bit stands in a list of
+names, patterns or regular expressions.
 """
 
 import fnmatch
@@ -14,7 +13,7 @@ from functools import cache, partial
 from typing import Final, NamedTuple, TypeAlias
 
 from inferometer.inputs.foreign_bytes import format_notes, shortened
-from inferometer.inputs.types import AskedFormat, DType, ModelSpec
+from inferometer.inputs.types import DTYPE_BITS, AskedFormat, DType, ModelSpec
 
 _WEIGHT_WORDS: Final[dict[str, DType]] = {
     "fp4": "float4", "int4": "int4", "w4": "int4", "fp8": "float8", "int8": "int8", "w8": "int8",
@@ -32,30 +31,45 @@ Modules: TypeAlias = tuple[tuple[str, ...], ...]
 
 _FUSED: Final = ("self_attn.qkv_proj", "attn.fused_wqa_wkv")
 _ATTENTION: Final[dict[str, Modules]] = {
-    "query": (("self_attn.q_proj", *_FUSED),),
+    "query": (("self_attn.q_proj", "mixer.q_proj", *_FUSED),),
     "query_down": (("self_attn.q_a_proj", *_FUSED),),
     "query_up": (("self_attn.q_b_proj", "attn.wq_b"),),
-    "key_value": (("self_attn.k_proj", *_FUSED), ("self_attn.v_proj", *_FUSED)),
+    "key_value": (
+        ("self_attn.k_proj", "mixer.k_proj", *_FUSED),
+        ("self_attn.v_proj", "mixer.v_proj", *_FUSED),
+    ),
     "key_value_down": (("self_attn.kv_a_proj_with_mqa",),),
     "key_value_up": (("self_attn.kv_b_proj",),),
     "compress_fine": (("self_attn.compressor.kv_proj", "attn.compressor.wkv"),),
     "compress_coarse": (("self_attn.compressor.kv_proj", "attn.compressor.wkv"),),
     "attention_out_grouped": (("self_attn.o_a_proj", "attn.wo_a"),),
-    "attention_out": (("self_attn.o_proj", "self_attn.o_b_proj", "attn.wo_b"),),
+    "attention_out": (("self_attn.o_proj", "mixer.o_proj", "self_attn.o_b_proj", "attn.wo_b"),),
     "index_query": (("self_attn.indexer.wq_b", "attn.indexer.wq_b"),),
     "index_key": (("self_attn.indexer.wk", "attn.indexer.compressor.wkv"),),
 }
 _LINEAR: Final[dict[str, Modules]] = {
-    "linear_in": (("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv"),),
-    "linear_out": (("linear_attn.out_proj",),),
+    "linear_in": (
+        ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mamba.in_proj", "mixer.in_proj",
+         "conv.in_proj"),
+    ),
+    "linear_out": (("linear_attn.out_proj", "mamba.out_proj", "mixer.out_proj", "conv.out_proj"),),
+}  # fmt: skip
+_LATENT: Final[dict[str, Modules]] = {
+    "experts_latent_in": (("mixer.fc1_latent_proj",),),
+    "experts_latent_out": (("mixer.fc2_latent_proj",),),
 }
 
 
-def _feed_forward(part: str, inner: str = "", mixtral: tuple[str, ...] = ()) -> dict[str, Modules]:
+_OWNERS: Final = "mlp feed_forward ffn mixer block_sparse_moe"
+
+
+def _feed_forward(
+    part: str, inner: str = "", mixtral: tuple[str, ...] = (), owners: str = _OWNERS
+) -> dict[str, Modules]:
     """Gate and up in one, and down, in the words of most checkpoints, Llama 4, DeepSeek-V4, Mixtral."""
-    inners = inner.split()
+    before = [f"{owner}." for owner in owners.split()] or [""]
     named = {
-        name: tuple(f"{owner}.{one}{name}_proj" for owner in _OWNERS for one in inners or [""])
+        name: tuple(f"{owner}{one}{name}_proj" for owner in before for one in inner.split() or [""])
         for name in ("gate", "up", "gate_up", "down")
     }
     w1, w3, w2 = mixtral or ("", "", "")
@@ -66,14 +80,33 @@ def _feed_forward(part: str, inner: str = "", mixtral: tuple[str, ...] = ()) -> 
     }
 
 
-_OWNERS: Final = ("mlp", "feed_forward", "ffn")
 _MIXTRAL: Final = tuple(f"block_sparse_moe.experts.0.w{number}" for number in (1, 3, 2))
+_EXPERT_NAMES: Final = "experts.0. experts."
 _DENSE: Final = _feed_forward("mlp")
-_EXPERTS: Final = _feed_forward("experts", "experts.0. experts.", _MIXTRAL)
+_EXPERTS: Final = _feed_forward("experts", _EXPERT_NAMES, _MIXTRAL)
 _SHARED: Final = _feed_forward("shared", "shared_experts. shared_expert.")
-"""The matrices of ``perfmodel.weights``: modules of a layer, each with its names in checkpoints."""
+"""The matrices of ``perfmodel.matrices``: modules of a layer, each with its names in checkpoints."""
+_OF_ARCHITECTURE: Final[dict[str, dict[str, Modules]]] = {
+    # Experts beside the MLP, which every token passes.
+    "gemma4_text": _feed_forward("experts", _EXPERT_NAMES, owners="") | _feed_forward("shared"),
+    "kimi_linear": {
+        "linear_in": (("self_attn.q_proj",),),
+        "linear_out": (("self_attn.o_proj",),),
+    },
+    "granitemoehybrid": {
+        f"{part}_{end}": ((f"{owner}.{side}_linear",),)
+        for part, owner in (
+            ("mlp", "shared_mlp"),
+            ("shared", "shared_mlp"),
+            ("experts", "block_sparse_moe"),
+        )
+        for end, side in (("up", "input"), ("down", "output"))
+    },
+}
+"""Matrices that other names have there."""
 
-_PREFIXES: Final = ("model.", "language_model.model.", "model.language_model.")
+_UPS: Final = ("mlp_up", "experts_up", "shared_up")
+_PREFIXES: Final = ("model.", "backbone.", "language_model.model.", "model.language_model.")
 _CLASS_NAME: Final = re.compile(r"[A-Z]\w*")
 _NESTED_REPEAT: Final = re.compile(r"[*+}][^()]*\)+[*+{]")
 """A repetition in a repeated group: to find that it does not match may take for ever."""
@@ -81,6 +114,8 @@ _WITHOUT_CONFIG: Final = (
     " without a quantization_config: weights are taken as of 16 bits (--quantization states theirs)"
 )
 _BY_WIDTH: Final[tuple[AskedFormat, ...]] = ("none", "float8", "int8", "float4", "int4")
+_GROUP_SIZES: Final = ("group_size", "q_group_size")
+_SCALE_BITS: Final[dict[DType, int]] = {"int4": 16, "int8": 16, "float4": 8}
 _MOST_LETTERS: Final = 1000
 _MOST_PATTERNS: Final = 2000
 _MOST_LAYERS: Final = 512
@@ -93,6 +128,8 @@ class StoredFormats(NamedTuple):
     whole: DType | None
     apart: tuple[tuple[str, AskedFormat], ...] = ()
     notes: tuple[str, ...] = ()
+    bits: tuple[tuple[DType, float], ...] = ()
+    """Of a weight in a format, scales included, where the file says how many share one."""
 
 
 class _Names(NamedTuple):
@@ -126,15 +163,19 @@ def quantisation(config: Mapping[str, object]) -> Mapping[str, object] | None:
     return {str(key): one for key, one in found.items()} if isinstance(found, dict) else None
 
 
-def stored_formats(config: Mapping[str, object], model: ModelSpec) -> StoredFormats:
+def stored_formats(
+    config: Mapping[str, object], model: ModelSpec, kinds: Sequence[str] | None = None
+) -> StoredFormats:
     """The formats of a checkpoint's matrices, each by the group whose targets match its name.
 
     A matrix of many layers counts in the format of most of them, and a note names the others.
+    ``kinds``: of each layer, where the file lists them.
     """
-    quantised, experts = quantisation(config), config.get("expert_dtype")
+    quantised, experts = _in_groups(quantisation(config)), config.get("expert_dtype")
     if quantised is None:
         plain = "" if experts is None else f"expert_dtype = {shortened(experts)}{_WITHOUT_CONFIG}"
         return StoredFormats(model.checkpoint_dtype, notes=(plain,) if plain else ())
+    experts = quantised.get("moe_quant_algo") or experts
     whole = quantised_format(quantised)
     notes = format_notes(quantised, is_known=whole is not None)
     if whole is None:
@@ -144,7 +185,7 @@ def stored_formats(config: Mapping[str, object], model: ModelSpec) -> StoredForm
     names_layers = any(one.names_layers for one in (ignored, *(group.names for group in groups)))
     counted: dict[str, Counter[AskedFormat]] = {
         part: Counter[AskedFormat](map(stored, modules))
-        for part, modules in _modules(config, model, names_layers=names_layers).items()
+        for part, modules in _modules(kinds, model, names_layers=names_layers).items()
     }
     most: dict[str, AskedFormat] = {part: _most(found) for part, found in counted.items()}
     # The largest matrices stand for the whole.
@@ -156,11 +197,94 @@ def stored_formats(config: Mapping[str, object], model: ModelSpec) -> StoredForm
         unknown = f"targets of quantization_config are not known here: all is counted as {whole}"
         return StoredFormats(whole, notes=(*notes, unknown))
     main = quantised_ones[0]
-    stated, unread = _stated_experts(config, model, main)
+    stated, unread = _stated_experts(experts, model, main)
     apart: dict[str, AskedFormat] = {part: one for part, one in most.items() if one != main}
-    apart |= stated
+    apart |= _head(quantised, groups, ignored) | stated
     notes += unread + _deviations(counted, most) + _unread(groups, ignored)
-    return StoredFormats(None if main == "none" else main, tuple(sorted(apart.items())), notes)
+    return StoredFormats(
+        whole=None if main == "none" else main,
+        apart=tuple(sorted(apart.items())),
+        notes=notes,
+        bits=_weight_bits(quantised),
+    )
+
+
+def _in_groups(quantised: Config | None) -> Config | None:
+    """What ModelOpt writes of single layers, in the words of groups with targets.
+
+    Beside NVFP4 experts by ``moe_quant_algo`` all else is in the format of the method, as vLLM
+    reads it, and the groups and exceptions of such a file are those of the experts.
+    """
+    if quantised is None:
+        return None
+    if quantised.get("moe_quant_algo") and "fp8" in str(quantised.get("quant_method")):
+        kept = ("quant_method", "moe_quant_algo", "group_size", "modules_to_not_convert")
+        return {name: quantised[name] for name in kept if name in quantised}
+    layers = _tables(quantised.get("quantized_layers"))
+    if not layers or quantised.get("config_groups"):
+        return quantised
+    groups = dict[str, dict[str, object]]()
+    for name, one in layers.items():
+        algorithm = str(one.get("quant_algo"))
+        stored = _in_words(algorithm)
+        if stored is not None:
+            weights = {
+                "num_bits": 4 if "4" in stored else 8,
+                "type": "float" if "float" in stored else "int",
+                "group_size": one.get("group_size"),
+            }
+            group = groups.setdefault(algorithm, {"weights": weights, "targets": []})
+            targets = group["targets"]
+            if isinstance(targets, list):
+                targets.append(name)
+    return {**quantised, "config_groups": groups}
+
+
+def _head(quantised: Config, groups: Sequence[_Group], ignored: _Names) -> dict[str, AskedFormat]:
+    """The format of the head where a group names it, or GPTQ's switch; few checkpoints quantise it."""
+    named: dict[AskedFormat, None] = {
+        one.format: None for one in groups if one.names.has("lm_head") and one.format != "none"
+    }
+    if not named and quantised.get("lm_head") is True:
+        named = {one.format: None for one in groups if one.holds_rest}
+    return {"head": _widest(named)} if named and not ignored.has("lm_head") else {}
+
+
+def _weight_bits(quantised: Config) -> tuple[tuple[DType, float], ...]:
+    """Bits of a weight in each format, with the scales that the file states.
+
+    Source: a scale has 16 bit, and 8 for 4-bit floats; AWQ and GPTQ keep a zero point beside it,
+    compressed-tensors where weights are not symmetric. bitsandbytes: arXiv 2305.14314, section 3.
+    """
+    found = dict[DType, float]()
+    for one in _tables(quantised.get("config_groups")).values():
+        weights, stored = one.get("weights"), _format_of(one.get("weights"))
+        if isinstance(weights, dict) and stored is not None:
+            is_whole = weights.get("strategy") in {"channel", "tensor"}
+            size = -1 if is_whole else weights.get("group_size")
+            bits = _with_scales(stored, size, has_zeros=weights.get("symmetric") is False)
+            if bits is not None:
+                found[stored] = max(bits, found.get(stored, 0.0))
+    plain = None if quantised.get("config_groups") else quantised_format(quantised)
+    words = f"{quantised.get('quant_algo')} {quantised.get('moe_quant_algo')}"
+    is_nvfp4 = "NVFP4" in words.upper()
+    size = next((quantised[name] for name in _GROUP_SIZES if quantised.get(name) is not None), None)
+    if quantised.get("load_in_4bit"):
+        found["int4"] = 4.127 if quantised.get("bnb_4bit_use_double_quant") else 4.5
+    elif is_nvfp4 and not found:
+        found["float4"] = _with_scales("float4", size or 16, has_zeros=False) or 4.5
+    elif plain is not None and (bits := _with_scales(plain, size, has_zeros=True)) is not None:
+        found[plain] = bits
+    return tuple(sorted(found.items()))
+
+
+def _with_scales(stored: DType, group_size: object, *, has_zeros: bool) -> float | None:
+    """None where groups are not stated, or the format has scales of blocks."""
+    if stored not in _SCALE_BITS or not isinstance(group_size, int) or group_size == 0:
+        return None
+    bits = DTYPE_BITS[stored]
+    shared = _SCALE_BITS[stored] + (bits if has_zeros and stored != "float4" else 0)
+    return float(bits) if group_size < 0 else bits + shared / group_size
 
 
 def _widest(formats: Collection[AskedFormat]) -> AskedFormat:
@@ -185,37 +309,71 @@ def _stored(module: tuple[str, ...], groups: Sequence[_Group], ignored: _Names) 
 
 
 def _modules(
-    config: Mapping[str, object], model: ModelSpec, *, names_layers: bool
+    kinds: Sequence[str] | None, model: ModelSpec, *, names_layers: bool
 ) -> dict[str, list[tuple[str, ...]]]:
     """The modules of each matrix of the model, in all layers that have it, each by its names."""
-    layers, kinds = range(min(model.n_layers, _MOST_LAYERS)), config.get("layer_types")
+    own = {name: one for name, one in _ATTENTION.items() if name not in _foreign(model)}
+    indices = _layers_with(kinds, model)
+    has_shared = model.moe is not None and model.moe.n_shared_experts > 0
+    has_latent = model.moe is not None and model.moe.latent_size is not None
+    wanted: list[tuple[dict[str, Modules], Sequence[int]]] = [
+        (own, indices.attending),
+        (_LINEAR, indices.recurrent),
+        (_DENSE, indices.dense),
+        (_EXPERTS, indices.expert),
+        (_SHARED, indices.expert if has_shared else ()),
+        (_LATENT, indices.expert if has_latent else ()),
+    ]
+    other = _OF_ARCHITECTURE.get(model.architecture, {})
+    n_up = 0 if model.mlp.is_gated else 1  # without a gate, of the two in one the second
+    return {
+        part: _in_layers(
+            other.get(part, modules)[n_up * (part in _UPS) :],
+            layers if names_layers else [layers[0]] * len(layers),
+        )
+        for parts, layers in wanted
+        for part, modules in parts.items()
+        if layers
+    }
+
+
+class _Layers(NamedTuple):
+    """Indices of the layers that have matrices of a kind."""
+
+    attending: Sequence[int]
+    recurrent: Sequence[int]
+    dense: Sequence[int]
+    expert: Sequence[int]
+
+
+def _layers_with(kinds: Sequence[str] | None, model: ModelSpec) -> _Layers:
+    layers = range(min(model.n_layers, _MOST_LAYERS))
+    n_dense = model.n_feed_forward_layers - model.n_expert_layers
+    if model.blocks is not None and kinds is not None:
+        named = [
+            [index for index in layers if kinds[index] == kind]
+            for kind in ("full_attention", "linear_attention", "mlp", "moe")
+        ]
+        return _Layers(*named)
     every = model.n_layers // max(model.n_attention_layers, 1)
-    attending = [
+    attending: Sequence[int] = [
         index
         for index in layers
         if (
             kinds[index] != "linear_attention"
-            if isinstance(kinds, list) and index < len(kinds)
+            if kinds is not None and index < len(kinds)
             else (index + 1) % every == 0
         )
     ]
-    own = {name: one for name, one in _ATTENTION.items() if name not in _foreign(model)}
-    n_dense = len(layers) if model.moe is None else model.moe.n_dense_layers
-    has_shared = model.moe is not None and model.moe.n_shared_experts > 0
-    recurrent = sorted({*layers} - {*attending}) if model.recurrent is not None else []
-    wanted: list[tuple[dict[str, Modules], Sequence[int]]] = [
-        (own, attending),
-        (_LINEAR, recurrent),
-        (_DENSE, layers[:n_dense]),
-        (_EXPERTS, layers[n_dense:]),
-        (_SHARED, layers[n_dense:] if has_shared else ()),
-    ]
-    return {
-        part: _in_layers(modules, indices if names_layers else [indices[0]] * len(indices))
-        for parts, indices in wanted
-        for part, modules in parts.items()
-        if indices
-    }
+    recurrent: Sequence[int] = sorted({*layers} - {*attending})
+    if model.blocks is not None:
+        attending = recurrent = layers
+    return _Layers(
+        attending,
+        recurrent if model.recurrent is not None else [],
+        layers[:n_dense],
+        layers[n_dense:],
+    )
 
 
 def _in_layers(modules: Modules, indices: Sequence[int]) -> list[tuple[str, ...]]:
@@ -316,10 +474,9 @@ def _compiled(text: str, *, is_own: bool) -> re.Pattern[str] | None:
 
 
 def _stated_experts(
-    config: Mapping[str, object], model: ModelSpec, whole: AskedFormat
+    stated: object, model: ModelSpec, whole: AskedFormat
 ) -> tuple[dict[str, AskedFormat], tuple[str, ...]]:
     """DeepSeek-V4 states the format of its routed experts apart, beside that of the whole."""
-    stated = config.get("expert_dtype")
     if stated is None or model.moe is None:
         return {}, ()
     found = _in_words(str(stated))
@@ -391,8 +548,8 @@ def _of_bits(bits: object, kind: object) -> DType | None:
 
 def _in_words(words: str) -> DType | None:
     """The weights' format in names such as ModelOpt's `NVFP4` and `W4A8_AWQ` or Quark's `fp8_e4m3`."""
-    found = re.search("|".join(_WEIGHT_WORDS), words.lower())
-    return None if found is None else _WEIGHT_WORDS[found[0]]
+    plain = words.lower()  # the first word of the list, not of the text: W4A16_NVFP4 is of floats
+    return next((stored for word, stored in _WEIGHT_WORDS.items() if word in plain), None)
 
 
 def _of_quark(config: Mapping[str, object]) -> str:
@@ -400,179 +557,3 @@ def _of_quark(config: Mapping[str, object]) -> str:
     whole = config.get("global_quant_config")
     weight = whole.get("weight") if isinstance(whole, dict) else None
     return str(weight.get("dtype")) if isinstance(weight, dict) else ""
-
-
-# Which usual fields follow from a family's own, where its classes or files write them otherwise?
-
-_COMPRESSED_KINDS: Final = {
-    "sliding_attention": 0,
-    "compressed_sparse_attention": 4,
-    "heavily_compressed_attention": 128,
-}
-_MOST_LISTED_LAYERS: Final = 10_000
-_MINIMAX_KINDS: Final = {"0": "linear_attention", "1": "full_attention"}
-
-
-def fill_nothing(_config: Config) -> dict[str, object]:
-    """Nothing: the family writes the usual fields."""
-    return {}
-
-
-def fill_gpt2(config: Config) -> dict[str, object]:
-    """The MLP is four times as wide as the hidden states."""
-    width = config.get("n_embd")
-    return {"intermediate_size": 4 * width} if isinstance(width, int) else {}
-
-
-def fill_bigcode(config: Config) -> dict[str, object]:
-    """As GPT-2, with one KV head unless the file says otherwise."""
-    return fill_gpt2(config) | (
-        {"num_key_value_heads": 1} if config.get("multi_query", True) else {}
-    )
-
-
-def fill_mpt(config: Config) -> dict[str, object]:
-    """The MLP is a ratio wider than the hidden states."""
-    width, ratio = config.get("d_model"), config.get("expansion_ratio", 4)
-    return (
-        {"intermediate_size": ratio * width}
-        if isinstance(width, int) and isinstance(ratio, int)
-        else {}
-    )
-
-
-def fill_falcon(config: Config) -> dict[str, object]:
-    """Its MLP, its KV heads, its norms and its positions, by the architecture that the file names."""
-    width = config.get("hidden_size")
-    filled: dict[str, object] = {"intermediate_size": 4 * width} if isinstance(width, int) else {}
-    is_new, n_parallel_norms = (
-        bool(config.get("new_decoder_architecture")),
-        config.get("num_ln_in_parallel_attn"),
-    )
-    # The old architecture's class has one such head, whatever the file says of `num_kv_heads`.
-    if not is_new and config.get("multi_query", True):
-        filled["num_kv_heads"] = 1
-    has_two_norms = (
-        n_parallel_norms in {None, 2} if is_new else not config.get("parallel_attn", True)
-    )
-    return filled | {
-        "norms_per_layer": 2 if has_two_norms else 1,
-        "position": "alibi" if config.get("alibi") else "rope",
-    }
-
-
-def fill_stablelm(config: Config) -> dict[str, object]:
-    """One norm for each layer where attention and MLP are parallel."""
-    return {"norms_per_layer": 1 if config.get("use_parallel_residual") else 2}
-
-
-def fill_opt(config: Config) -> dict[str, object]:
-    """The width of the embedding, and whether a norm comes last."""
-    has_final = config.get("do_layer_norm_before", True) and not config.get(
-        "_remove_final_layer_norm", False
-    )
-    return {"embedding_size": config.get("word_embed_proj_dim"), "has_final_norm": bool(has_final)}
-
-
-def fill_llama4(config: Config) -> dict[str, object]:
-    """Layers with positions attend to chunks of the context, those without to all of it.
-
-    A chunk is read as a window of its length, which is twice what it holds in the mean.
-    """
-    n_layers, listed = config.get("num_hidden_layers"), config.get("moe_layers")
-    filled: dict[str, object] = {}
-    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS and isinstance(listed, list):
-        filled["mlp_only_layers"] = [index for index in range(n_layers) if index not in listed]
-    with_positions = config.get("no_rope_layers")
-    if isinstance(with_positions, list) and with_positions:
-        filled["layer_types"] = [
-            "sliding_attention" if one else "full_attention" for one in with_positions
-        ]
-    return filled
-
-
-def fill_deepseek_v4(config: Config) -> dict[str, object]:
-    """What transformers writes by layer where the published files have a number for each layer."""
-    kinds, experts = config.get("layer_types"), config.get("mlp_layer_types")
-    filled = dict[str, object]()
-    if isinstance(kinds, list) and {*map(str, kinds)} <= _COMPRESSED_KINDS.keys():
-        filled["compress_ratios"] = [_COMPRESSED_KINDS[str(kind)] for kind in kinds]
-    if isinstance(experts, list):
-        filled["num_hash_layers"] = experts.count("hash_moe")
-    return filled
-
-
-def fill_gemma4(config: Config) -> dict[str, object]:
-    """The kinds of layers, the heads of full ones, and what stands beside attention and MLP."""
-    filled, n_layers = dict[str, object](), config.get("num_hidden_layers", 30)
-    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
-        is_full = [not index % 6 or index == n_layers for index in range(1, n_layers + 1)]
-        filled["layer_types"] = [
-            "full_attention" if one else "sliding_attention" for one in is_full
-        ]
-    by_layer = config.get("per_layer_config")  # as transformers writes it since version 5
-    first = next(iter(by_layer.values()), None) if isinstance(by_layer, dict) else None
-    if isinstance(first, dict):
-        filled["full_head_dim"] = first.get("head_dim")
-        filled["full_key_value_heads"] = first.get("num_key_value_heads")
-    has_experts = config.get("enable_moe_block") is True
-    if has_experts:  # beside the MLP, which every token passes like a shared expert
-        filled["shared_expert_intermediate_size"] = config.get("intermediate_size", 9216)
-    has_inputs = bool(config.get("hidden_size_per_layer_input", 256))
-    # Three norms more with experts, and a scale of the router's input.
-    return filled | {"norms_per_layer": 4 + has_inputs + 4 * has_experts}
-
-
-def fill_mimo_v2(config: Config) -> dict[str, object]:
-    """Which layers slide and have experts; transformers' class knows no fields of sliding heads."""
-    n_layers, n_kv_heads = config.get("num_hidden_layers", 48), config.get("num_key_value_heads", 4)
-    filled: dict[str, object] = {
-        "swa_head_dim": config.get("swa_head_dim") or config.get("head_dim", 192),
-        "swa_v_head_dim": config.get("swa_v_head_dim") or config.get("v_head_dim", 128),
-        "swa_num_key_value_heads": config.get("swa_num_key_value_heads"),
-    }
-    if isinstance(n_kv_heads, int) and config.get("swa_num_key_value_heads") is None:
-        filled["swa_num_key_value_heads"] = 2 * n_kv_heads
-    sliding, sparse = config.get("hybrid_layer_pattern"), config.get("moe_layer_freq")
-    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
-        if not isinstance(sliding, list):
-            sliding = [index > 0 and (index + 1) % 6 > 0 for index in range(n_layers)]
-        if not isinstance(sparse, list):
-            sparse = [index > 0 for index in range(n_layers)]
-        filled["layer_types"] = [
-            "sliding_attention" if one else "full_attention" for one in sliding
-        ]
-        filled["mlp_layer_types"] = ["sparse" if one else "dense" for one in sparse]
-    return filled | {"sliding_window": config.get("sliding_window_size") or 129}
-
-
-def fill_minimax(config: Config) -> dict[str, object]:
-    """Lightning attention in the words of linear attention: a state for each head, of its width.
-
-    The published files list layers as 0 (linear) and 1 (full), transformers' class by their names.
-    """
-    n_heads, head_dim = config.get("num_attention_heads", 32), config.get("head_dim")
-    width, n_layers = config.get("hidden_size", 4096), config.get("num_hidden_layers", 32)
-    if head_dim is None and isinstance(width, int) and isinstance(n_heads, int) and n_heads > 0:
-        head_dim = width // n_heads
-    listed = config.get("attn_type_list")
-    kinds: object = None
-    if isinstance(listed, list):
-        kinds = [_MINIMAX_KINDS.get(str(one), str(one)) for one in listed]
-    elif isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
-        kinds = [_MINIMAX_KINDS[str((index + 1) % 2)] for index in range(n_layers)]
-    return {
-        "layer_types": kinds,
-        "linear_num_key_heads": n_heads,
-        "linear_num_value_heads": n_heads,
-        "linear_key_head_dim": head_dim,
-        "linear_value_head_dim": head_dim,
-        "linear_conv_kernel_dim": 1,
-        # vLLM 0.32.0 and transformers 5.23 keep the state in the model's own format.
-        "mamba_ssm_dtype": config.get("dtype") or config.get("torch_dtype") or "bfloat16",
-    }
-
-
-def fill_granite_hybrid(config: Config) -> dict[str, object]:
-    """Without experts, what is elsewhere the shared expert is the MLP."""
-    return {"enable_moe_block": bool(config.get("num_local_experts", 8))}

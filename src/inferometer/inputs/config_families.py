@@ -5,81 +5,31 @@ slide) stands here; what its files say is read from them. Checked against the cl
 transformers 5.23 by building each on the meta device.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeAlias
+from dataclasses import replace
+from typing import Final
 
-from inferometer.inputs.config_details import (
-    Config,
+from inferometer.inputs.family import Family, Flag
+from inferometer.inputs.family_fields import (
+    fill_bamba,
     fill_bigcode,
     fill_deepseek_v4,
     fill_falcon,
+    fill_falcon_h1,
     fill_gemma4,
     fill_gpt2,
     fill_granite_hybrid,
+    fill_jamba,
+    fill_kimi_linear,
+    fill_lfm2,
+    fill_lfm2_moe,
     fill_llama4,
     fill_mimo_v2,
     fill_minimax,
     fill_mpt,
-    fill_nothing,
+    fill_nemotron_h,
     fill_opt,
     fill_stablelm,
 )
-
-WindowRule: TypeAlias = Literal["none", "all", "switch", "pattern"]
-"""Which layers slide: none; all where ``sliding_window`` is set; those from
-``max_window_layers`` on where ``use_sliding_window``; all but every N-th."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
-    """A yes or no that the file may say under ``name``."""
-
-    name: str
-    default: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """What a ``model_type`` fixes. Defaults are those of Llama."""
-
-    class_name: str
-    names: Mapping[str, str] = field(default_factory=dict[str, str])
-    defaults: Mapping[str, object] = field(default_factory=dict[str, object])
-    """What transformers' class assumes where published files say nothing."""
-    fill: Callable[[Config], dict[str, object]] = fill_nothing
-    """Usual fields that follow from the family's own; its own, where it overrules the file."""
-    ties_by_default: bool = False
-    qkv_bias: bool | Flag = False
-    out_bias: bool | Flag = False
-    qk_norm: bool | Flag = False
-    has_full_width_qk_norm: bool = False
-    output_gate: bool | Flag = False
-    has_sinks: bool = False
-    is_gated: bool = True
-    mlp_bias: bool | Flag = False
-    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
-    norm_has_bias: bool = False
-    norms_per_layer: int = 2
-    has_final_norm: bool = True
-    position: Literal["rope", "learned", "alibi"] = "rope"
-    n_extra_positions: int = 0
-    has_head_bias: bool = False
-    window: WindowRule = "none"
-    full_attention_every: int = 1
-    experts: str | None = None
-    """The field that counts experts."""
-    expert_size: str = "moe_intermediate_size"
-    expert_bias: bool = False
-    router_bias: bool = False
-    has_shared_expert_gate: bool = False
-    has_only_experts_quantised: bool = False
-    has_latent_attention: bool = False
-    has_decay_gates: bool = True
-    """Whether linear attention has gates and a convolution of its own; lightning attention has not."""
-    is_hybrid: bool = False
-    """Whether its class also has layers that are not understood here: files must list attention."""
-
 
 _ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)
 _MLP_BIAS: Final = Flag(name="mlp_bias", default=False)
@@ -168,6 +118,30 @@ _QWEN3_NEXT: Final = replace(
     has_shared_expert_gate=True,
     defaults={"full_attention_interval": 4, "head_dim": 256},
 )
+_KINDS: Final = {"layer_types": "block_kinds"}
+_BAMBA: Final = replace(
+    _LLAMA,
+    class_name="BambaForCausalLM",
+    names=_KINDS,
+    fill=fill_bamba,
+    recurrent="mamba2",
+    is_hybrid=True,
+    conv_bias=Flag(name="mamba_conv_bias", default=True),
+    projection_bias=Flag(name="mamba_proj_bias", default=False),
+)
+_LFM2: Final = replace(
+    _PLAIN,
+    class_name="Lfm2ForCausalLM",
+    names=_KINDS | {"intermediate_size": "mlp_size"},
+    fill=fill_lfm2,
+    qkv_bias=False,
+    out_bias=False,
+    qk_norm=True,
+    recurrent="convolution",
+    is_hybrid=True,
+    conv_bias=Flag(name="mamba_conv_bias", default=False),
+    projection_bias=Flag(name="mamba_proj_bias", default=False),
+)
 _GLM: Final = replace(
     _PLAIN,
     class_name="GlmForCausalLM",
@@ -189,6 +163,7 @@ _GPT2: Final = replace(
 )
 
 FAMILIES: Final[dict[str, Family]] = {
+    "bamba": _BAMBA,
     "cohere": _COHERE,
     "cohere2": replace(
         _COHERE,
@@ -208,6 +183,14 @@ FAMILIES: Final[dict[str, Family]] = {
         window="all",
         fill=fill_deepseek_v4,
         defaults={"num_key_value_heads": 1, "head_dim": 512, "n_shared_experts": 1, "hc_mult": 4},
+    ),
+    "falcon_h1": replace(
+        _BAMBA,
+        class_name="FalconH1ForCausalLM",
+        names={},
+        fill=fill_falcon_h1,
+        blocks="beside",
+        state_norm=Flag(name="mamba_rms_norm", default=False),
     ),
     "falcon": Family(
         class_name="FalconForCausalLM",
@@ -306,16 +289,53 @@ FAMILIES: Final[dict[str, Family]] = {
         expert_size="intermediate_size",
     ),
     "granitemoehybrid": replace(
-        _PLAIN,
+        _BAMBA,
         class_name="GraniteMoeHybridForCausalLM",
-        names={
+        mlp_bias=False,
+        names=_KINDS
+        | {
             "intermediate_size": "shared_intermediate_size",
             "moe_intermediate_size": "intermediate_size",
             "shared_expert_intermediate_size": "shared_intermediate_size",
         },
         fill=fill_granite_hybrid,
         experts="num_local_experts",
+    ),
+    "jamba": replace(
+        _BAMBA,
+        class_name="JambaForCausalLM",
+        fill=fill_jamba,
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        recurrent="mamba1",
+        experts="num_experts",
+        expert_size="intermediate_size",
+    ),
+    "kimi_linear": replace(
+        _DEEPSEEK,
+        class_name="KimiLinearForCausalLM",
+        names=_KINDS
+        | {
+            "num_experts_per_tok": "num_experts_per_token",
+            "n_shared_experts": "num_shared_experts",
+            "moe_latent_size": "routed_expert_hidden_size",
+        },
+        output_gate=Flag(name="mla_use_output_gate", default=False),
+        fill=fill_kimi_linear,
+        router_bias=True,
+        experts="num_experts",
+        recurrent="kda",
         is_hybrid=True,
+    ),
+    "lfm2": _LFM2,
+    "lfm2_moe": replace(
+        _LFM2,
+        class_name="Lfm2MoeForCausalLM",
+        names={**_LFM2.names, "first_k_dense_replace": "num_dense_layers"},
+        fill=fill_lfm2_moe,
+        experts="num_experts",
+        router_bias=Flag(name="use_expert_bias", default=True),
     ),
     "llama": _LLAMA,
     "llama4_text": replace(
@@ -358,7 +378,7 @@ FAMILIES: Final[dict[str, Family]] = {
         names={"shared_expert_intermediate_size": "shared_intermediate_size"},
         fill=fill_minimax,
         window="none",
-        has_decay_gates=False,
+        recurrent="lightning",
     ),
     "minimax_m2": replace(
         _PLAIN,
@@ -389,6 +409,21 @@ FAMILIES: Final[dict[str, Family]] = {
         is_gated=False,
         norm="layernorm",
         position="alibi",
+    ),
+    "nemotron_h": replace(
+        _BAMBA,
+        class_name="NemotronHForCausalLM",
+        names=_KINDS
+        | {
+            "shared_expert_intermediate_size": "all_shared_experts_size",
+            "n_shared_experts": "shared_experts_by_size",
+        },
+        fill=fill_nemotron_h,
+        is_gated=False,
+        norms_per_layer=1,
+        experts="n_routed_experts",
+        router_bias=True,
+        blocks="alone",
     ),
     "olmo": replace(
         _PLAIN,
@@ -479,6 +514,10 @@ ALIASES: Final = {
     "minimax_m1": "minimax",
     "minimax_text_01": "minimax",
     "ministral": "mistral",
+    "deepseek_ref": "deepseek_v4",
+    **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_text"), "qwen3"),
+    **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text"), "qwen3_moe"),
 }
 """Other names of the same shapes."""
 
@@ -527,7 +566,7 @@ NOT_ATTENTION_FIELDS: Final = (
     "lru_width",
     "rwkv_hidden_size",
     "block_configs",
+    "altup_num_inputs",
 )
-"""Fields of layers that are not understood here: state-space models, block-sparse and compressed
-attention, layers that each have a shape of their own. Linear attention
-(``linear_num_value_heads``) and top-k attention (``index_topk``) are."""
+"""Fields of layers that are understood in known families alone: state-space models, convolutions,
+block-sparse attention, layers that each have a shape of their own."""

@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import Final
 
 from inferometer.errors import SpecError
-from inferometer.inputs.config_families import FAMILIES, Family, Flag
+from inferometer.inputs.config_families import FAMILIES
+from inferometer.inputs.family import Family, Flag
 from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import AttentionSpec, DType, FullHeads, ModelSpec
 
 _NAMES: Final = frozenset((
-    "model_id", "family", "hf_id", "note", "checkpoint_dtype", "stored_apart", "source",
+    "model_id", "family", "hf_id", "note", "checkpoint_dtype", "stored_apart", "stored_bits",
+    "source",
 ))  # fmt: skip
 """Fields of a model that are not its shape."""
 
@@ -186,20 +188,154 @@ def _recurrent(model: ModelSpec) -> dict[str, object]:
     linear = model.recurrent
     if linear is None:
         return {}
-    every = model.n_layers // max(model.n_attention_layers, 1)
-    kinds = [
-        "full_attention" if (index + 1) % every == 0 else "linear_attention"
-        for index in range(model.n_layers)
-    ]
-    return {
+    kinds = {"layer_types": _mixer_kinds(model)} if model.blocks is None else {}
+    return kinds | {
         "linear_num_key_heads": linear.n_key_heads,
         "linear_num_value_heads": linear.n_value_heads,
         "linear_key_head_dim": linear.key_head_dim,
         "linear_value_head_dim": linear.value_head_dim,
         "linear_conv_kernel_dim": linear.conv_kernel,
         "mamba_ssm_dtype": linear.state_dtype,
-        "layer_types": kinds,
     }
+
+
+def _mixer_kinds(model: ModelSpec) -> list[str]:
+    """Layers of full and linear attention in their pattern, or else the former last."""
+    n_full, n_layers = model.n_attention_layers, model.n_layers
+    every = n_layers // max(n_full, 1)
+    is_full = [(index + 1) % every == 0 for index in range(n_layers)]
+    if sum(is_full) != n_full:
+        is_full = [index >= n_layers - n_full for index in range(n_layers)]
+    return ["full_attention" if one else "linear_attention" for one in is_full]
+
+
+def _mamba2(model: ModelSpec) -> dict[str, object]:
+    """Heads and states of Mamba-2 as Bamba, Granite 4 and Falcon-H1 name them."""
+    state = model.recurrent
+    if state is None:
+        return {}
+    return {
+        "mamba_n_heads": state.n_value_heads,
+        "mamba_d_head": state.value_head_dim,
+        "mamba_n_groups": state.n_key_heads,
+        "mamba_d_state": state.key_head_dim,
+        "mamba_d_conv": state.conv_kernel,
+        "mamba_d_ssm": state.value_width,
+        "mamba_expand": state.value_width / model.hidden_size
+        if state.value_width % model.hidden_size
+        else state.value_width // model.hidden_size,
+        "mamba_rms_norm": state.has_norm,
+        "mamba_conv_bias": state.has_conv_bias,
+        "mamba_proj_bias": state.has_projection_bias,
+        "projectors_bias": state.has_projection_bias,
+    }
+
+
+def _bamba(model: ModelSpec) -> dict[str, object]:
+    attends = [i for i, kind in enumerate(_mixer_kinds(model)) if kind == "full_attention"]
+    return _mamba2(model) | {"attn_layer_indices": attends}
+
+
+def _jamba(model: ModelSpec) -> dict[str, object]:
+    """Every N-th layer attends, and every M-th has experts; one expert stands for an MLP."""
+    state, moe, n_layers = model.recurrent, model.moe, model.n_layers
+    period = n_layers // max(model.n_attention_layers, 1)
+    n_expert = model.n_expert_layers
+    fields: dict[str, object] = {
+        "attn_layer_period": period,
+        "attn_layer_offset": period - 1,
+        "expert_layer_period": n_layers // max(n_expert, 1),
+        "expert_layer_offset": n_layers // max(n_expert, 1) - 1,
+        "mlp_only_layers": None,
+    }
+    if moe is None:
+        fields |= {"num_experts": 1, "num_experts_per_tok": 1}
+    if state is not None:
+        fields |= {
+            "mamba_d_state": state.key_head_dim,
+            "mamba_d_conv": state.conv_kernel,
+            "mamba_expand": state.value_width // model.hidden_size,
+            "mamba_dt_rank": state.step_rank,
+            "mamba_conv_bias": state.has_conv_bias,
+            "mamba_proj_bias": state.has_projection_bias,
+            # The fused kernels of Mamba need a GPU; without it the class computes the same.
+            "use_mamba_kernels": False,
+        }
+    return fields
+
+
+def _nemotron_h(model: ModelSpec) -> dict[str, object]:
+    """Blocks of Mamba-2, then MLPs, experts and attention, each a layer."""
+    state, moe = model.recurrent, model.moe
+    n_dense = model.n_feed_forward_layers - model.n_expert_layers
+    n_states = 0 if state is None else state.n_layers
+    counts = {
+        "M": n_states,
+        "-": n_dense,
+        "E": model.n_expert_layers,
+        "*": model.n_attention_layers,
+    }
+    fields: dict[str, object] = {
+        "hybrid_override_pattern": "".join(letter * count for letter, count in counts.items()),
+        "mlp_hidden_act": "relu2",
+        "head_dim": model.attention.head_dim,
+    }
+    if state is not None:
+        fields |= {
+            "mamba_num_heads": state.n_value_heads,
+            "mamba_head_dim": state.value_head_dim,
+            "n_groups": state.n_key_heads,
+            "ssm_state_size": state.key_head_dim,
+            "conv_kernel": state.conv_kernel,
+            "use_conv_bias": state.has_conv_bias,
+            "use_bias": state.has_projection_bias,
+            "mamba_ssm_cache_dtype": state.state_dtype,
+        }
+    if moe is not None:
+        fields |= {
+            "n_shared_experts": 1,
+            "moe_shared_expert_intermediate_size": moe.n_shared_experts * moe.intermediate_size,
+            "moe_latent_size": moe.latent_size,
+        }
+    return fields
+
+
+def _lfm2(model: ModelSpec) -> dict[str, object]:
+    state = model.recurrent
+    fields: dict[str, object] = {
+        "layer_types": [
+            "conv" if kind == "linear_attention" else kind for kind in _mixer_kinds(model)
+        ],
+        "intermediate_size": model.mlp.intermediate_size,
+        "block_auto_adjust_ff_dim": False,
+        "tie_embedding": model.tie_word_embeddings,
+    }
+    if state is not None:
+        fields |= {"conv_L_cache": state.conv_kernel, "conv_bias": state.has_conv_bias}
+    if model.moe is not None:
+        fields |= {"num_dense_layers": model.moe.n_dense_layers, "mlp_only_layers": None}
+    return fields
+
+
+def _kimi_linear(model: ModelSpec) -> dict[str, object]:
+    state, n_dense = model.recurrent, 0 if model.moe is None else model.moe.n_dense_layers
+    kinds = _mixer_kinds(model)
+    own: dict[str, object] = {
+        f"{name}_layers": [index + 1 for index, kind in enumerate(kinds) if kind == word]
+        for name, word in (("full_attn", "full_attention"), ("kda", "linear_attention"))
+    }
+    if state is not None:
+        own |= {
+            "num_heads": state.n_value_heads,
+            "head_dim": state.value_head_dim,
+            "short_conv_kernel_size": state.conv_kernel,
+            "use_full_rank_gate": state.has_wide_gate,
+        }
+    fields: dict[str, object] = {"linear_attn_config": own, "first_k_dense_replace": n_dense}
+    if model.moe is not None:
+        fields["num_shared_experts"] = model.moe.n_shared_experts
+        fields["routed_expert_hidden_size"] = model.moe.latent_size
+    return fields
 
 
 def _gemma4(model: ModelSpec) -> dict[str, object]:
@@ -302,8 +438,9 @@ def _llama4(model: ModelSpec) -> dict[str, object]:
 
 
 def _granite_hybrid(model: ModelSpec) -> dict[str, object]:
-    """All layers attend; what is the shared expert elsewhere is the MLP where there are none."""
-    fields: dict[str, object] = {"layer_types": ["attention"] * model.n_layers}
+    """What is the shared expert elsewhere is the MLP where there are no experts."""
+    kinds = ["attention" if kind == "full_attention" else "mamba" for kind in _mixer_kinds(model)]
+    fields: dict[str, object] = {"layer_types": kinds} | _mamba2(model)
     if model.moe is None:
         return fields | {"num_local_experts": 0, "num_experts_per_tok": 0}
     shared = model.moe.n_shared_experts * model.moe.intermediate_size
@@ -311,13 +448,20 @@ def _granite_hybrid(model: ModelSpec) -> dict[str, object]:
 
 
 _OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
+    "bamba": _bamba,
     "falcon": _falcon,
+    "falcon_h1": _mamba2,
     "gemma4_text": _gemma4,
     "gpt_bigcode": _bigcode,
     "granitemoehybrid": _granite_hybrid,
+    "jamba": _jamba,
+    "kimi_linear": _kimi_linear,
+    "lfm2": _lfm2,
+    "lfm2_moe": _lfm2,
     "llama4_text": _llama4,
     "mimo_v2_flash": _mimo_v2,
     "mpt": _mpt,
+    "nemotron_h": _nemotron_h,
     "opt": _opt,
     "stablelm": _stablelm,
 }

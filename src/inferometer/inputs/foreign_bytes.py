@@ -511,6 +511,8 @@ class ConfigFields:
             It is anything else.
         """
         found = self.value(name)
+        if isinstance(found, list) and found and found.count(found[0]) == len(found):
+            found = found[0]  # for each layer the same
         if found is None:
             return None
         most = _MOST_OF.get(name, MOST_COUNT)

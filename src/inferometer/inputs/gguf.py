@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer.errors import SpecError
-from inferometer.inputs.config_families import FAMILIES, Flag
+from inferometer.inputs.config_families import FAMILIES
+from inferometer.inputs.family import Flag
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import DType, ModelSpec, Source

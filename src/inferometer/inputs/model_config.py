@@ -4,14 +4,15 @@ Of any decoder-only model of a known family; one whose fields are Llama's is rea
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from inferometer import suggestions
 from inferometer.errors import SpecError
-from inferometer.inputs.config_details import stored_formats
+from inferometer.inputs.config_details import quantisation, stored_formats
 from inferometer.inputs.config_families import (
     ALIASES,
     DECODING_CLASSES,
@@ -20,23 +21,30 @@ from inferometer.inputs.config_families import (
     NESTED_DEFAULTS,
     NOT_ATTENTION_FIELDS,
     NOT_DECODERS,
-    Family,
-    Flag,
 )
-from inferometer.inputs.foreign_bytes import ConfigFields, Door, shortened
+from inferometer.inputs.config_layers import (
+    EXPERT_COUNTS,
+    LAYER_KINDS,
+    PLAIN_DTYPES,
+    flag_of,
+    read_blocks,
+    read_compressed,
+    read_indexer,
+    read_latent,
+    read_mixture,
+    read_per_layer_inputs,
+    read_recurrent,
+    read_sharing,
+)
+from inferometer.inputs.family import Family, Flag
+from inferometer.inputs.foreign_bytes import ConfigFields, Door
 from inferometer.inputs.types import (
     AttentionSpec,
-    CompressedSpec,
     DType,
     FullHeads,
-    IndexerSpec,
-    KvSharing,
     MlaSpec,
     MlpSpec,
     ModelSpec,
-    MoeSpec,
-    PerLayerInputSpec,
-    RecurrentSpec,
     Source,
 )
 
@@ -46,16 +54,14 @@ _DOOR: Final = Door(
     try_="a folder with a config.json",
     max_bytes=10_000_000,
 )
-_COMPRESSED: Final = (0, 4, 128)
-"""Tokens that a layer of DeepSeek-V4 compresses into a row: none, few of which it chooses, many."""
-_EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
-_LAYER_KINDS: Final = frozenset(
-    ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
-)
-"""What ``layer_types`` of an unknown ``model_type`` may say, and ``linear_attention``."""
+_STATING_FORMATS: Final = frozenset(("quantization_config", "compression_config", "expert_dtype"))
+_MOST_STRETCHED: Final = 1024
+_LANGUAGE_MODELS: Final = ("text_config", "llm_config", "language_config")
+"""Where multimodal files have the configuration of their language model."""
+_FORMATS_BESIDE: Final = "hf_quant_config.json"
 _OTHER_NAMES: Final = {
     "num_experts_per_tok": ("moe_k", "moe_topk", "top_k_experts"),
-    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers"),
 }
 """Of an unknown ``model_type``, as ERNIE, EXAONE and AFMoE write them."""
@@ -74,9 +80,6 @@ _UNREAD_FIELDS: Final = re.compile(
 
 _UNGATED_ACTIVATIONS: Final = frozenset(("relu", "relu2", "xielu"))
 """An MLP with one of these has no gate: Nemotron, Arcee, Apertus."""
-_DTYPES: Final[dict[str, DType]] = {
-    "float32": "float32", "float16": "float16", "bfloat16": "bfloat16"
-}  # fmt: skip
 
 
 def read_model_config(path: Path) -> ModelSpec:
@@ -92,11 +95,28 @@ def read_model_config(path: Path) -> ModelSpec:
     where = str(file)
     written = _DOOR.loose_json(_DOOR.text_of(file), where=where)  # some have an Infinity
     config = _DOOR.convert(written, dict[str, object], where=where)
+    config = _with_formats_beside(config, file)
     folder = file.resolve().parent.name
     name = folder if folder and file.name == "config.json" else file.stem
     model = model_from_config(config, where=where, model_id=name)
     # The source travels in records: it names the file, not where this machine keeps it.
     return replace(model, source=Source(kind="config", where=f"{name}/{file.name}"))
+
+
+def _with_formats_beside(config: dict[str, object], file: Path) -> dict[str, object]:
+    """ModelOpt before 0.31 wrote its formats into a file beside, which vLLM reads too."""
+    beside, nested = file.with_name(_FORMATS_BESIDE), map(config.get, _LANGUAGE_MODELS)
+    own = [config, *(one for one in nested if isinstance(one, dict))]
+    if any(quantisation(one) is not None for one in own) or not beside.is_file():
+        return config
+    where = str(beside)
+    written = _DOOR.convert(
+        _DOOR.loose_json(_DOOR.text_of(beside), where=where), dict[str, object], where=where
+    )
+    formats = written.get("quantization")
+    if not isinstance(formats, dict):
+        return config
+    return config | {"quantization_config": {"quant_method": "modelopt", **formats}}
 
 
 def model_from_config(config: Mapping[str, object], *, where: str, model_id: str) -> ModelSpec:
@@ -114,7 +134,8 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
     >>> model_from_config(config, where="here", model_id="tiny").attention.head_dim
     16
     """
-    nested = config.get("text_config")
+    names = (name for name in _LANGUAGE_MODELS if isinstance(config.get(name), dict))
+    nested = config.get(next(names, ""))
     if isinstance(nested, dict):
         shared = {name: config[name] for name in _SHARED_FIELDS if name in config}
         text_config: dict[str, object] = {str(name): value for name, value in nested.items()}
@@ -132,14 +153,22 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         if family.names.get(name, name) not in config
     }
     fields = ConfigFields(
-        config=config, where=where, names=family.names, filled=silent | family.fill(config)
+        config=config,
+        where=where,
+        names=family.names,
+        filled=silent | ({} if family.fill is None else family.fill(config)),
     )
     model = _model(fields, family, model_type=model_type, model_id=model_id)
-    stored = stored_formats(config, model)
+    if model.n_attention_layers < 1:
+        raise _not_known(f"model_type {model_type!r} has no layer that attends", where=where)
+    if not _STATING_FORMATS & config.keys():
+        return replace(model, note=note)
+    stored = stored_formats(config, model, fields.texts("layer_types"))
     return replace(
         model,
         checkpoint_dtype=stored.whole,
         stored_apart=stored.apart,
+        stored_bits=stored.bits,
         note="; ".join(filter(None, (note, *stored.notes))) or None,
     )
 
@@ -164,13 +193,10 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
         )
     alien = _alien_fields(config, family)
     if alien:
-        raise SpecError(
+        raise _not_known(
             f"model_type {model_type!r} has layers of a kind that is not known here (field"
             f" {alien[0]!r})",
             where=where,
-            allowed="full, sliding, latent, top-k or linear attention",
-            try_="measure a server that runs it, which needs no file of the model: "
-            + suggestions.command("load", "URL", "--model", "MODEL", "--concurrency", "8"),
         )
     if family is not None:
         return family, ALIASES.get(model_type, model_type), None
@@ -182,6 +208,18 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
     if unread := [name for name, one in config.items() if one and _UNREAD_FIELDS.fullmatch(name)]:
         note += f", for these fields are not read: {', '.join(unread[:6])}"
     return likeness, model_type, note
+
+
+def _not_known(what: str, *, where: str) -> SpecError:
+    hybrids = ", ".join(name for name, family in FAMILIES.items() if family.is_hybrid)
+    return SpecError(
+        what,
+        where=where,
+        allowed="full, sliding, latent, top-k or linear attention; Mamba or convolutions beside"
+        f" attention in the families {hybrids}",
+        try_="measure a server that runs it, which needs no file of the model: "
+        + suggestions.command("load", "URL", "--model", "MODEL", "--concurrency", "8"),
+    )
 
 
 def _is_encoder(config: Mapping[str, object], model_type: str) -> bool:
@@ -202,13 +240,12 @@ def _alien_fields(config: Mapping[str, object], family: Family | None) -> list[s
     """Fields of layers that are not understood here."""
     listed = config.get("layer_types")
     kinds = {str(kind) for kind in listed} if isinstance(listed, list) else set[str]()
-    has_states = family is not None and not family.has_decay_gates
+    if family is not None and family.is_hybrid:  # its own function reads them
+        return []
+    has_states = family is not None and family.recurrent == "lightning"
     alien = [name for name in NOT_ATTENTION_FIELDS if config.get(name) is not None]
-    if family is not None and family.is_hybrid:  # sizes of layers that it need not have
-        alien = [name for name in alien if not name.startswith("mamba_")]
-        alien += [] if kinds and kinds <= _LAYER_KINDS | {"attention"} else ["layer_types"]
     linear = {"linear_attention"} if config.get("linear_num_value_heads") else set[str]()
-    if family is None and not kinds <= _LAYER_KINDS | linear:
+    if family is None and not kinds <= LAYER_KINDS | linear:
         alien.append("layer_types")
     attends, group = config.get("attn_type_list"), config.get("layer_group_size")
     if isinstance(attends, list) and any(one != 1 for one in attends) and not has_states:
@@ -220,7 +257,7 @@ def _alien_fields(config: Mapping[str, object], family: Family | None) -> list[s
 
 def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
     """Llama with what the fields of an unknown ``model_type`` state, and that in words."""
-    experts = next((name for name in _EXPERT_COUNTS if config.get(name) is not None), None)
+    experts = next((name for name in EXPERT_COUNTS if config.get(name) is not None), None)
     named = {
         usual: next((name for name in names if config.get(name) is not None), usual)
         for usual, names in _OTHER_NAMES.items()
@@ -255,11 +292,11 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
 
 
 def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: str) -> ModelSpec:
-    max_position_tokens = fields.count("max_position_embeddings")
+    max_position_tokens = _max_positions(fields, model_type)
     position = family.position if fields.text("position") is None else fields.text("position")
-    mla = _latent(fields) if family.has_latent_attention else None
+    mla = read_latent(fields) if family.has_latent_attention else None
     has_experts = family.experts is not None and fields.flag("enable_moe_block", default=True)
-    moe = _mixture(fields, family) if has_experts else None
+    moe = read_mixture(fields, family) if has_experts else None
     norms_per_layer = fields.optional_count("norms_per_layer", minimum=0)
     # Where every layer has experts, files may state no width of dense layers.
     dense_size = None if moe is None or moe.n_dense_layers else moe.intermediate_size
@@ -274,7 +311,7 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         mlp=MlpSpec(
             intermediate_size=fields.count("intermediate_size", dense_size),
             is_gated=family.is_gated,
-            has_bias=_said(fields, family.mlp_bias),
+            has_bias=flag_of(fields, family.mlp_bias),
         ),
         source=Source(kind="config", where=fields.where),
         tie_word_embeddings=fields.flag("tie_word_embeddings", default=family.ties_by_default),
@@ -290,13 +327,39 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         has_head_bias=family.has_head_bias,
         moe=moe,
         mla=mla,
-        indexer=_indexer(fields),
-        recurrent=_recurrent(fields, family),
-        compressed=_compressed(fields),
-        per_layer_inputs=_per_layer_inputs(fields),
+        indexer=_stated(fields, "index_topk", read_indexer),
+        recurrent=_stated(fields, "linear_num_value_heads", partial(read_recurrent, family=family)),
+        blocks=read_blocks(fields, family) if family.blocks != "pairs" else None,
+        compressed=_stated(fields, "compress_ratios", read_compressed),
+        per_layer_inputs=_stated(fields, "hidden_size_per_layer_input", read_per_layer_inputs),
         hf_id=fields.text("_name_or_path") or None,
         checkpoint_dtype=_checkpoint_dtype(fields),
     )
+
+
+def _max_positions(fields: ConfigFields, model_type: str) -> int:
+    """The longest context, as vLLM 0.32.0 derives it: scaled where rotations are stretched.
+
+    Other scalings (YaRN, Llama 3, LongRoPE) and Gemma 3's are in the number already.
+    """
+    n_tokens = fields.count("max_position_embeddings")
+    scaling = fields.value("rope_scaling") or fields.value("rope_parameters")
+    if not isinstance(scaling, dict) or "gemma3" in model_type:
+        return n_tokens
+    kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
+    if kind not in {"linear", "dynamic"} or not isinstance(factor, int | float):
+        return n_tokens
+    return int(n_tokens * min(max(factor, 1), _MOST_STRETCHED))
+
+
+_Part = TypeVar("_Part")
+
+
+def _stated(
+    fields: ConfigFields, name: str, read: Callable[[ConfigFields], _Part | None]
+) -> _Part | None:
+    """A part that few models have, where the file states its first field."""
+    return None if fields.value(name) is None else read(fields)
 
 
 def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> AttentionSpec:
@@ -307,6 +370,7 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
             n_heads=n_heads,
             n_kv_heads=n_heads,
             head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
+            has_output_gate=flag_of(fields, family.output_gate),
         )
     head_dim = fields.optional_count("head_dim")
     if head_dim is None and hidden_size % n_heads:
@@ -317,22 +381,24 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
             allowed="as many channels for each head, or a field 'head_dim'",
         )
     window_tokens, every, n_full = _window(fields, family)
-    has_qk_norm = _said(fields, family.qk_norm)
+    has_qk_norm = flag_of(fields, family.qk_norm)
     heads = AttentionSpec(
         n_heads=n_heads,
         n_kv_heads=fields.count("num_key_value_heads", n_heads),
         head_dim=head_dim or hidden_size // n_heads,
-        has_qkv_bias=_said(fields, family.qkv_bias),
-        has_out_bias=_said(fields, family.out_bias),
+        has_qkv_bias=flag_of(fields, family.qkv_bias),
+        has_out_bias=flag_of(fields, family.out_bias),
         has_qk_norm=has_qk_norm,
         has_sinks=fields.flag("add_swa_attention_sink_bias", default=family.has_sinks),
         sliding_window_tokens=window_tokens,
         full_attention_every=every,
         n_full_attention_layers=n_full,
         has_full_width_qk_norm=has_qk_norm and family.has_full_width_qk_norm,
-        has_output_gate=_said(fields, family.output_gate),
+        has_output_gate=flag_of(fields, family.output_gate),
         value_head_dim=fields.optional_count("value_head_dim"),
-        kv_sharing=_shared_layers(fields),
+        kv_sharing=read_sharing(fields)
+        if fields.value("num_kv_shared_layers") is not None
+        else None,
     )
     return replace(heads, full=_full_heads(fields, heads))
 
@@ -364,31 +430,14 @@ def _full_heads(fields: ConfigFields, heads: AttentionSpec) -> FullHeads | None:
     return None if astuple(full) == plain else full
 
 
-def _shared_layers(fields: ConfigFields) -> KvSharing | None:
-    n_shared = fields.optional_count("num_kv_shared_layers", minimum=0) or 0
-    kinds, n_layers = fields.texts("layer_types"), fields.count("num_hidden_layers")
-    if n_shared == 0:
-        return None
-    own = () if kinds is None else kinds[: n_layers - n_shared]
-    if n_shared >= n_layers or set(own) != set(kinds or ()):
-        raise SpecError(
-            f"num_kv_shared_layers = {n_shared}",
-            where=fields.where,
-            allowed=f"such that the others of the {n_layers} layers have one of each kind",
-        )
-    return KvSharing(
-        n_layers=n_shared,
-        n_full_layers=(kinds or ())[n_layers - n_shared :].count("full_attention"),
-        has_double_mlp=fields.flag("use_double_wide_mlp", default=False),
-    )
+def _embedding_size(fields: ConfigFields) -> int | None:
+    size = fields.optional_count("embedding_size")
+    return None if size == fields.count("hidden_size") else size
 
 
-def _per_layer_inputs(fields: ConfigFields) -> PerLayerInputSpec | None:
-    size = fields.optional_count("hidden_size_per_layer_input", minimum=0)
-    vocab_size = fields.optional_count("vocab_size_per_layer_input")
-    if not size or vocab_size is None:
-        return None
-    return PerLayerInputSpec(size=size, vocab_size=vocab_size)
+def _checkpoint_dtype(fields: ConfigFields) -> DType | None:
+    name = fields.value("dtype") or fields.value("torch_dtype")
+    return PLAIN_DTYPES.get(name) if isinstance(name, str) else None
 
 
 def _window(fields: ConfigFields, family: Family) -> tuple[int | None, int | None, int | None]:
@@ -428,157 +477,3 @@ def _listed_window(
     every = full[0]
     is_regular = full == list(range(every, n_layers + 1, every))
     return window_tokens, every if is_regular else None, None if is_regular else len(full)
-
-
-def _latent(fields: ConfigFields) -> MlaSpec:
-    return MlaSpec(
-        q_lora_rank=fields.optional_count("q_lora_rank"),
-        kv_lora_rank=fields.count("kv_lora_rank"),
-        qk_nope_head_dim=fields.count("qk_nope_head_dim"),
-        qk_rope_head_dim=fields.count("qk_rope_head_dim"),
-        v_head_dim=fields.count("v_head_dim"),
-    )
-
-
-def _indexer(fields: ConfigFields) -> IndexerSpec | None:
-    """The heads that choose the tokens of sparse attention, where ``index_topk`` is stated."""
-    top_k_tokens = fields.optional_count("index_topk")
-    if top_k_tokens is None:
-        return None
-    n_layers, types = fields.count("num_hidden_layers"), fields.texts("indexer_types")
-    if (compressed := _compressed(fields)) is not None:
-        n_layers, top_k_tokens = (
-            compressed.n_fine_layers,
-            top_k_tokens * compressed.fine_tokens,
-        )
-    return IndexerSpec(
-        n_heads=fields.count("index_n_heads"),
-        head_dim=fields.count("index_head_dim"),
-        top_k_tokens=top_k_tokens,
-        n_layers=n_layers if types is None else types.count("full"),
-    )
-
-
-def _compressed(fields: ConfigFields) -> CompressedSpec | None:
-    """DeepSeek-V4's attention, where ``compress_ratios`` states how many tokens each layer compresses."""
-    ratios = fields.value("compress_ratios")
-    if ratios is None:
-        return None
-    n_layers = fields.count("num_hidden_layers")
-    known = [one for one in ratios if one in _COMPRESSED] if isinstance(ratios, list) else []
-    if not isinstance(ratios, list) or len(known) != len(ratios) or len(ratios) < n_layers:
-        raise SpecError(
-            f"compress_ratios = {shortened(ratios)}",
-            where=fields.where,
-            allowed=f"one of {', '.join(map(str, _COMPRESSED))} for each layer",
-        )
-    used = ratios[:n_layers]  # a further one is of the multi-token-prediction module
-    return CompressedSpec(
-        q_lora_rank=fields.count("q_lora_rank"),
-        n_output_groups=fields.count("o_groups"),
-        output_lora_rank=fields.count("o_lora_rank"),
-        fine_tokens=_COMPRESSED[1],
-        n_fine_layers=used.count(_COMPRESSED[1]),
-        coarse_tokens=_COMPRESSED[2],
-        n_coarse_layers=used.count(_COMPRESSED[2]),
-        n_streams=fields.count("hc_mult"),
-    )
-
-
-def _recurrent(fields: ConfigFields, family: Family) -> RecurrentSpec | None:
-    """The layers of linear attention, where ``linear_num_value_heads`` is stated."""
-    n_value_heads = fields.optional_count("linear_num_value_heads")
-    if n_value_heads is None:
-        return None
-    n_layers, types = fields.count("num_hidden_layers"), fields.texts("layer_types")
-    allowed = _LAYER_KINDS | {"linear_attention"}
-    if types is not None and (len(types) != n_layers or not set(types) <= allowed):
-        listed = "attn_type_list" if fields.value("attn_type_list") is not None else "layer_types"
-        found = shortened(sorted(set(types)))
-        raise SpecError(
-            f"{listed} has {len(types)} entries of {found} for {n_layers} layers",
-            where=fields.where,
-            allowed="for each layer one of full and linear attention",
-        )
-    n_linear = (
-        n_layers - n_layers // fields.count("full_attention_interval")
-        if types is None
-        else types.count("linear_attention")
-    )
-    if n_linear == 0:
-        return None
-    return RecurrentSpec(
-        n_layers=n_linear,
-        n_key_heads=fields.count("linear_num_key_heads"),
-        n_value_heads=n_value_heads,
-        key_head_dim=fields.count("linear_key_head_dim"),
-        value_head_dim=fields.count("linear_value_head_dim"),
-        conv_kernel=fields.count("linear_conv_kernel_dim"),
-        state_dtype=_DTYPES.get(fields.text("mamba_ssm_dtype") or "float32", "float32"),
-        has_decay_gates=family.has_decay_gates,
-    )
-
-
-def _mixture(fields: ConfigFields, family: Family) -> MoeSpec:
-    name = next(
-        (key for key in (family.experts, *_EXPERT_COUNTS) if key and fields.value(key) is not None),
-        family.experts,
-    )
-    n_experts, n_chosen = fields.count(name or "num_experts"), fields.count("num_experts_per_tok")
-    if n_chosen > n_experts:
-        raise SpecError(
-            f"num_experts_per_tok = {n_chosen}",
-            where=fields.where,
-            allowed=f"at most {name} = {n_experts}",
-        )
-    size = fields.count(family.expert_size)
-    shared_size = fields.optional_count("shared_expert_intermediate_size", minimum=0) or 0
-    if shared_size % size:
-        raise SpecError(
-            f"shared_expert_intermediate_size = {shared_size}",
-            where=fields.where,
-            allowed=f"a multiple of {size}",
-        )
-    return MoeSpec(
-        n_experts=n_experts,
-        n_experts_per_token=n_chosen,
-        intermediate_size=size,
-        n_shared_experts=fields.optional_count("n_shared_experts", minimum=0)
-        or shared_size // size,
-        n_dense_layers=_n_dense_layers(fields),
-        has_bias=family.expert_bias,
-        has_router_bias=family.router_bias,
-        n_hashed_layers=fields.optional_count("num_hash_layers", minimum=0) or 0,
-        has_shared_expert_gate=family.has_shared_expert_gate,
-        has_only_experts_quantised=family.has_only_experts_quantised,
-    )
-
-
-def _n_dense_layers(fields: ConfigFields) -> int:
-    n_layers = fields.count("num_hidden_layers")
-    n_first = min(fields.optional_count("first_k_dense_replace", minimum=0) or 0, n_layers)
-    listed = fields.value("mlp_only_layers")
-    dense = (
-        {index for index in listed if isinstance(index, int) and index < n_layers}
-        if isinstance(listed, list)
-        else set[int]()
-    )
-    every = fields.count("decoder_sparse_step", 1)
-    dense |= {index for index in range(n_layers) if (index + 1) % every}
-    if (kinds := fields.texts("mlp_layer_types")) is not None:
-        dense |= {index for index, kind in enumerate(kinds) if kind == "dense"}
-    return max(n_first, len(dense))
-
-
-def _embedding_size(fields: ConfigFields) -> int | None:
-    size = fields.optional_count("embedding_size")
-    return None if size == fields.count("hidden_size") else size
-
-
-def _said(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 -- fixed, or a field
-    return fields.flag(what.name, default=what.default) if isinstance(what, Flag) else what
-
-
-def _checkpoint_dtype(fields: ConfigFields) -> DType | None:
-    name = fields.value("dtype") or fields.value("torch_dtype")
-    return _DTYPES.get(name) if isinstance(name, str) else None

@@ -129,7 +129,7 @@ class AttentionSpec:
 class IndexerSpec:
     """Which earlier tokens does sparse attention read (DeepSeek-V3.2, arXiv 2512.02556)?
 
-    Small heads score all of them, and attention reads the best ``top_k_tokens``. ``n_layers`` have
+    Small heads score them, and attention reads the best ``top_k_tokens``. ``n_layers`` have
     an indexer; the others take over the choice of the layer before (GLM-5.2).
     """
 
@@ -159,14 +159,19 @@ class CompressedSpec:
     n_streams: int
 
 
+RecurrentKind: TypeAlias = Literal["delta", "lightning", "mamba2", "mamba1", "convolution", "kda"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentSpec:
-    """Layers of linear attention, with a state of constant size instead of a KV cache.
+    """Layers with a state of constant size instead of a KV cache.
 
-    Gated DeltaNet (arXiv 2412.06464): a short convolution over queries, keys and values, then a
-    matrix of key by value channels for each value head, which every token updates. Without
-    ``has_decay_gates`` it is lightning attention (MiniMax-01, arXiv 2501.08313): a fixed decay, no
-    convolution, and a norm over all values.
+    Every token updates a matrix of key by value channels for each value head, mostly behind a short
+    convolution over queries, keys and values. ``kind``: Gated DeltaNet (arXiv 2412.06464);
+    lightning attention (MiniMax-01, arXiv 2501.08313), without a convolution; Mamba-2 (arXiv
+    2405.21060), whose groups are key heads and whose states are key channels; Mamba (arXiv
+    2312.00752), each channel a value head; the convolution alone (LFM2); Kimi Delta Attention
+    (arXiv 2510.26692).
     """
 
     n_layers: int
@@ -176,7 +181,13 @@ class RecurrentSpec:
     value_head_dim: int
     conv_kernel: int
     state_dtype: DType = "float32"
-    has_decay_gates: bool = True
+    kind: RecurrentKind = "delta"
+    has_conv_bias: bool = False
+    has_projection_bias: bool = False
+    has_norm: bool = True
+    has_wide_gate: bool = False
+    step_rank: int | None = None
+    """Of Mamba's steps of time. ``has_wide_gate``: Kimi K3's output gate has no low rank."""
 
     @property
     def key_width(self) -> int:
@@ -200,10 +211,28 @@ class RecurrentSpec:
 
     @property
     def vector_elements(self) -> int:
-        """Weights of a layer beside matrices: convolution, decay and norm; lightning's norm is wide."""
-        if not self.has_decay_gates:
-            return self.value_width
-        return self.conv_width * self.conv_kernel + 2 * self.n_value_heads + self.value_head_dim
+        """Weights of a layer beside matrices and their biases: convolution, decay and norms."""
+        conv = self.conv_width * (self.conv_kernel + self.has_conv_bias)
+        n_steps = (self.step_rank or 0) + 2 * self.key_head_dim
+        return {
+            "delta": conv + 2 * self.n_value_heads + self.value_head_dim,
+            "lightning": self.value_width,  # its norm spans all heads
+            "mamba2": conv + 3 * self.n_value_heads + self.has_norm * self.value_width,
+            "mamba1": conv + self.state_elements + self.value_width + self.has_norm * n_steps,
+            "convolution": conv,
+            "kda": conv + self.n_value_heads + self.value_width + self.value_head_dim,
+        }[self.kind]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCounts:
+    """Blocks of a model whose layers are not each one mixer and one feed-forward block.
+
+    Each layer of Nemotron-H is one block; in Falcon-H1 attention and Mamba-2 are side by side.
+    """
+
+    n_attention: int
+    n_feed_forward: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +283,8 @@ class MoeSpec:
     n_hashed_layers: int = 0
     has_shared_expert_gate: bool = False
     has_only_experts_quantised: bool = False
+    latent_size: int | None = None
+    """Width of what routed experts see, if projected for all of them (Nemotron 3 Super)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +294,9 @@ class ModelSpec:
     ``vocab_size`` is the number of rows of the embedding matrix (padded), not the tokenizer's size.
     ``architecture`` is the ``model_type`` of the Hugging Face configuration. ``checkpoint_dtype``
     is the format of the published linear weights, where known, and ``stored_apart`` that of the
-    matrices (``perfmodel.weights``) which such a checkpoint stores in another one.
+    matrices (``perfmodel.matrices``, and "head") which such a checkpoint stores in another one.
+    ``stored_bits``: what a weight takes in a format with its scales, where the file says how many
+    weights share one.
     """
 
     model_id: str
@@ -288,18 +321,38 @@ class ModelSpec:
     mla: MlaSpec | None = None
     indexer: IndexerSpec | None = None
     recurrent: RecurrentSpec | None = None
+    blocks: BlockCounts | None = None
     compressed: CompressedSpec | None = None
     per_layer_inputs: PerLayerInputSpec | None = None
     family: str | None = None
     hf_id: str | None = None
     checkpoint_dtype: DType | None = None
     stored_apart: tuple[tuple[str, AskedFormat], ...] = ()
+    stored_bits: tuple[tuple[DType, float], ...] = ()
     note: str | None = None
 
     @property
     def n_attention_layers(self) -> int:
         """Layers that attend to a KV cache."""
+        if self.blocks is not None:
+            return self.blocks.n_attention
         return self.n_layers - (0 if self.recurrent is None else self.recurrent.n_layers)
+
+    @property
+    def n_feed_forward_layers(self) -> int:
+        """Layers with an MLP or experts."""
+        return self.n_layers if self.blocks is None else self.blocks.n_feed_forward
+
+    @property
+    def n_expert_layers(self) -> int:
+        """Layers with a mixture of experts."""
+        return 0 if self.moe is None else self.n_feed_forward_layers - self.moe.n_dense_layers
+
+    @property
+    def n_blocks(self) -> int:
+        """Attention, recurrent and feed-forward blocks: mostly two in a layer."""
+        n_mixers = self.n_attention_layers + (self.recurrent.n_layers if self.recurrent else 0)
+        return n_mixers + self.n_feed_forward_layers
 
     def __post_init__(self) -> None:
         counts = {
@@ -318,11 +371,8 @@ class ModelSpec:
                     where=self.source.where,
                     allowed="1 or more",
                 )
-        full = self.attention.full
-        for n_kv_heads in (
-            self.attention.n_kv_heads,
-            *(() if full is None else (full.n_kv_heads,)),
-        ):
+        full = self.attention.full or self.attention
+        for n_kv_heads in (self.attention.n_kv_heads, full.n_kv_heads):
             if self.attention.n_heads % n_kv_heads:
                 raise SpecError(
                     f"n_heads = {self.attention.n_heads} of model {self.model_id!r} is no multiple"
@@ -547,38 +597,4 @@ class SweepPlan:
                 where="--collapse-factor",
                 allowed="more than 1",
                 try_="2",
-            )
-
-
-# Which changes of a model cost quality: fewer bits of weights or of the KV cache, or 2:4 sparsity?
-
-
-LossyFormat: TypeAlias = Literal["int8", "int4", "float8"]
-CacheFormat: TypeAlias = Literal["int8", "float8"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossyChange:
-    """What is done to a model after it was loaded; all None and False: nothing.
-
-    Weights of linear layers are rounded to nearest, without calibration; embeddings and the last
-    layer stay as they are, as in quantised checkpoints. int4 has a scale for each group of
-    ``group_size`` weights of a row, int8 and float8 one for each row. Keys and values are rounded
-    when they enter the cache: int8 with a scale for each head of a token, float8 (E4M3) with the
-    scale 1, which engines use without calibration.
-    """
-
-    weights: LossyFormat | None = None
-    group_size: int = 128
-    kv_cache: CacheFormat | None = None
-    is_sparse: bool = False
-    """Of each four weights in a row the two smallest are zero."""
-
-    def __post_init__(self) -> None:
-        if self.group_size < 1:
-            raise SpecError(
-                f"groups of {self.group_size}",
-                where="--group-size",
-                allowed="1 or more",
-                try_="128",
             )

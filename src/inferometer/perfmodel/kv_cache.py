@@ -1,5 +1,6 @@
 """What attention keeps and reads: the KV cache's rows, recurrent states, (query, key) pairs."""
 
+import math
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -8,6 +9,8 @@ from inferometer.perfmodel.types import BatchShape
 
 _INDEX_KEY_BITS: Final = 8.25
 """Of a number in an indexer's key: 8 bit, and a 32-bit scale for 128 of them."""
+_LATENT_UNIT: Final = 128
+"""Tokens by which vLLM lengthens blocks of latent attention beside states."""
 _ALIKE_RATIO: Final = 1.5
 """Kinds of layers of less unlike numbers than this become groups of the larger number."""
 
@@ -170,7 +173,7 @@ def layer_bits(rows: CacheRows, dtype: DType) -> float:
 
 
 def state_bytes(model: ModelSpec, dtype: DType) -> int:
-    """Bytes that linear attention keeps for a sequence of any length, on all devices together.
+    """Bytes that recurrent layers keep for a sequence of any length, on all devices together.
 
     The matrices, and the last columns before the short convolution in the activations' format.
     """
@@ -276,7 +279,7 @@ def kv_groups(model: ModelSpec) -> KvGroups:
     """
     n_all, (n_full, n_sliding) = model.n_attention_layers, _own_layers(model)
     window_tokens = model.attention.sliding_window_tokens
-    if window_tokens is None or n_sliding == 0 or model.n_layers != n_all:
+    if window_tokens is None or n_sliding == 0 or model.recurrent is not None:
         return KvGroups(n_full + n_sliding, 0, 1, None)
     if model.mla is not None or model.compressed is not None or model.indexer is not None:
         return KvGroups(n_all, 0, 1, None)
@@ -290,6 +293,22 @@ def kv_groups(model: ModelSpec) -> KvGroups:
         -(-n_sliding // n_layers) * n_blocks_sliding,
         -(-n_full // n_layers) * n_blocks_full,
         window_tokens,
+    )
+
+
+def group_words(model: ModelSpec) -> str:
+    """What a block is where layers with a window give theirs back, to go on a sentence."""
+    groups = kv_groups(model)
+    sinks = "; learned sinks hold no block" * model.attention.has_sinks
+    if model.attention.full is not None:
+        sinks += (
+            "; layers whose heads keep more bytes take more of them, where vLLM makes the others'"
+            " blocks longer, so that its log counts fewer"
+        )
+    return (
+        f"; each for one of {groups.n_sliding + groups.n_full} groups of {groups.n_layers} layers;"
+        f" those with a window of {groups.window_tokens:,} tokens ({groups.n_sliding}) give back"
+        f" what leaves it{sinks}"
     )
 
 
@@ -335,6 +354,65 @@ def kv_block_bytes(
     if not is_grouped:
         return whole_bytes
     return round(whole_bytes * kv_block_fraction(model))
+
+
+class StatePaging(NamedTuple):
+    """How vLLM keeps states of recurrent layers in blocks of the KV cache, in pages of one size."""
+
+    block_tokens: int
+    """Tokens in a block: as many as make a layer's keys and values as large as a layer's state."""
+    n_blocks: int
+    """Blocks that a request holds for its states, whatever its length."""
+    fraction: float
+    """The bytes of a block, padding included, for those of its tokens in all layers that attend."""
+
+    @property
+    def words(self) -> str:
+        """What a block is, to go on a sentence about how many there are."""
+        return (
+            f"; of {self.block_tokens:,} tokens, as long as a state's page is large, and each"
+            f" request holds {self.n_blocks} for its states (vLLM starts with at most as many"
+            " sequences as there are blocks)"
+        )
+
+
+def state_paging(
+    model: ModelSpec, engine: EngineSpec, dtype: DType, *, block_tokens: int
+) -> StatePaging | None:
+    """The blocks of a model with recurrent layers; None of others, and where layers have windows.
+
+    Layers are split into groups as in ``kv_groups``; a state of each layer of a group takes a block.
+    With prefix caching a request holds a second one for two steps at the end of each block, and
+    states of earlier prompts are found at the ends of steps alone; neither is counted.
+
+    Source
+    ------
+    vLLM 0.32.0, ``Platform._align_hybrid_block_size``. Its log of Qwen3-Next has 544 tokens, padded
+    by 1.49 %; of Nemotron Nano 9B v2 (vllm-project/vllm issue 24280) 672.
+
+    Example
+    -------
+    >>> from inferometer.inputs.catalog import find_model
+    >>> model, engine = find_model("qwen3.5-35b-a3b"), EngineSpec(dtype="bfloat16")
+    >>> state_paging(model, engine, "bfloat16", block_tokens=16)
+    StatePaging(block_tokens=1056, n_blocks=3, fraction=1.0)
+    """
+    linear, n_full = model.recurrent, model.n_attention_layers
+    is_windowed = model.attention.sliding_window_tokens is not None
+    if linear is None or is_windowed or model.indexer is not None or not n_full:
+        return None
+    n_states = linear.n_layers
+    fewer, more = sorted((n_full, n_states))
+    n_layers = more if more < _ALIKE_RATIO * fewer else fewer
+    n_groups, n_state_groups = -(-n_full // n_layers), -(-n_states // n_layers)
+    token_bytes = kv_bytes_per_token(model, dtype) / n_full / n_kv_shards(model, engine)
+    page_bytes = state_bytes(model, engine.dtype) / n_states / engine.tensor_parallel_size
+    unit = max(block_tokens, _LATENT_UNIT) if model.mla is not None else block_tokens
+    return StatePaging(
+        block_tokens=max(math.ceil(page_bytes / (unit * token_bytes)), 1) * unit,
+        n_blocks=-(-n_state_groups // n_groups),
+        fraction=n_groups * n_layers / n_full,
+    )
 
 
 def n_kv_shards(model: ModelSpec, engine: EngineSpec) -> int:

@@ -13,8 +13,15 @@ from inferometer.inputs.types import (
     ModelSpec,
     Source,
 )
-from inferometer.perfmodel.kv_cache import kv_block_fraction, kv_bytes, n_kv_shards, state_bytes
-from inferometer.perfmodel.weights import linears, n_shards, weight_bytes
+from inferometer.perfmodel.kv_cache import (
+    StatePaging,
+    kv_block_fraction,
+    kv_bytes,
+    n_kv_shards,
+    state_bytes,
+)
+from inferometer.perfmodel.matrices import linears, n_shards
+from inferometer.perfmodel.weights import weight_bytes
 from inferometer.perfmodel.work import ParallelPlan, kv_dtype, logits_bytes, plan_of
 
 DEFAULT_UTILIZATION: Final = Constant(
@@ -207,11 +214,16 @@ def largest_batch_size(question: MemoryQuestion) -> int:
 
 
 def n_kv_blocks_that_fit(
-    question: MemoryQuestion, *, max_num_seqs: int, is_grouped: bool = False
+    question: MemoryQuestion,
+    *,
+    max_num_seqs: int,
+    is_grouped: bool = False,
+    paging: StatePaging | None = None,
 ) -> int:
     """Blocks of ``block_tokens`` that fit beside the weights and the largest step.
 
-    A block holds all layers of its tokens, or those of a group (``kv_groups``).
+    A block holds all layers of its tokens, or those of a group (``kv_groups``). States of recurrent
+    layers lie in blocks with ``paging``, else beside them, one for each of ``max_num_seqs``.
 
     Within 5 % of vLLM's logs on devices of 24 to 48 GiB (``tests/api/published_anchors.toml``);
     what an engine profiles differs by version, so take the number from its log where there is one.
@@ -235,7 +247,8 @@ def n_kv_blocks_that_fit(
     )
     if is_grouped:
         block_bytes *= kv_block_fraction(model)
-    states = max_num_seqs * _state_bytes(question)
+    block_bytes *= 1.0 if paging is None else paging.fraction
+    states = max_num_seqs * _state_bytes(question) if paging is None else 0.0
     return max(int((budget.free_bytes + budget.kv_bytes - states) / block_bytes), 0)
 
 

@@ -6,8 +6,9 @@ from typing import Final, Literal
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
+from inferometer.perfmodel.matrices import linears
 from inferometer.perfmodel.types import StepBound, StepWork
-from inferometer.perfmodel.weights import linears, stored_weight_bits
+from inferometer.perfmodel.weights import stored_weight_bits
 from inferometer.stats.estimate import Estimate
 
 

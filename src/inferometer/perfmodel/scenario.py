@@ -408,7 +408,7 @@ def stored_scores_bytes(scenario: Scenario, n_scores: int) -> float:
 def fixed_step_s(model: ModelSpec, efficiency: Efficiency, mode: RunMode = "engine") -> float:
     """What follows the matrices of a step: small kernels, gaps, and an engine's own work."""
     engine_s = efficiency.engine_step_s * (mode == "engine")
-    return model.n_layers * efficiency.graph_layer_s + engine_s
+    return model.n_blocks / 2 * efficiency.graph_layer_s + engine_s
 
 
 def host_step_s(scenario: Scenario, efficiency: Efficiency) -> float:
@@ -417,7 +417,7 @@ def host_step_s(scenario: Scenario, efficiency: Efficiency) -> float:
         return scenario.launch_overhead_s
     if scenario.mode != "eager":
         return 0.0
-    return max(scenario.model.n_layers * efficiency.eager_layer_s, scenario.least_launch_s)
+    return max(scenario.model.n_blocks / 2 * efficiency.eager_layer_s, scenario.least_launch_s)
 
 
 def peaks_at(hardware: HardwareSpec, engine: EngineSpec, efficiency: Efficiency) -> Peaks:

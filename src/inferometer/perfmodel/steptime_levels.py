@@ -17,6 +17,7 @@ from inferometer import suggestions
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
+from inferometer.perfmodel.matrices import Linear, linears
 from inferometer.perfmodel.scenario import (
     BEST,
     LIKELY,
@@ -37,7 +38,7 @@ from inferometer.perfmodel.steptime_terms import (
     term_columns,
 )
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.perfmodel.weights import Linear, expected_experts, linear_bits, linears
+from inferometer.perfmodel.weights import expected_experts, linear_bits
 from inferometer.perfmodel.work import ParallelPlan, all_gather, matmul_flop_per_row, step_traffic
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
@@ -498,7 +499,7 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
         2.0 * part.n_in * part.n_out * part.n_active_copies * part.n_layers for part in experts
     )
     dense_flop = matmul_flop_per_row(spec) - expert_flop
-    n_sparse = spec.n_layers - (0 if spec.moe is None else spec.moe.n_dense_layers)
+    n_sparse = spec.n_expert_layers
     sent_bytes = (
         2
         * n_sparse

@@ -1,102 +1,13 @@
 """Weights of a model: how many, bytes on one device, and bytes that a step reads.
 
-A model is a list of ``Linear`` maps and some small vectors. Parameters, bytes, FLOP and
-activations all follow from that list.
+A model is a list of ``Linear`` maps (``perfmodel.matrices``) and some small vectors.
 """
 
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Literal, TypeAlias
-
 from inferometer.errors import SpecError
-from inferometer.inputs.types import (
-    DTYPE_BITS,
-    CompressedSpec,
-    DType,
-    EngineSpec,
-    MlaSpec,
-    ModelSpec,
-    MoeSpec,
-)
+from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 from inferometer.perfmodel.kv_cache import head_kinds
+from inferometer.perfmodel.matrices import Linear, StoredAs, linears, n_shards, stored_as
 from inferometer.perfmodel.types import STORED_FORMATS
-
-Split: TypeAlias = Literal["all", "kv_heads", "full_kv_heads", "none"]
-"""How a matrix is split over a tensor-parallel group: over all devices, over as many as there are
-KV heads (of the layers of full attention, where those have others), or not (a copy on each)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
-    """A matrix that multiplies every row.
-
-    ``n_copies`` of it in each of ``n_layers`` layers, ``n_active_copies`` used by a token.
-    """
-
-    name: str
-    n_in: int
-    n_out: int
-    n_layers: int
-    split: Split = "all"
-    n_copies: int = 1
-    n_active_copies: int = 1
-    has_bias: bool = False
-    is_quantised: bool = True
-    """Whether quantised checkpoints store it in few bits; routers and gates stay in 16, with
-    some models all but experts."""
-    apart: tuple[DType, DType] | None = None
-    """Where most matrices are stored in the first format, this one is in the second."""
-
-    @property
-    def n_weights(self) -> int:
-        """Elements of all copies in all layers, biases left out."""
-        return self.n_in * self.n_out * self.n_copies * self.n_layers
-
-    @property
-    def n_biases(self) -> int:
-        """Elements of all biases."""
-        return self.n_out * self.n_copies * self.n_layers if self.has_bias else 0
-
-
-@lru_cache(maxsize=32)
-def linears(model: ModelSpec) -> tuple[Linear, ...]:
-    """Every matrix of the layers; embedding and head are apart.
-
-    Example
-    -------
-    >>> from inferometer.inputs.catalog import find_model
-    >>> [(part.name, part.n_in, part.n_out) for part in linears(find_model("qwen2.5-3b"))][:2]
-    [('query', 2048, 2048), ('key_value', 2048, 512)]
-    """
-    parts = (
-        _attention(model)
-        + _per_layer_inputs(model)
-        + _indexer(model)
-        + _recurrent(model)
-        + _feed_forward(model)
-    )
-    if model.embedding_size not in {None, model.hidden_size}:
-        ends = [
-            Linear(name=name, n_in=n_in, n_out=n_out, n_layers=1, split="none")
-            for name, n_in, n_out in (
-                ("project_in", model.embedding_size or 0, model.hidden_size),
-                ("project_out", model.hidden_size, model.embedding_size or 0),
-            )
-        ]
-        parts += ends
-    if model.moe is not None and model.moe.has_only_experts_quantised:
-        parts = [replace(part, is_quantised=part.n_copies > 1) for part in parts]
-    return tuple(_stored_apart(part, model) for part in parts)
-
-
-def _stored_apart(part: Linear, model: ModelSpec) -> Linear:
-    name, whole = part.name.removeprefix("full_").removeprefix("wide_"), model.checkpoint_dtype
-    stored = dict(model.stored_apart).get(name)
-    if stored is None or whole is None:
-        return part
-    if stored == "none":
-        return replace(part, is_quantised=False)
-    return replace(part, apart=(whole, stored))
 
 
 def n_parameters(model: ModelSpec) -> int:
@@ -197,7 +108,7 @@ def weight_bytes(
     looked_up = _embedding_elements(model) + _per_layer_elements(model)
     total_bits += looked_up * plain_bits / n_embedding_shards
     if not model.tie_word_embeddings:
-        total_bits += _embedding_elements(model) * plain_bits / n_devices
+        total_bits += _embedding_elements(model) * _head_bits(model, engine) / n_devices
     return round(total_bits / 8)
 
 
@@ -233,7 +144,7 @@ def step_weight_bytes(
             * share_fraction
         )
     if n_logit_positions > 0:
-        bits += _embedding_elements(model) * plain_bits / n_devices
+        bits += _embedding_elements(model) * _head_bits(model, engine) / n_devices
     return (bits + _small_vectors(model) * plain_bits) / 8
 
 
@@ -261,18 +172,24 @@ def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) ->
     """Bits stored for a weight of this matrix; what is not quantised is not pruned either."""
     if not part.is_quantised:
         return DTYPE_BITS[engine.dtype]
-    own = part.apart if part.apart is not None and part.apart[0] == engine.quantization else None
-    stored = engine.quantization if own is None else own[1]
-    return _stored_bits(stored, engine.dtype, is_sparse=is_sparse)
+    return _bits_as(part.stored, engine, is_sparse=is_sparse)
 
 
-def n_shards(part: Linear, model: ModelSpec, n_devices: int) -> int:
-    """Number of the ``n_devices`` devices over which this matrix is split."""
-    if part.split == "none":
-        return 1
-    if part.split == "full_kv_heads" and model.attention.full is not None:
-        return min(n_devices, model.attention.full.n_kv_heads)
-    return min(n_devices, model.attention.n_kv_heads) if part.split == "kv_heads" else n_devices
+def _bits_as(stored: StoredAs | None, engine: EngineSpec, *, is_sparse: bool = False) -> float:
+    """Of a matrix in the checkpoint's own format, or in that which the engine was asked for."""
+    if stored is None or stored.whole != engine.quantization:
+        return _stored_bits(engine.quantization, engine.dtype, is_sparse=is_sparse)
+    usual = _stored_bits(stored.own, engine.dtype, is_sparse=False)
+    more = 0.0 if stored.weight_bits is None else stored.weight_bits - usual
+    return _stored_bits(stored.own, engine.dtype, is_sparse=is_sparse) + more
+
+
+def _head_bits(model: ModelSpec, engine: EngineSpec) -> float:
+    """Of a weight of the head: few checkpoints quantise it, and name it then."""
+    stored = stored_as(model, "head") if "head" in dict(model.stored_apart) else None
+    if stored is None or stored == "none" or engine.quantization != stored.whole:
+        return DTYPE_BITS[engine.dtype]
+    return _bits_as(stored, engine)
 
 
 def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
@@ -298,229 +215,6 @@ def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
 def head_elements(model: ModelSpec) -> int:
     """Elements of the matrix that turns hidden states into logits."""
     return _embedding_elements(model)
-
-
-def _attention(model: ModelSpec) -> list[Linear]:
-    """Queries, keys and values, and output; layers of full attention apart where their heads differ."""
-    heads, hidden = model.attention, model.hidden_size
-    if model.mla is not None:
-        return _latent_attention(model, model.mla)
-    if model.compressed is not None:
-        return _compressed_attention(model, model.compressed)
-    full, sliding = head_kinds(model)
-    kinds = [("full_", full), ("", sliding)]
-    if heads.full is None:
-        n_shared = full.n_shared_layers + sliding.n_shared_layers
-        whole = full._replace(n_layers=model.n_attention_layers, n_shared_layers=n_shared)
-        kinds = [("", whole)]
-    parts = list[Linear]()
-    for prefix, kind in kinds:
-        n_queries, n_projected = heads.n_heads * kind.head_dim, kind.head_dim
-        n_projected += kind.value_head_dim if kind.has_value_projection else 0
-        query = Linear(
-            name=f"{prefix}query",
-            n_in=hidden,
-            n_out=2 * n_queries if heads.has_output_gate else n_queries,
-            n_layers=kind.n_layers,
-            has_bias=heads.has_qkv_bias,
-        )
-        key_value = replace(
-            query,
-            name=f"{prefix}key_value",
-            n_out=kind.n_kv_heads * n_projected,
-            n_layers=kind.n_layers - kind.n_shared_layers,
-            split="full_kv_heads" if prefix else "kv_heads",
-        )
-        out = Linear(
-            name=f"{prefix}attention_out",
-            n_in=heads.n_heads * kind.value_head_dim,
-            n_out=hidden,
-            n_layers=kind.n_layers,
-            has_bias=heads.has_out_bias,
-        )
-        parts += [query, key_value, out]
-    return [part for part in parts if part.n_layers] if heads.full is not None else parts
-
-
-def _per_layer_inputs(model: ModelSpec) -> list[Linear]:
-    """Gemma 4's inputs of each layer: a projection of the embedding, a gate and an output.
-
-    Source: the class of transformers 5.23 (gemma4); vLLM 0.32.0 copies gates and outputs.
-    """
-    inputs = model.per_layer_inputs
-    if inputs is None:
-        return []
-    part = partial(Linear, n_layers=model.n_layers, split="none")
-    width, hidden = inputs.size, model.hidden_size
-    return [
-        Linear(name="layer_inputs", n_in=hidden, n_out=model.n_layers * width, n_layers=1),
-        part(name="layer_input_gate", n_in=hidden, n_out=width),
-        part(name="layer_input_out", n_in=width, n_out=hidden),
-    ]
-
-
-def _latent_attention(model: ModelSpec, mla: MlaSpec) -> list[Linear]:
-    """Multi-head latent attention. Source: DeepSeek-V2, arXiv:2405.04434, section 2.1."""
-    n_heads = model.attention.n_heads
-    n_queries = n_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
-    n_expanded = n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    n_latent = mla.kv_lora_rank + mla.qk_rope_head_dim
-    part = partial(Linear, n_layers=model.n_attention_layers)
-    query = [part(name="query", n_in=model.hidden_size, n_out=n_queries)]
-    if (rank := mla.q_lora_rank) is not None:
-        query = [
-            part(name="query_down", n_in=model.hidden_size, n_out=rank, split="none"),
-            part(name="query_up", n_in=rank, n_out=n_queries),
-        ]
-    return [
-        *query,
-        part(name="key_value_down", n_in=model.hidden_size, n_out=n_latent, split="none"),
-        part(name="key_value_up", n_in=mla.kv_lora_rank, n_out=n_expanded),
-        part(name="attention_out", n_in=n_heads * mla.v_head_dim, n_out=model.hidden_size),
-    ]
-
-
-def _compressed_attention(model: ModelSpec, compressed: CompressedSpec) -> list[Linear]:
-    """DeepSeek-V4: one key-value row, its compressors, grouped output, and residual streams.
-
-    Source: the class of transformers 5.23 (deepseek_v4), which cites the technical report.
-    """
-    heads, hidden, rank = model.attention, model.hidden_size, compressed.q_lora_rank
-    grouped = compressed.n_output_groups * compressed.output_lora_rank
-    streams = compressed.n_streams * hidden
-    part = partial(Linear, n_layers=model.n_layers)
-    copied = partial(part, n_in=hidden, split="none")
-    n_fine, n_coarse = compressed.n_fine_layers, compressed.n_coarse_layers
-    return [
-        copied(name="query_down", n_out=rank),
-        part(name="query_up", n_in=rank, n_out=heads.n_heads * heads.head_dim),
-        copied(name="key_value", n_out=heads.head_dim),
-        copied(name="compress_fine", n_out=4 * heads.head_dim, n_layers=n_fine),
-        copied(name="compress_coarse", n_out=2 * heads.head_dim, n_layers=n_coarse),
-        part(
-            name="attention_out_grouped",
-            n_in=heads.n_heads * heads.head_dim // compressed.n_output_groups,
-            n_out=grouped,
-        ),
-        part(name="attention_out", n_in=grouped, n_out=hidden),
-        copied(
-            name="streams",
-            n_in=streams,
-            n_out=(2 + compressed.n_streams) * compressed.n_streams,
-            n_layers=2 * model.n_layers,
-            is_quantised=False,
-        ),
-        copied(
-            name="streams_out",
-            n_in=streams,
-            n_out=compressed.n_streams,
-            n_layers=1,
-            is_quantised=False,
-        ),
-    ]
-
-
-def _indexer(model: ModelSpec) -> list[Linear]:
-    """DeepSeek Sparse Attention's indexer: vLLM copies its matrices to each device.
-
-    Source: DeepSeek-V3.2 (arXiv 2512.02556), section 2.1; queries start from MLA's own latent.
-    """
-    indexer, mla = model.indexer, model.mla
-    if indexer is None:
-        return []
-    rank = None if mla is None else mla.q_lora_rank
-    n_keys = indexer.head_dim
-    if model.compressed is not None:  # keys and their gates, each of two overlapping blocks
-        rank, n_keys = model.compressed.q_lora_rank, 4 * indexer.head_dim
-    n_query_in = rank or model.hidden_size
-    part = partial(Linear, n_layers=indexer.n_layers, split="none")
-    return [
-        part(name="index_query", n_in=n_query_in, n_out=indexer.n_heads * indexer.head_dim),
-        part(name="index_key", n_in=model.hidden_size, n_out=n_keys),
-        part(
-            name="index_weights", n_in=model.hidden_size, n_out=indexer.n_heads, is_quantised=False
-        ),
-    ]
-
-
-def _recurrent(model: ModelSpec) -> list[Linear]:
-    """Linear attention: queries, keys, values and an output gate; two gates for each value head."""
-    linear = model.recurrent
-    if linear is None:
-        return []
-    part = partial(Linear, n_layers=linear.n_layers)
-    n_in, n_gates = model.hidden_size, 2 * linear.n_value_heads
-    parts = [
-        part(name="linear_in", n_in=n_in, n_out=linear.conv_width + linear.value_width),
-        part(name="linear_gates", n_in=n_in, n_out=n_gates, is_quantised=False),
-        part(name="linear_out", n_in=linear.value_width, n_out=model.hidden_size),
-    ]
-    return parts if linear.has_decay_gates else [parts[0], parts[2]]
-
-
-def _feed_forward(model: ModelSpec) -> list[Linear]:
-    n_dense = model.n_layers if model.moe is None else model.moe.n_dense_layers
-    parts = _dense_layers(model, n_dense) if n_dense else []
-    if model.moe is not None and n_dense < model.n_layers:
-        parts += _expert_layers(model, model.moe, model.n_layers - n_dense)
-    return parts
-
-
-def _dense_layers(model: ModelSpec, n_layers: int) -> list[Linear]:
-    inner, n_up = model.mlp.intermediate_size, 2 if model.mlp.is_gated else 1
-    sharing = model.attention.kv_sharing
-    n_wide = sharing.n_layers if sharing is not None and sharing.has_double_mlp else 0
-    n_wide = min(n_wide, n_layers)
-    part = partial(Linear, has_bias=model.mlp.has_bias)
-    parts = [
-        (
-            part(name=f"{name}_up", n_in=model.hidden_size, n_out=n_up * width, n_layers=n),
-            part(name=f"{name}_down", n_in=width, n_out=model.hidden_size, n_layers=n),
-        )
-        for name, width, n in (
-            ("mlp", inner, n_layers - n_wide),
-            ("wide_mlp", 2 * inner, n_wide),
-        )
-        if n
-    ]
-    return [one for pair in parts for one in pair]
-
-
-def _expert_layers(model: ModelSpec, moe: MoeSpec, n_layers: int) -> list[Linear]:
-    hidden, n_up = model.hidden_size, 2 if model.mlp.is_gated else 1
-    part = partial(Linear, n_layers=n_layers)
-    gate = partial(part, n_in=hidden, split="none", is_quantised=False)
-    expert = partial(
-        part,
-        n_copies=moe.n_experts,
-        n_active_copies=moe.n_experts_per_token,
-        has_bias=moe.has_bias,
-    )
-    routers = [
-        gate(
-            name="router",
-            n_out=moe.n_experts,
-            n_layers=n_layers - moe.n_hashed_layers,
-            has_bias=moe.has_bias or moe.has_router_bias,
-        )
-    ]
-    if moe.n_hashed_layers:
-        routers.append(
-            gate(name="hashed_router", n_out=moe.n_experts, n_layers=moe.n_hashed_layers)
-        )
-    parts = [
-        *routers,
-        expert(name="experts_up", n_in=hidden, n_out=n_up * moe.intermediate_size),
-        expert(name="experts_down", n_in=moe.intermediate_size, n_out=hidden),
-    ]
-    if shared := moe.n_shared_experts * moe.intermediate_size:
-        parts += [
-            part(name="shared_up", n_in=hidden, n_out=n_up * shared),
-            part(name="shared_down", n_in=shared, n_out=hidden),
-        ]
-    if moe.has_shared_expert_gate:
-        parts.append(gate(name="shared_gate", n_out=1))
-    return parts
 
 
 def _embedding_elements(model: ModelSpec) -> int:

@@ -18,14 +18,9 @@ from inferometer.perfmodel.kv_cache import (
     prefill_pairs,
     state_bytes,
 )
+from inferometer.perfmodel.matrices import linears, n_shards
 from inferometer.perfmodel.types import BatchShape, StepWork
-from inferometer.perfmodel.weights import (
-    checked_tensor_parallel,
-    head_elements,
-    linears,
-    n_shards,
-    step_weight_bytes,
-)
+from inferometer.perfmodel.weights import checked_tensor_parallel, head_elements, step_weight_bytes
 
 # Bytes that a device sends in a step because the model is spread over several, and their time.
 #
@@ -110,13 +105,13 @@ def step_traffic(
     """
     hidden_bytes = n_rows * model.hidden_size * DTYPE_BITS[dtype] / 8
     traffic = NO_TRAFFIC
-    n_sparse = 0 if model.moe is None else model.n_layers - model.moe.n_dense_layers
+    n_sparse = model.n_expert_layers
     if plan.n_sharing > 1:
         gathered = all_gather(hidden_bytes * plan.n_sharing / plan.n_tensor, plan.n_sharing)
         traffic = repeated(gathered, 2 * n_sparse)
     if plan.n_tensor > 1:
         n_exchanges = n_sparse if plan.has_expert_parallelism else 0
-        n_reductions = 2 * model.n_layers - n_exchanges + 1
+        n_reductions = model.n_blocks - n_exchanges + 1
         per_reduction = all_reduce(
             hidden_bytes, plan.n_tensor, is_split=plan.has_sequence_parallelism
         )
@@ -125,7 +120,8 @@ def step_traffic(
             all_gather(logits_bytes, plan.n_tensor)
         )
         if n_exchanges and model.moe is not None:
-            routed_bytes = hidden_bytes * model.moe.n_experts_per_token / plan.n_tensor
+            share = (model.moe.latent_size or model.hidden_size) / model.hidden_size
+            routed_bytes = hidden_bytes * share * model.moe.n_experts_per_token / plan.n_tensor
             traffic = traffic.plus(
                 repeated(all_to_all(routed_bytes, plan.n_tensor), 2 * n_exchanges)
             )
@@ -228,12 +224,14 @@ def step_work(
 def matmul_flop_per_row(model: ModelSpec, n_devices: int = 1) -> float:
     """FLOP of the layers' matrices for one new token on one device: 2 per weight that it uses.
 
-    And of linear attention's state: the gated delta rule decays it, reads it with the key, adds an
-    outer product, and reads it with the query, 7 FLOP for each element (arXiv 2412.06464,
-    equation 10); chunks of a prompt are computed with about as many.
+    And of recurrent states: each token decays one, adds an outer product and reads it with the
+    query, 5 FLOP for each element (arXiv 2405.21060, equation 2); a delta rule reads it with the key
+    too, 7 FLOP (arXiv 2412.06464, equation 10). Chunks of a prompt are computed with about as many.
     """
-    linear = model.recurrent
-    state = 0.0 if linear is None else 7.0 * linear.n_layers * linear.state_elements / n_devices
+    linear, state = model.recurrent, 0.0
+    if linear is not None:
+        per_element = 7.0 if linear.kind in {"delta", "kda"} else 5.0
+        state = per_element * linear.n_layers * linear.state_elements / n_devices
     return state + sum(
         2.0
         * part.n_in

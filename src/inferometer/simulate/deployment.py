@@ -243,9 +243,15 @@ def _replica(
     if knobs.policy == "vllm":
         shared = engine_config.with_defaults(limits, knobs.shared, knobs.own)
     block_size = shared.get("block_size", engine_config.default_block_size(knobs.policy))
+    paging = None
+    if knobs.policy == "vllm" and "num_state_blocks" not in knobs.own:
+        paging = kv_cache.state_paging(model, engine, kv_dtype(engine), block_tokens=block_size)
+    if paging is not None:
+        block_size = shared["block_size"] = paging.block_tokens
     own = {
         **knobs.own,  # first, so that an engine without one of them names what was typed
         **_window_knobs(model, hardware, knobs),
+        **({} if paging is None else {"num_state_blocks": str(paging.n_blocks)}),
         **_copying_knobs(model, engine, hardware, block_size, knobs.own),
         **knobs.own,
     }
@@ -253,14 +259,19 @@ def _replica(
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
         requested = replace(knobs, shared=limits._asdict() | shared, own=own)
         shared["num_blocks"], kv_origin = _kv_blocks(
-            model, engine, hardware, block_size, requested, plan
+            model, engine, hardware, block_size, requested, plan, paging
         )
+        if paging is not None and "max_num_seqs" not in knobs.shared.keys() | knobs.own.keys():
+            most = shared.get("max_num_seqs", limits.max_num_seqs)
+            shared["max_num_seqs"] = min(most, shared["num_blocks"])
     if "max_model_len" not in shared:
         shared["max_model_len"] = _longest_context(model, shared, own, block_size, plan)
     if _is_budget_for_contexts(knobs):
         shared[_BUDGET_KNOB] = max(limits.max_num_batched_tokens, shared["max_model_len"])
     config = _config(model, engine, knobs, shared, own)
-    return _Replica(config, kv_origin + _group_words(model, own))
+    if own.get("sliding_window", "0") != "0":
+        kv_origin += kv_cache.group_words(model)
+    return _Replica(config, kv_origin + ("" if paging is None else paging.words))
 
 
 def _with_what_fits(
@@ -371,6 +382,7 @@ def _kv_blocks(
     block_size: int,
     knobs: Knobs,
     plan: ParallelPlan,
+    paging: kv_cache.StatePaging | None,
 ) -> _KvBlocks:
     if hardware is None:
         raise SpecError(
@@ -396,7 +408,10 @@ def _kv_blocks(
     )
     has_groups = knobs.own.get("sliding_window", "0") != "0"
     n_blocks = memory.n_kv_blocks_that_fit(
-        question, max_num_seqs=knobs.shared["max_num_seqs"], is_grouped=has_groups
+        question,
+        max_num_seqs=knobs.shared["max_num_seqs"],
+        is_grouped=has_groups,
+        paging=paging,
     )
     if n_blocks < 2:
         raise TooLargeError(
@@ -428,24 +443,6 @@ def _window_knobs(model: ModelSpec, hardware: HardwareSpec | None, knobs: Knobs)
     }
 
 
-def _group_words(model: ModelSpec, own: Mapping[str, str]) -> str:
-    """What a block is where layers with a window give theirs back."""
-    if own.get("sliding_window", "0") == "0":
-        return ""
-    groups = kv_cache.kv_groups(model)
-    sinks = "; learned sinks hold no block" * model.attention.has_sinks
-    if model.attention.full is not None:
-        sinks += (
-            "; layers whose heads keep more bytes take more of them, where vLLM makes the others'"
-            " blocks longer, so that its log counts fewer"
-        )
-    return (
-        f"; each for one of {groups.n_sliding + groups.n_full} groups of {groups.n_layers} layers;"
-        f" those with a window of {groups.window_tokens:,} tokens ({groups.n_sliding}) give back"
-        f" what leaves it{sinks}"
-    )
-
-
 def _longest_context(
     model: ModelSpec,
     shared: Mapping[str, int],
@@ -456,7 +453,8 @@ def _longest_context(
     """The longest context that the model takes and for which the KV cache has room."""
     if "num_blocks" not in shared:
         return model.max_position_tokens
-    n_blocks = shared["num_blocks"] - 1
+    n_states = own.get("num_state_blocks", "0")
+    n_blocks = shared["num_blocks"] - 1 - (int(n_states) if n_states.isdecimal() else 0)
     window, n_sliding, n_full = (
         int(own.get(name, usual)) if own.get(name, "0").isdecimal() else usual
         for name, usual in (

@@ -74,6 +74,11 @@ def n_stages_of(config: EngineConfig) -> int:
     return config.pipeline_parallel_size if isinstance(config, SchedulerConfig) else 1
 
 
+def n_state_blocks_of(config: EngineConfig) -> int:
+    """How many blocks does a request hold for the states of recurrent layers?"""
+    return config.num_state_blocks if isinstance(config, SchedulerConfig) else 0
+
+
 def n_kv_groups_of(config: EngineConfig) -> int:
     """How many groups of layers have tables of KV blocks of their own?"""
     return config.n_kv_groups if isinstance(config, SchedulerConfig) else 1

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.records.columns import I64
 
@@ -45,6 +46,7 @@ _WITH_POOLS: Final = {
     "kv_allocation": "paged",
     "preemption_mode": "recompute",
     "sliding_window": 0,
+    "num_state_blocks": 0,
 }
 """What pools of the KV cache leave as it is."""
 
@@ -164,7 +166,7 @@ class SchedulerConfig:
     give blocks back. As vLLM's hybrid KV cache manager does, the layers are split into groups of
     equal size, each with a table of blocks of its own from one pool: ``num_sliding_groups``, then
     ``num_full_groups`` (``perfmodel.kv_groups``). 0 is also what ``--disable-hybrid-kv-cache-manager``
-    does.
+    does. A request holds ``num_state_blocks`` more for the states of recurrent layers.
 
     Not vLLM's either: ``kv_pools`` divide the KV cache, each part with blocks of its own size and
     format for some of the requests. Who finds its pool full waits as vLLM lets wait whoever lacks
@@ -210,6 +212,7 @@ class SchedulerConfig:
     sliding_window: int = 0
     num_sliding_groups: int = 0
     num_full_groups: int = 1
+    num_state_blocks: int = 0
     kv_pools: tuple[KvPool, ...] = ()
     rules: Rules = "vllm"
 
@@ -226,6 +229,7 @@ class SchedulerConfig:
         if self.max_model_len < 2:
             self._refuse("max_model_len", "2 or more: a prompt token and an output token")
         self._check_groups()
+        self._check_state_blocks()
         n_least = max(2, self.n_blocks_at_most_len + bool(self.sliding_window))
         if self.num_blocks < n_least:
             self._refuse(
@@ -283,6 +287,27 @@ class SchedulerConfig:
             self._check_swap()
         self._check_compaction()
         self._check_pools()
+
+    def _check_state_blocks(self) -> None:
+        if self.num_state_blocks < 0:
+            self._refuse("num_state_blocks", "0 or more")
+        if self.num_state_blocks and (
+            self.rules != "vllm"
+            or self.is_contiguous
+            or self.preemption_mode != "recompute"
+            or self.sliding_window
+        ):
+            self._refuse(
+                "num_state_blocks",
+                "0 with windows, rules of other engines, a contiguous KV cache or swapping",
+            )
+        if self.num_state_blocks and self.max_num_seqs > self.num_blocks:
+            self._refuse(
+                "max_num_seqs",
+                f"num_blocks = {self.num_blocks} or less: vLLM refuses to start where a state of"
+                " each sequence has no block",
+                try_=suggestions.flags("--max-num-seqs", self.num_blocks),
+            )
 
     def _check_groups(self) -> None:
         if self.sliding_window == 0:
@@ -472,13 +497,14 @@ class SchedulerConfig:
         """How many blocks does vLLM count for a request of this length when it admits it?"""
         n_blocks = -(-num_tokens // self.block_size)
         in_windows = min(n_blocks, self.most_sliding_blocks)
-        return self.num_full_groups * n_blocks + self.num_sliding_groups * in_windows
+        in_windows = self.num_sliding_groups * in_windows + self.num_state_blocks
+        return self.num_full_groups * n_blocks + in_windows
 
     @property
     def n_blocks_at_most_len(self) -> int:
         """How many blocks does vLLM count for a request of ``max_model_len`` tokens when it starts?"""
         n_blocks = -(-self.max_model_len // self.block_size)
-        in_windows = self.num_sliding_groups * self.most_sliding_blocks
+        in_windows = self.num_sliding_groups * self.most_sliding_blocks + self.num_state_blocks
         return self.num_full_groups * n_blocks + in_windows
 
     @property
@@ -489,7 +515,7 @@ class SchedulerConfig:
         """
         if self.kv_pools:
             return sum(pool.n_blocks * pool.block_size for pool in self.kv_pools)
-        if self.sliding_window == 0:
+        if self.sliding_window == 0 and self.num_state_blocks == 0:
             return self.n_kv_blocks * self.block_size
         return int(self.n_kv_blocks / self.n_blocks_at_most_len * self.max_model_len)
 

@@ -134,7 +134,7 @@ class KvCache:
         if is_admission and has_running:
             n_spare -= self._config.watermark_blocks
         n_reserved = (
-            _n_blocks(min(request.num_tokens, max_len), size)
+            _n_blocks(min(request.num_tokens, max_len), size) + self._config.num_state_blocks
             if is_admission and self._config.scheduler_reserve_full_isl
             else 0
         )
@@ -143,7 +143,8 @@ class KvCache:
         n_slots = min(num_done + num_new_tokens + self._config.num_lookahead_tokens, max_len)
         if is_admission and self._config.rules == "sarathi":
             n_slots = max(n_slots, request.num_tokens)
-        n_new_blocks = max(_n_blocks(n_slots, size) - n_owned, 0)
+        n_needed = _n_blocks(n_slots, size) + self._config.num_state_blocks
+        n_new_blocks = max(n_needed - n_owned, 0)
         if n_new_blocks > n_spare:
             return False
         if is_admission:
@@ -159,7 +160,8 @@ class KvCache:
 
         False where there is none.
         """
-        n_new_blocks = _n_blocks(request.num_tokens, self._config.block_size) - len(hits)
+        n_needed = _n_blocks(request.num_tokens, self._config.block_size)
+        n_new_blocks = n_needed + self._config.num_state_blocks - len(hits)
         n_spare = self.pool.n_free - sum(self.pool.ref_count[block] == 0 for block in hits)
         if n_new_blocks > n_spare - (self._config.watermark_blocks if has_running else 0):
             return False

@@ -180,6 +180,7 @@ class DecodeScheduler(Scheduler):
         transfer.num_moved_blocks = max(
             -(-request.num_prompt_tokens // self._config.block_size) - len(hits), 0
         )
+        transfer.num_moved_blocks += self._config.num_state_blocks
         transfer.stage = Stage.MOVING
         self.asked.append(request)
         return True

@@ -146,7 +146,8 @@ def _flag_words(fleet: Replica) -> list[str]:
         "max-num-seqs": scheduler.max_num_seqs,
         "max-num-batched-tokens": scheduler.max_num_batched_tokens,
         "max-num-active-seqs": scheduler.max_num_active_seqs,
-        "block-size": scheduler.block_size,
+        # Blocks that hold states are as long as the engine makes them.
+        "block-size": None if scheduler.num_state_blocks else scheduler.block_size,
         "gpu-memory-utilization": f"{fleet.utilization_fraction:g}",
         "scheduling-policy": scheduler.policy,
         "long-prefill-token-threshold": scheduler.long_prefill_token_threshold or None,

@@ -167,11 +167,11 @@ def device_prior(
 
 def _n_small_kernels(model: ModelSpec) -> int:
     """Kernels of a step that take the same time however little they do."""
-    n_experts = 0 if model.moe is None else model.n_layers - model.moe.n_dense_layers
-    n_latent = 0 if model.mla is None else model.n_layers
+    n_experts = model.n_expert_layers
+    n_latent = 0 if model.mla is None else model.n_attention_layers
     n_indexers = 0 if model.indexer is None else model.indexer.n_layers
     return (
-        _KERNELS_OF_LAYER * model.n_layers
+        _KERNELS_OF_LAYER * model.n_blocks // 2
         + _KERNELS_OF_EXPERTS * n_experts
         + _KERNELS_OF_LATENT * n_latent
         + _KERNELS_OF_INDEXER * n_indexers
@@ -188,7 +188,7 @@ def _prefill_ratio(model: ModelSpec, framework: str) -> float:
     if framework != "sglang":
         return 1.5
     layer_s = _EAGER_LAYER_S if model.moe is None else _EAGER_EXPERTS_S
-    return model.n_layers * layer_s / _LAUNCH_S
+    return model.n_blocks / 2 * layer_s / _LAUNCH_S
 
 
 class _Rates(NamedTuple):

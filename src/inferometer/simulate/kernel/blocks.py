@@ -258,6 +258,7 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     slot, number = slots.lowest(state), pool.number_of(state, index)
     size, n_spare = pool.block_size(state, number), spare_blocks(state, slot, n_hits, number)
     n_reserved = _n_blocks(min(request.num_tokens, config.max_model_len), size)
+    n_reserved += config.num_state_blocks
     if config.is_reserving and max(n_reserved - n_hits, 0) > n_spare:
         return False
     num_done = request.num_computed_tokens + n_hits * size
@@ -265,6 +266,7 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     n_needed = _n_blocks(
         max(num_slots, request.num_tokens) if config.is_sarathi else num_slots, size
     )
+    n_needed += config.num_state_blocks
     if max(n_needed - n_hits, 0) > n_spare:
         return False
     touch(state, slot, n_hits, number)
@@ -288,8 +290,8 @@ def extend(state: State, index: int, num_new_tokens: int) -> bool:
     size = pool.block_size(state, number)
     num_slots = request.num_computed_tokens + num_new_tokens
     num_reserved = min(num_slots + config.num_lookahead_tokens, config.max_model_len)
-    if num_reserved > request.num_blocks * size:
-        n_needed = _n_blocks(num_reserved, size)
+    if num_reserved > (request.num_blocks - config.num_state_blocks) * size:
+        n_needed = _n_blocks(num_reserved, size) + config.num_state_blocks
         if n_needed - request.num_blocks > pool.n_free(state, number):
             return False
         take(state, request.slot, request.num_blocks, n_needed, number)

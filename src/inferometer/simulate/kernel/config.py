@@ -68,6 +68,7 @@ class Config(Row):
     move_block_ps: i64
     num_spec_tokens: i64
     num_lookahead_tokens: i64
+    num_state_blocks: i64
     num_draft_slots: i64
     is_recomputing_last_block: i64
     draft_cost_millionths: i64
@@ -218,6 +219,7 @@ def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
         "is_orca": config.rules == "orca",
         "num_spec_tokens": config.num_speculative_tokens,
         "num_lookahead_tokens": config.num_lookahead_tokens,
+        "num_state_blocks": config.num_state_blocks,
         "num_draft_slots": config.num_draft_slots,
         "is_recomputing_last_block": config.is_recomputing_last_block,
         "draft_cost_millionths": config.draft_cost_millionths,

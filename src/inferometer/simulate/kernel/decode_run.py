@@ -123,7 +123,8 @@ def _extend(state: State, n_steps: int) -> int:
             _bring_to(state, row, n_steps)
             if not blocks.extend(state, index, 1):
                 return NOTHING
-            n_left = request.num_blocks * config.block_size - request.num_computed_tokens
+            n_of_tokens = request.num_blocks - config.num_state_blocks
+            n_left = n_of_tokens * config.block_size - request.num_computed_tokens
             if config.is_caching:
                 num_next = (request.num_cached_blocks + 1) * config.block_size
                 n_left = min(n_left, num_next - request.num_tokens)

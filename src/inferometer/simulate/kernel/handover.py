@@ -114,6 +114,7 @@ def fetch(state: State, index: int) -> bool:
     n_hits = blocks.find_hits(state, index) if state.config[0].is_caching else 0
     slot = slots.lowest(state)
     n_needed = (request.num_tokens + block_size - 1) // block_size
+    n_needed += state.config[0].num_state_blocks
     if n_needed - n_hits > blocks.spare_blocks(state, slot, n_hits, 0):
         return False
     blocks.touch(state, slot, n_hits, 0)
@@ -123,6 +124,7 @@ def fetch(state: State, index: int) -> bool:
     transfer.num_moved_blocks = max(
         (request.num_prompt_tokens + block_size - 1) // block_size - n_hits, 0
     )
+    transfer.num_moved_blocks += state.config[0].num_state_blocks
     transfer.stage = _MOVING
     transfer.asked_ns = state.counters[0].now_ns
     state.transfers[world.n_asked].nth_asked = index
@@ -202,9 +204,8 @@ def adopt(state: State, index: int, num_new_tokens: int) -> bool:
         request.num_computed_tokens + num_new_tokens + config.num_lookahead_tokens,
         config.max_model_len,
     )
-    if (
-        num_slots + config.block_size - 1
-    ) // config.block_size - transfer.num_blocks > counters.n_free:
+    n_needed = (num_slots + config.block_size - 1) // config.block_size + config.num_state_blocks
+    if n_needed - transfer.num_blocks > counters.n_free:
         return False
     slots.take(state, index)
     for i_block in range(transfer.num_blocks):

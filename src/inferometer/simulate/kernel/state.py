@@ -15,7 +15,7 @@ from inferometer.records.types import ABSENT
 from inferometer.simulate import engine_config
 from inferometer.simulate.batch_config import BatchConfig
 from inferometer.simulate.demand import Demand, leaving_order
-from inferometer.simulate.engine_config import EngineConfig, n_kv_groups_of
+from inferometer.simulate.engine_config import EngineConfig, n_kv_groups_of, n_state_blocks_of
 from inferometer.simulate.kernel.config import Config, KvPoolRow, config_record, pool_records
 from inferometer.simulate.outcome import FAR_NS, Status
 from inferometer.simulate.pointers import (
@@ -549,7 +549,7 @@ def _most_blocks(requests: Demand, config: EngineConfig, n_drafts: int) -> int:
     n_blocks = -(-min(longest, config.max_model_len) // min(sizes, default=config.block_size))
     if isinstance(config, SchedulerConfig) and (config.sliding_window or sizes):
         return n_blocks  # most of them have left the window
-    return min(n_blocks, config.n_kv_blocks)
+    return min(n_blocks + n_state_blocks_of(config), config.n_kv_blocks)
 
 
 def _counters(config: EngineConfig, config_columns: Rows[Config]) -> Rows[Counters]:

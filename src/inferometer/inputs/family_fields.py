@@ -1,0 +1,353 @@
+"""Which usual fields of a ``config.json`` follow from a family's own, which write them otherwise?"""
+
+from typing import Final
+
+from inferometer.inputs.family import Config
+
+_COMPRESSED_KINDS: Final = {
+    "sliding_attention": 0,
+    "compressed_sparse_attention": 4,
+    "heavily_compressed_attention": 128,
+}
+_MOST_LISTED_LAYERS: Final = 10_000
+_FULL: Final = "full_attention"
+_LINEAR: Final = "linear_attention"
+_KIND_OF: Final = {
+    **dict.fromkeys(("M", "mamba", "conv"), _LINEAR),
+    **dict.fromkeys(("*", "attention"), _FULL),
+    "-": "mlp",
+    "E": "moe",
+}
+"""As Nemotron-H's pattern and other files write them."""
+_MINIMAX_KINDS: Final = {"0": "linear_attention", "1": "full_attention"}
+
+
+def fill_gpt2(config: Config) -> dict[str, object]:
+    """The MLP is four times as wide as the hidden states."""
+    width = config.get("n_embd")
+    return {"intermediate_size": 4 * width} if isinstance(width, int) else {}
+
+
+def fill_bigcode(config: Config) -> dict[str, object]:
+    """As GPT-2, with one KV head unless the file says otherwise."""
+    return fill_gpt2(config) | (
+        {"num_key_value_heads": 1} if config.get("multi_query", True) else {}
+    )
+
+
+def fill_mpt(config: Config) -> dict[str, object]:
+    """The MLP is a ratio wider than the hidden states."""
+    width, ratio = config.get("d_model"), config.get("expansion_ratio", 4)
+    return (
+        {"intermediate_size": ratio * width}
+        if isinstance(width, int) and isinstance(ratio, int)
+        else {}
+    )
+
+
+def fill_falcon(config: Config) -> dict[str, object]:
+    """Its MLP, its KV heads, its norms and its positions, by the architecture that the file names."""
+    width = config.get("hidden_size")
+    filled: dict[str, object] = {"intermediate_size": 4 * width} if isinstance(width, int) else {}
+    is_new, n_parallel_norms = (
+        bool(config.get("new_decoder_architecture")),
+        config.get("num_ln_in_parallel_attn"),
+    )
+    # The old architecture's class has one such head, whatever the file says of `num_kv_heads`.
+    if not is_new and config.get("multi_query", True):
+        filled["num_kv_heads"] = 1
+    has_two_norms = (
+        n_parallel_norms in {None, 2} if is_new else not config.get("parallel_attn", True)
+    )
+    return filled | {
+        "norms_per_layer": 2 if has_two_norms else 1,
+        "position": "alibi" if config.get("alibi") else "rope",
+    }
+
+
+def fill_stablelm(config: Config) -> dict[str, object]:
+    """One norm for each layer where attention and MLP are parallel."""
+    return {"norms_per_layer": 1 if config.get("use_parallel_residual") else 2}
+
+
+def fill_opt(config: Config) -> dict[str, object]:
+    """The width of the embedding, and whether a norm comes last."""
+    has_final = config.get("do_layer_norm_before", True) and not config.get(
+        "_remove_final_layer_norm", False
+    )
+    return {"embedding_size": config.get("word_embed_proj_dim"), "has_final_norm": bool(has_final)}
+
+
+def fill_llama4(config: Config) -> dict[str, object]:
+    """Layers with positions attend to chunks of the context, those without to all of it.
+
+    A chunk is read as a window of its length, which is twice what it holds in the mean.
+    """
+    n_layers, listed = config.get("num_hidden_layers"), config.get("moe_layers")
+    filled: dict[str, object] = {}
+    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS and isinstance(listed, list):
+        filled["mlp_only_layers"] = [index for index in range(n_layers) if index not in listed]
+    with_positions = config.get("no_rope_layers")
+    if isinstance(with_positions, list) and with_positions:
+        filled["layer_types"] = [
+            "sliding_attention" if one else "full_attention" for one in with_positions
+        ]
+    return filled
+
+
+def fill_deepseek_v4(config: Config) -> dict[str, object]:
+    """What transformers writes by layer where the published files have a number for each layer."""
+    kinds, experts = config.get("layer_types"), config.get("mlp_layer_types")
+    filled = dict[str, object]()
+    if isinstance(kinds, list) and {*map(str, kinds)} <= _COMPRESSED_KINDS.keys():
+        filled["compress_ratios"] = [_COMPRESSED_KINDS[str(kind)] for kind in kinds]
+    if isinstance(experts, list):
+        filled["num_hash_layers"] = experts.count("hash_moe")
+    return filled
+
+
+def fill_gemma4(config: Config) -> dict[str, object]:
+    """The kinds of layers, the heads of full ones, and what stands beside attention and MLP."""
+    filled, n_layers = dict[str, object](), config.get("num_hidden_layers", 30)
+    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
+        is_full = [not index % 6 or index == n_layers for index in range(1, n_layers + 1)]
+        filled["layer_types"] = [
+            "full_attention" if one else "sliding_attention" for one in is_full
+        ]
+    by_layer = config.get("per_layer_config")  # as transformers writes it since version 5
+    first = next(iter(by_layer.values()), None) if isinstance(by_layer, dict) else None
+    if isinstance(first, dict):
+        filled["full_head_dim"] = first.get("head_dim")
+        filled["full_key_value_heads"] = first.get("num_key_value_heads")
+    has_experts = config.get("enable_moe_block") is True
+    if has_experts:  # beside the MLP, which every token passes like a shared expert
+        filled["shared_expert_intermediate_size"] = config.get("intermediate_size", 9216)
+    has_inputs = bool(config.get("hidden_size_per_layer_input", 256))
+    # Three norms more with experts, and a scale of the router's input.
+    return filled | {"norms_per_layer": 4 + has_inputs + 4 * has_experts}
+
+
+def fill_mimo_v2(config: Config) -> dict[str, object]:
+    """Which layers slide and have experts; transformers' class knows no fields of sliding heads."""
+    n_layers, n_kv_heads = config.get("num_hidden_layers", 48), config.get("num_key_value_heads", 4)
+    filled: dict[str, object] = {
+        "swa_head_dim": config.get("swa_head_dim") or config.get("head_dim", 192),
+        "swa_v_head_dim": config.get("swa_v_head_dim") or config.get("v_head_dim", 128),
+        "swa_num_key_value_heads": config.get("swa_num_key_value_heads"),
+    }
+    if isinstance(n_kv_heads, int) and config.get("swa_num_key_value_heads") is None:
+        filled["swa_num_key_value_heads"] = 2 * n_kv_heads
+    sliding, sparse = config.get("hybrid_layer_pattern"), config.get("moe_layer_freq")
+    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
+        if not isinstance(sliding, list):
+            sliding = [index > 0 and (index + 1) % 6 > 0 for index in range(n_layers)]
+        if not isinstance(sparse, list):
+            sparse = [index > 0 for index in range(n_layers)]
+        filled["layer_types"] = [
+            "sliding_attention" if one else "full_attention" for one in sliding
+        ]
+        filled["mlp_layer_types"] = ["sparse" if one else "dense" for one in sparse]
+    return filled | {"sliding_window": config.get("sliding_window_size") or 129}
+
+
+def fill_minimax(config: Config) -> dict[str, object]:
+    """Lightning attention in the words of linear attention: a state for each head, of its width.
+
+    The published files list layers as 0 (linear) and 1 (full), transformers' class by their names.
+    """
+    n_heads, head_dim = config.get("num_attention_heads", 32), config.get("head_dim")
+    width, n_layers = config.get("hidden_size", 4096), config.get("num_hidden_layers", 32)
+    if head_dim is None and isinstance(width, int) and isinstance(n_heads, int) and n_heads > 0:
+        head_dim = width // n_heads
+    listed = config.get("attn_type_list")
+    kinds: object = None
+    if isinstance(listed, list):
+        kinds = [_MINIMAX_KINDS.get(str(one), str(one)) for one in listed]
+    elif isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
+        kinds = [_MINIMAX_KINDS[str((index + 1) % 2)] for index in range(n_layers)]
+    return {
+        "layer_types": kinds,
+        "linear_num_key_heads": n_heads,
+        "linear_num_value_heads": n_heads,
+        "linear_key_head_dim": head_dim,
+        "linear_value_head_dim": head_dim,
+        "linear_conv_kernel_dim": 1,
+        # vLLM 0.32.0 and transformers 5.23 keep the state in the model's own format.
+        "mamba_ssm_dtype": config.get("dtype") or config.get("torch_dtype") or "bfloat16",
+    }
+
+
+def fill_bamba(config: Config) -> dict[str, object]:
+    """Mamba-2 in the words of linear attention, and which layers attend."""
+    n_layers, attends = _n_layers(config), config.get("attn_layer_indices") or []
+    kinds: list[str] | None = None
+    if n_layers is not None and isinstance(attends, list):
+        kinds = [_FULL if index in attends else _LINEAR for index in range(n_layers)]
+    return {"block_kinds": kinds} | _mamba2(config)
+
+
+def fill_granite_hybrid(config: Config) -> dict[str, object]:
+    """As Bamba's; without experts, what is elsewhere the shared expert is the MLP."""
+    has_experts = bool(config.get("num_local_experts", 8))
+    return {
+        "enable_moe_block": has_experts,
+        "block_kinds": _kinds(config.get("layer_types")),
+    } | _mamba2(config)
+
+
+def fill_falcon_h1(config: Config) -> dict[str, object]:
+    """Mamba-2 beside the attention of each layer."""
+    return _mamba2(config)
+
+
+def fill_nemotron_h(config: Config) -> dict[str, object]:
+    """Each layer is one block alone: of Mamba-2, attention, an MLP or experts."""
+    listed = config.get("layer_types") or config.get("layers_block_type")
+    pattern = config.get("hybrid_override_pattern")
+    if listed is None and isinstance(pattern, str):
+        listed = list(pattern[:_MOST_LISTED_LAYERS])
+    kinds = _kinds(listed)
+    filled: dict[str, object] = {
+        "block_kinds": kinds,
+        "head_dim": config.get("head_dim") or config.get("attention_head_dim") or 128,
+        "enable_moe_block": kinds is not None and "moe" in kinds,
+    }
+    if kinds is not None:
+        blocks = [kind for kind in kinds if kind in {"mlp", "moe"}]
+        filled["num_hidden_layers"] = len(kinds)
+        filled["mlp_layer_types"] = ["dense" if kind == "mlp" else "sparse" for kind in blocks]
+    shared, n_shared = (
+        config.get("moe_shared_expert_intermediate_size"),
+        config.get("n_shared_experts", 1),
+    )
+    if isinstance(shared, int) and isinstance(n_shared, int):
+        filled["all_shared_experts_size"] = shared * n_shared
+    own = {
+        "mamba_n_heads": config.get("mamba_num_heads", 128),
+        "mamba_d_head": config.get("mamba_head_dim", 64),
+        "mamba_n_groups": config.get("n_groups", config.get("mamba_n_groups", 8)),
+        "mamba_d_state": config.get("ssm_state_size", 128),
+        "mamba_d_conv": config.get("conv_kernel", config.get("mamba_d_conv", 4)),
+    }
+    filled["mamba_conv_bias"] = config.get("use_conv_bias", True)
+    filled["mamba_proj_bias"] = bool(config.get("use_bias"))
+    # vLLM's own rule for this family, where the file does not say it.
+    stated = config.get("mamba_ssm_cache_dtype") or "float32"
+    return filled | _mamba2(own) | {"mamba_ssm_dtype": stated}
+
+
+def fill_jamba(config: Config) -> dict[str, object]:
+    """Mamba in the words of linear attention: each channel a value head, no queries."""
+    n_layers, width = _n_layers(config), config.get("hidden_size", 4096)
+    filled: dict[str, object] = {
+        "enable_moe_block": config.get("num_experts", 16) != 1,
+        "linear_num_key_heads": 0,
+        "linear_key_head_dim": config.get("mamba_d_state", 16),
+        "linear_value_head_dim": 1,
+        "linear_conv_kernel_dim": config.get("mamba_d_conv", 4),
+    }
+    expand, rank = config.get("mamba_expand", 2), config.get("mamba_dt_rank", "auto")
+    if isinstance(width, int) and isinstance(expand, int):
+        filled["linear_num_value_heads"] = expand * width
+        filled["linear_step_rank"] = -(-width // 16) if rank == "auto" else rank
+    for name, part, usual in (
+        ("block_kinds", "attn", (8, 4)),
+        ("mlp_layer_types", "expert", (2, 1)),
+    ):
+        every = config.get(f"{part}_layer_period", usual[0])
+        first = config.get(f"{part}_layer_offset", usual[1])
+        words = (_FULL, _LINEAR) if part == "attn" else ("sparse", "dense")
+        if n_layers is not None and isinstance(every, int) and every > 0:
+            filled[name] = [words[index % every != first] for index in range(n_layers)]
+    return filled
+
+
+def fill_lfm2(config: Config) -> dict[str, object]:
+    """Short convolutions in the words of linear attention, and the width of the MLP."""
+    width, size = config.get("hidden_size", 2560), config.get("intermediate_size")
+    size = config.get("block_ff_dim", size)
+    ratio, unit = config.get("block_ffn_dim_multiplier", 1.0), config.get("block_multiple_of", 256)
+    if config.get("block_auto_adjust_ff_dim", True) and isinstance(size, int):
+        size = int(2 * size / 3)
+        if isinstance(ratio, int | float) and isinstance(unit, int) and unit > 0:
+            size = -(-int(ratio * size) // unit) * unit
+    attends, n_layers = config.get("full_attn_idxs"), _n_layers(config)
+    kinds = _kinds(config.get("layer_types"))
+    if kinds is None and isinstance(attends, list) and n_layers is not None:
+        kinds = [_FULL if index in attends else _LINEAR for index in range(n_layers)]
+    return {
+        "mlp_size": size,
+        "block_kinds": kinds,
+        "tie_word_embeddings": config.get("tie_embedding", True),
+        "linear_num_key_heads": 0,
+        "linear_num_value_heads": width,
+        "linear_key_head_dim": 0,
+        "linear_value_head_dim": 1,
+        "linear_conv_kernel_dim": config.get("conv_L_cache", 3),
+        "mamba_conv_bias": bool(config.get("conv_bias")),
+        "mamba_proj_bias": bool(config.get("conv_bias")),
+    }
+
+
+def fill_lfm2_moe(config: Config) -> dict[str, object]:
+    """As LFM2's, with an MLP of the width that the file states."""
+    return fill_lfm2(config) | {"mlp_size": config.get("intermediate_size", 7168)}
+
+
+def fill_kimi_linear(config: Config) -> dict[str, object]:
+    """Which layers have Kimi Delta Attention, counted from 1, and how wide that is."""
+    listed, n_layers = config.get("linear_attn_config"), _n_layers(config)
+    own: Config = {str(key): one for key, one in listed.items()} if isinstance(listed, dict) else {}
+    kinds, attends = _kinds(config.get("layer_types")), own.get("full_attn_layers")
+    if kinds is None and n_layers is not None and isinstance(attends, list):
+        kinds = [_FULL if index + 1 in attends else _LINEAR for index in range(n_layers)]
+    n_heads = own.get("num_heads", config.get("linear_num_heads", 32))
+    head_dim = own.get("head_dim", config.get("linear_head_dim", 128))
+    kernel = own.get("short_conv_kernel_size", config.get("linear_conv_kernel_dim", 4))
+    experts = config.get("mlp_layer_types")
+    if not isinstance(experts, list) and n_layers is not None:
+        n_dense = config.get("first_k_dense_replace", 1)
+        experts = ["dense"] * (n_dense if isinstance(n_dense, int) else 0)
+    return {
+        "block_kinds": kinds,
+        "mlp_layer_types": experts,
+        "linear_num_key_heads": n_heads,
+        "linear_num_value_heads": n_heads,
+        "linear_key_head_dim": head_dim,
+        "linear_value_head_dim": head_dim,
+        "linear_conv_kernel_dim": kernel,
+        "use_full_rank_gate": own.get("use_full_rank_gate"),
+        "max_position_embeddings": config.get("model_max_length"),
+        "mamba_ssm_dtype": "float32",  # vLLM 0.32.0 keeps it so whatever the model's format
+    }
+
+
+def _n_layers(config: Config) -> int | None:
+    n_layers = config.get("num_hidden_layers", 32)
+    is_count = isinstance(n_layers, int) and 0 < n_layers <= _MOST_LISTED_LAYERS
+    return n_layers if is_count and isinstance(n_layers, int) else None
+
+
+def _kinds(listed: object) -> list[str] | None:
+    """The usual words for the kinds of layers; others as they are."""
+    if not isinstance(listed, list):
+        return None
+    return [_KIND_OF.get(str(one), str(one)) for one in listed]
+
+
+def _mamba2(config: Config) -> dict[str, object]:
+    """Heads and states of Mamba-2, whose groups share inputs and outputs as keys and queries."""
+    width, expand = config.get("hidden_size", 4096), config.get("mamba_expand", 2)
+    n_heads, head_dim = config.get("mamba_n_heads", 128), config.get("mamba_d_head", "auto")
+    inner = config.get("mamba_d_ssm")
+    if inner is None and isinstance(width, int) and isinstance(expand, int):
+        inner = expand * width
+    if head_dim == "auto" and isinstance(inner, int) and isinstance(n_heads, int) and n_heads > 0:
+        head_dim = inner // n_heads
+    return {
+        "linear_num_key_heads": config.get("mamba_n_groups", 1),
+        "linear_num_value_heads": n_heads,
+        "linear_key_head_dim": config.get("mamba_d_state", 256),
+        "linear_value_head_dim": head_dim,
+        "linear_conv_kernel_dim": config.get("mamba_d_conv", 4),
+    }

@@ -1,0 +1,36 @@
+"""Which changes of a model cost quality: fewer bits of weights or of the KV cache, or 2:4 sparsity?"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from inferometer.errors import SpecError
+
+LossyFormat: TypeAlias = Literal["int8", "int4", "float8"]
+CacheFormat: TypeAlias = Literal["int8", "float8"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossyChange:
+    """What is done to a model after it was loaded; all None and False: nothing.
+
+    Weights of linear layers are rounded to nearest, without calibration; embeddings and the last
+    layer stay as they are, as in quantised checkpoints. int4 has a scale for each group of
+    ``group_size`` weights of a row, int8 and float8 one for each row. Keys and values are rounded
+    when they enter the cache: int8 with a scale for each head of a token, float8 (E4M3) with the
+    scale 1, which engines use without calibration.
+    """
+
+    weights: LossyFormat | None = None
+    group_size: int = 128
+    kv_cache: CacheFormat | None = None
+    is_sparse: bool = False
+    """Of each four weights in a row the two smallest are zero."""
+
+    def __post_init__(self) -> None:
+        if self.group_size < 1:
+            raise SpecError(
+                f"groups of {self.group_size}",
+                where="--group-size",
+                allowed="1 or more",
+                try_="128",
+            )

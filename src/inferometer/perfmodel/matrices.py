@@ -1,0 +1,361 @@
+"""Which matrices does a model have? Parameters, bytes, FLOP and activations follow from their list."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Literal, NamedTuple, TypeAlias
+
+from inferometer.inputs.types import CompressedSpec, DType, MlaSpec, ModelSpec, MoeSpec
+from inferometer.perfmodel.kv_cache import head_kinds
+
+Split: TypeAlias = Literal["all", "kv_heads", "full_kv_heads", "none"]
+"""How a matrix is split over a tensor-parallel group: over all devices, over as many as there are
+KV heads (of the layers of full attention, where those have others), or not (a copy on each)."""
+
+
+class StoredAs(NamedTuple):
+    """Where a checkpoint stores most matrices in ``whole``, it stores one in ``own``."""
+
+    whole: DType
+    own: DType
+    weight_bits: float | None
+    """With scales; None where the file does not say how many weights share one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """A matrix that multiplies every row.
+
+    ``n_copies`` of it in each of ``n_layers`` layers, ``n_active_copies`` used by a token.
+    """
+
+    name: str
+    n_in: int
+    n_out: int
+    n_layers: int
+    split: Split = "all"
+    n_copies: int = 1
+    n_active_copies: int = 1
+    has_bias: bool = False
+    is_quantised: bool = True
+    """Whether quantised checkpoints store it in few bits; routers and gates stay in 16, with
+    some models all but experts."""
+    stored: StoredAs | None = None
+    """In the published checkpoint, where that is quantised."""
+
+    @property
+    def n_weights(self) -> int:
+        """Elements of all copies in all layers, biases left out."""
+        return self.n_in * self.n_out * self.n_copies * self.n_layers
+
+    @property
+    def n_biases(self) -> int:
+        """Elements of all biases."""
+        return self.n_out * self.n_copies * self.n_layers if self.has_bias else 0
+
+
+@lru_cache(maxsize=32)
+def linears(model: ModelSpec) -> tuple[Linear, ...]:
+    """Every matrix of the layers; embedding and head are apart.
+
+    Example
+    -------
+    >>> from inferometer.inputs.catalog import find_model
+    >>> [(part.name, part.n_in, part.n_out) for part in linears(find_model("qwen2.5-3b"))][:2]
+    [('query', 2048, 2048), ('key_value', 2048, 512)]
+    """
+    parts = (
+        _attention(model)
+        + _per_layer_inputs(model)
+        + _indexer(model)
+        + _recurrent(model)
+        + _feed_forward(model)
+    )
+    if model.embedding_size not in {None, model.hidden_size}:
+        ends = [
+            Linear(name=name, n_in=n_in, n_out=n_out, n_layers=1, split="none")
+            for name, n_in, n_out in (
+                ("project_in", model.embedding_size or 0, model.hidden_size),
+                ("project_out", model.hidden_size, model.embedding_size or 0),
+            )
+        ]
+        parts += ends
+    if model.moe is not None and model.moe.has_only_experts_quantised:
+        parts = [replace(part, is_quantised=part.n_copies > 1) for part in parts]
+    return tuple(_as_stored(part, model) for part in parts)
+
+
+def _as_stored(part: Linear, model: ModelSpec) -> Linear:
+    stored = stored_as(model, part.name.removeprefix("full_").removeprefix("wide_"))
+    return replace(part, is_quantised=False) if stored == "none" else replace(part, stored=stored)
+
+
+def stored_as(model: ModelSpec, name: str) -> StoredAs | Literal["none"] | None:
+    """How the checkpoint stores the matrix of this name: "none" is 16 bit, None that none is known."""
+    whole = model.checkpoint_dtype
+    own = dict(model.stored_apart).get(name, whole)
+    if whole is None or own is None:
+        return None
+    return "none" if own == "none" else StoredAs(whole, own, dict(model.stored_bits).get(own))
+
+
+def _attention(model: ModelSpec) -> list[Linear]:
+    """Queries, keys and values, and output; layers of full attention apart where their heads differ."""
+    heads, hidden = model.attention, model.hidden_size
+    if model.mla is not None:
+        return _latent_attention(model, model.mla)
+    if model.compressed is not None:
+        return _compressed_attention(model, model.compressed)
+    full, sliding = head_kinds(model)
+    kinds = [("full_", full), ("", sliding)]
+    if heads.full is None:
+        n_shared = full.n_shared_layers + sliding.n_shared_layers
+        whole = full._replace(n_layers=model.n_attention_layers, n_shared_layers=n_shared)
+        kinds = [("", whole)]
+    parts = list[Linear]()
+    for prefix, kind in kinds:
+        n_queries, n_projected = heads.n_heads * kind.head_dim, kind.head_dim
+        n_projected += kind.value_head_dim if kind.has_value_projection else 0
+        query = Linear(
+            name=f"{prefix}query",
+            n_in=hidden,
+            n_out=2 * n_queries if heads.has_output_gate else n_queries,
+            n_layers=kind.n_layers,
+            has_bias=heads.has_qkv_bias,
+        )
+        key_value = replace(
+            query,
+            name=f"{prefix}key_value",
+            n_out=kind.n_kv_heads * n_projected,
+            n_layers=kind.n_layers - kind.n_shared_layers,
+            split="full_kv_heads" if prefix else "kv_heads",
+        )
+        out = Linear(
+            name=f"{prefix}attention_out",
+            n_in=heads.n_heads * kind.value_head_dim,
+            n_out=hidden,
+            n_layers=kind.n_layers,
+            has_bias=heads.has_out_bias,
+        )
+        parts += [query, key_value, out]
+    return [part for part in parts if part.n_layers] if heads.full is not None else parts
+
+
+def _per_layer_inputs(model: ModelSpec) -> list[Linear]:
+    """Gemma 4's inputs of each layer: a projection of the embedding, a gate and an output.
+
+    Source: the class of transformers 5.23 (gemma4); vLLM 0.32.0 copies gates and outputs.
+    """
+    inputs = model.per_layer_inputs
+    if inputs is None:
+        return []
+    part = partial(Linear, n_layers=model.n_layers, split="none")
+    width, hidden = inputs.size, model.hidden_size
+    return [
+        Linear(name="layer_inputs", n_in=hidden, n_out=model.n_layers * width, n_layers=1),
+        part(name="layer_input_gate", n_in=hidden, n_out=width),
+        part(name="layer_input_out", n_in=width, n_out=hidden),
+    ]
+
+
+def _latent_attention(model: ModelSpec, mla: MlaSpec) -> list[Linear]:
+    """Multi-head latent attention. Source: DeepSeek-V2, arXiv:2405.04434, section 2.1."""
+    n_heads = model.attention.n_heads
+    n_queries = n_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    n_expanded = n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    n_latent = mla.kv_lora_rank + mla.qk_rope_head_dim
+    part = partial(Linear, n_layers=model.n_attention_layers)
+    query = [part(name="query", n_in=model.hidden_size, n_out=n_queries)]
+    if (rank := mla.q_lora_rank) is not None:
+        query = [
+            part(name="query_down", n_in=model.hidden_size, n_out=rank, split="none"),
+            part(name="query_up", n_in=rank, n_out=n_queries),
+        ]
+    if model.attention.has_output_gate:
+        width = n_heads * mla.v_head_dim
+        query.append(part(name="attention_gate", n_in=model.hidden_size, n_out=width))
+    return [
+        *query,
+        part(name="key_value_down", n_in=model.hidden_size, n_out=n_latent, split="none"),
+        part(name="key_value_up", n_in=mla.kv_lora_rank, n_out=n_expanded),
+        part(name="attention_out", n_in=n_heads * mla.v_head_dim, n_out=model.hidden_size),
+    ]
+
+
+def _compressed_attention(model: ModelSpec, compressed: CompressedSpec) -> list[Linear]:
+    """DeepSeek-V4: one key-value row, its compressors, grouped output, and residual streams.
+
+    Source: the class of transformers 5.23 (deepseek_v4), which cites the technical report.
+    """
+    heads, hidden, rank = model.attention, model.hidden_size, compressed.q_lora_rank
+    grouped = compressed.n_output_groups * compressed.output_lora_rank
+    streams = compressed.n_streams * hidden
+    part = partial(Linear, n_layers=model.n_layers)
+    copied = partial(part, n_in=hidden, split="none")
+    n_fine, n_coarse = compressed.n_fine_layers, compressed.n_coarse_layers
+    return [
+        copied(name="query_down", n_out=rank),
+        part(name="query_up", n_in=rank, n_out=heads.n_heads * heads.head_dim),
+        copied(name="key_value", n_out=heads.head_dim),
+        copied(name="compress_fine", n_out=4 * heads.head_dim, n_layers=n_fine),
+        copied(name="compress_coarse", n_out=2 * heads.head_dim, n_layers=n_coarse),
+        part(
+            name="attention_out_grouped",
+            n_in=heads.n_heads * heads.head_dim // compressed.n_output_groups,
+            n_out=grouped,
+        ),
+        part(name="attention_out", n_in=grouped, n_out=hidden),
+        copied(
+            name="streams",
+            n_in=streams,
+            n_out=(2 + compressed.n_streams) * compressed.n_streams,
+            n_layers=2 * model.n_layers,
+            is_quantised=False,
+        ),
+        copied(
+            name="streams_out",
+            n_in=streams,
+            n_out=compressed.n_streams,
+            n_layers=1,
+            is_quantised=False,
+        ),
+    ]
+
+
+def _indexer(model: ModelSpec) -> list[Linear]:
+    """DeepSeek Sparse Attention's indexer: vLLM copies its matrices to each device.
+
+    Source: DeepSeek-V3.2 (arXiv 2512.02556), section 2.1; queries start from MLA's own latent.
+    """
+    indexer, mla = model.indexer, model.mla
+    if indexer is None:
+        return []
+    rank = None if mla is None else mla.q_lora_rank
+    n_keys = indexer.head_dim
+    if model.compressed is not None:  # keys and their gates, each of two overlapping blocks
+        rank, n_keys = model.compressed.q_lora_rank, 4 * indexer.head_dim
+    n_query_in = rank or model.hidden_size
+    part = partial(Linear, n_layers=indexer.n_layers, split="none")
+    return [
+        part(name="index_query", n_in=n_query_in, n_out=indexer.n_heads * indexer.head_dim),
+        part(name="index_key", n_in=model.hidden_size, n_out=n_keys),
+        part(
+            name="index_weights", n_in=model.hidden_size, n_out=indexer.n_heads, is_quantised=False
+        ),
+    ]
+
+
+def _recurrent(model: ModelSpec) -> list[Linear]:
+    """Queries, keys, values and mostly an output gate in one; what makes decays; and the output.
+
+    Source: the classes of transformers 5.23 (qwen3_next, minimax, bamba, jamba, lfm2, kimi_linear).
+    """
+    linear, hidden = model.recurrent, model.hidden_size
+    if linear is None:
+        return []
+    part = partial(Linear, n_layers=linear.n_layers, has_bias=linear.has_projection_bias)
+    plain = partial(part, n_in=hidden, has_bias=False, is_quantised=False)
+    width, n_heads, head_dim = linear.value_width, linear.n_value_heads, linear.value_head_dim
+    n_more = {"mamba2": width + n_heads, "convolution": 2 * width}.get(linear.kind, width)
+    gates = list[Linear]()
+    if linear.kind == "delta":
+        gates = [plain(name="linear_gates", n_out=2 * n_heads)]
+    elif linear.kind == "mamba1":
+        rank = linear.step_rank or 0
+        n_dynamic = rank + 2 * linear.key_head_dim
+        gates = [
+            plain(name="linear_gates", n_in=width, n_out=n_dynamic),
+            plain(name="linear_steps", n_in=rank, n_out=width, has_bias=True),
+        ]
+    elif linear.kind == "kda":
+        n_low = 1 if linear.has_wide_gate else 2  # of decays and, in Kimi Linear, outputs
+        n_more = width if linear.has_wide_gate else 0
+        gates = [
+            plain(name="linear_gates", n_out=n_heads),
+            plain(name="linear_gates_down", n_out=n_low * head_dim, split="none"),
+            plain(name="linear_gates_up", n_in=head_dim, n_out=n_low * width),
+        ]
+    return [
+        part(name="linear_in", n_in=hidden, n_out=linear.conv_width + n_more),
+        *gates,
+        part(name="linear_out", n_in=width, n_out=hidden),
+    ]
+
+
+def _feed_forward(model: ModelSpec) -> list[Linear]:
+    n_dense = model.n_feed_forward_layers - model.n_expert_layers
+    parts = _dense_layers(model, n_dense) if n_dense else []
+    if model.moe is not None and model.n_expert_layers:
+        parts += _expert_layers(model, model.moe, model.n_expert_layers)
+    return parts
+
+
+def _dense_layers(model: ModelSpec, n_layers: int) -> list[Linear]:
+    inner, n_up = model.mlp.intermediate_size, 2 if model.mlp.is_gated else 1
+    sharing = model.attention.kv_sharing
+    n_wide = sharing.n_layers if sharing is not None and sharing.has_double_mlp else 0
+    n_wide = min(n_wide, n_layers)
+    part = partial(Linear, has_bias=model.mlp.has_bias)
+    parts = [
+        (
+            part(name=f"{name}_up", n_in=model.hidden_size, n_out=n_up * width, n_layers=n),
+            part(name=f"{name}_down", n_in=width, n_out=model.hidden_size, n_layers=n),
+        )
+        for name, width, n in (
+            ("mlp", inner, n_layers - n_wide),
+            ("wide_mlp", 2 * inner, n_wide),
+        )
+        if n
+    ]
+    return [one for pair in parts for one in pair]
+
+
+def _expert_layers(model: ModelSpec, moe: MoeSpec, n_layers: int) -> list[Linear]:
+    hidden, n_up = model.hidden_size, 2 if model.mlp.is_gated else 1
+    part = partial(Linear, n_layers=n_layers)
+    gate = partial(part, n_in=hidden, split="none", is_quantised=False)
+    expert = partial(
+        part,
+        n_copies=moe.n_experts,
+        n_active_copies=moe.n_experts_per_token,
+        has_bias=moe.has_bias,
+    )
+    routers = [
+        gate(
+            name="router",
+            n_out=moe.n_experts,
+            n_layers=n_layers - moe.n_hashed_layers,
+            has_bias=moe.has_bias or moe.has_router_bias,
+        )
+    ]
+    if moe.n_hashed_layers:
+        routers.append(
+            gate(name="hashed_router", n_out=moe.n_experts, n_layers=moe.n_hashed_layers)
+        )
+    seen = moe.latent_size or hidden
+    parts = [
+        *routers,
+        expert(name="experts_up", n_in=seen, n_out=n_up * moe.intermediate_size),
+        expert(name="experts_down", n_in=moe.intermediate_size, n_out=seen),
+    ]
+    if moe.latent_size is not None:
+        parts += [
+            part(name="experts_latent_in", n_in=hidden, n_out=seen, split="none"),
+            part(name="experts_latent_out", n_in=seen, n_out=hidden, split="none"),
+        ]
+    if shared := moe.n_shared_experts * moe.intermediate_size:
+        parts += [
+            part(name="shared_up", n_in=hidden, n_out=n_up * shared),
+            part(name="shared_down", n_in=shared, n_out=hidden),
+        ]
+    if moe.has_shared_expert_gate:
+        parts.append(gate(name="shared_gate", n_out=1))
+    return parts
+
+
+def n_shards(part: Linear, model: ModelSpec, n_devices: int) -> int:
+    """Number of the ``n_devices`` devices over which this matrix is split."""
+    if part.split == "none":
+        return 1
+    if part.split == "full_kv_heads" and model.attention.full is not None:
+        return min(n_devices, model.attention.full.n_kv_heads)
+    return min(n_devices, model.attention.n_kv_heads) if part.split == "kv_heads" else n_devices
