@@ -1,5 +1,6 @@
 """Do the requests of another tool's log give back the statistics that the tool itself wrote, by its own definitions?"""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -171,6 +172,28 @@ def test_inference_perf():
     assert (summary.n_completed, summary.n_failed, summary.offered_requests_per_s) == (15, 0, 8.0)
     assert summary.settings == (("token_count_mismatches", "15"),)
     assert run.chunks is None
+
+
+def test_inference_perf_of_prometheus(tmp_path):
+    """``mean`` of the lengths there is tokens a second: by its rates a prompt has 201 tokens."""
+    path = tmp_path / "stage_0_prometheus_metrics.json"
+    done = {
+        "count": 649,
+        "rate": 8.2,
+        "prompt_len": {"mean": 1492, "rate": 1648.2},
+        "output_len": {"mean": 524, "rate": 524.8},
+        "request_latency": {"mean": 4.6, "median": 6.4, "p90": 9.3, "p99": 9.9},
+        "time_to_first_token": {"mean": 2.7, "median": 2.9, "p90": 4.6, "p99": 5.0},
+        "inter_token_latency": {"mean": 0.0, "median": 0.0, "p90": 0.0, "p99": 0.0},
+    }
+    path.write_text(json.dumps({"load_summary": {}, "successes": done, "failures": {}}))
+    (summary,) = read_results(path).summaries
+    lengths = summary.mean_prompt_tokens, summary.mean_output_tokens
+    assert lengths == pytest.approx((201, 64))
+    assert (summary.label, summary.completed_requests_per_s) == ("stage_0", 8.2)
+    assert summary.latency("ttft").percentile_s(0.99) == 5.0
+    assert summary.latency("e2e").mean_s == 4.6
+    assert summary.latency("chunk_gap") is None, "zeros of a histogram that the server has not"
 
 
 @pytest.mark.parametrize(
