@@ -45,6 +45,16 @@ def test_lines_of_a_packed_file_are_those_inside(packed):
     assert list(DOOR.lines_of(packed))[-1] == (800, b'{"a": 799}')
 
 
+def test_what_is_packed_says_its_beginning_and_not_its_name(packed, tmp_path):
+    plain = tmp_path / "plain.jsonl.gz"
+    plain.write_bytes(DOOR.bytes_of(packed))
+    renamed = packed.rename(tmp_path / "a.jsonl")
+    assert DOOR.bytes_of(renamed) == DOOR.bytes_of(plain)
+    for begin, name in ((b"(\xb5/\xfd\x04", "zstd"), (b"BZh91AY", "bzip2"), (b"PK\3\4", "zip")):
+        plain.write_bytes(begin + bytes(100))
+        refused(lambda: DOOR.bytes_of(plain), f"packed with {name}")
+
+
 def test_damaged_compression(packed):
     content = packed.read_bytes()
     for broken in (
