@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import trace_formats
@@ -356,7 +357,7 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[Caution]:
         yield Caution(
             code="unit_of_instants_assumed",
             text=f"nothing says the unit of the trace's instants: they are taken as {unit}seconds",
-            remedy=f"--speed-up {ratio} if they are {other}seconds",
+            remedy=f"{suggestions.flags('--speed-up', ratio)} if they are {other}seconds",
         )
     n_later = sum(row.n_later_turns for row in rows)
     if n_later:
