@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, strategies as st
 
 from inferometer.errors import RecordError
@@ -34,7 +35,9 @@ def test_by_content_and_not_by_name(path, tmp_path):
         (b"{}", "no format that is known"),
         (b"[]", "no format that is known"),
         (b"3", "no format that is known"),
-        (b"version: '0.2'\n", "neither JSON .* nor lines"),
+        (b"a log of nothing\n", "neither JSON or YAML .* nor lines"),
+        (b"a: [1\nb: 2\n", "neither JSON or YAML .*expected"),
+        (b"# made by hand\na: 1\n", "no format that is known"),
         (b"\xff\xfe", "in UTF-16"),
         (b'{"a": "\xff"}', "is not UTF-8"),
         (b"[" * 100_000, "nested more than 64 deep"),
@@ -60,6 +63,16 @@ def test_broken_files_are_named(content, complaint, tmp_path):
     with pytest.raises(RecordError, match=complaint) as caught:
         read_results(path)
     assert "broken.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["guidellm.json", "inference-perf-stage.json"])
+def test_yaml_says_the_same_as_json(name, tmp_path):
+    content = json.loads((RESULTS / name).read_text())
+    path = tmp_path / name.replace(".json", ".yaml")
+    path.write_text("# a report\n" + yaml.safe_dump(content))
+    now, then = read_results(path), read_results(RESULTS / name)
+    assert [one.latencies for one in now.summaries] == [one.latencies for one in then.summaries]
+    assert len(now.runs) == len(then.runs)
 
 
 def test_lists_of_other_lengths_are_named(tmp_path):

@@ -22,7 +22,7 @@ from inferometer.records.imports import (
 from inferometer.records.imports.imported import Imported, PublishedPointTable
 from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_text
 
-_SUFFIXES: Final = {".json", ".jsonl", ".csv", ".txt"}
+_SUFFIXES: Final = {".json", ".jsonl", ".csv", ".txt", ".yaml"}
 _HEADER_CHARACTERS: Final = 2**16
 """A first line of JSON may be as long as the file."""
 
@@ -72,7 +72,9 @@ def _read(path: Path) -> Imported:
     for format_, first in _candidates(text, path):
         if format_.is_it(first):
             return format_.read(path)
-    raise RecordError("the file is of no format that is known", where=str(path), allowed=KNOWN)
+    raise RecordError(
+        "the file is of no format that is known", where=str(path), allowed=KNOWN, try_=_TABLE
+    )
 
 
 def _text_of(path: Path) -> str:
@@ -117,10 +119,10 @@ def _candidates(text: str, path: Path) -> list[tuple[_Format, JsonFields]]:
             ]
         except RecordError as error:
             raise RecordError(
-                f"the file is neither JSON ({whole.what}) nor lines of JSON",
+                f"the file is neither JSON or YAML ({whole.what}) nor lines of JSON",
                 where=where,
                 allowed=KNOWN,
-                try_="YAML: as JSON",
+                try_=_TABLE,
             ) from error
     if isinstance(content, list):
         return [
@@ -257,7 +259,8 @@ _TABLES: Final = (
     "a CSV of inferometer export",
 )
 _TABLE: Final = (
-    "a table of a sweep: inferometer fit reads it; a trace: --workload of simulate and load"
+    "a table of a sweep, llama-bench's and bench_one_batch's: inferometer fit reads it;"
+    " a trace: --workload of simulate and load"
 )
 KNOWN: Final = ", ".join(
     dict.fromkeys((*(format_.name for format_ in (*_OBJECTS, *_LISTS, *_LINES)), *_TABLES))

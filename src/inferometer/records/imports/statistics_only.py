@@ -179,8 +179,8 @@ def _trtllm_latency(
 
 
 # What does an llm-d Benchmark Report of version 0.2 say?
-# Read as JSON, which its own tools write and read too. Units stand beside each number. Version 0.1
-# and YAML are refused with what to do.
+# Read as YAML or JSON: its own tools write both. Units stand beside each number. Version 0.1 is
+# refused with what to do.
 
 
 LATENCIES: Final[dict[PublishedLatencyName, str]] = {
