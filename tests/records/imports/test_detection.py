@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from inferometer.errors import RecordError
 from inferometer.records.imports.detection import read_results
+from inferometer.records.sweep_csv import read_sweep_csv
 
 RESULTS = Path(__file__).parent / "results"
 FILES = sorted(path for path in RESULTS.iterdir() if path.suffix != ".md")
@@ -82,6 +83,16 @@ def test_lists_of_other_lengths_are_named(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(RecordError, match=r"differ in length: .*'start_times': 24, 'ttfts': 23"):
         read_results(path)
+
+
+def test_times_without_a_unit_are_told(tmp_path):
+    """AIConfigurator's own tables: to send people from ``import`` to ``fit`` and back helps nobody."""
+    path = tmp_path / "pareto.csv"
+    path.write_text("model,isl,osl,concurrency,ttft,tpot,tp,backend,system\nm,1,2,3,4,5,6,b,s\n")
+    for read in (read_results, read_sweep_csv):
+        with pytest.raises(RecordError) as refused:
+            read(path)
+        assert "the unit of ttft, tpot in their names: 'ttft ms' or 'ttft s'" in str(refused.value)
 
 
 def test_a_table_with_another_header_is_named(tmp_path):

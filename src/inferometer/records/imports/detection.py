@@ -21,6 +21,7 @@ from inferometer.records.imports import (
 )
 from inferometer.records.imports.imported import Imported, PublishedPointTable
 from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_text
+from inferometer.records.sweep_headers import unit_wanted
 
 _SUFFIXES: Final = {".json", ".jsonl", ".csv", ".txt", ".yaml"}
 _HEADER_CHARACTERS: Final = 2**16
@@ -64,7 +65,7 @@ def _read(path: Path) -> Imported:
             f"no table that is known has the columns {', '.join(header[:12])}",
             where=str(path),
             allowed=KNOWN,
-            try_=_TABLE,
+            try_=unit_wanted(header) or _TABLE,
         )
     for is_it, read in _PRINTED:
         if is_it(text):
