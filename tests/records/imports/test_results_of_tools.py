@@ -155,6 +155,54 @@ def test_guidellm():
     assert run.manifest.created_utc.startswith("2026-11-21T16:51")
 
 
+def test_guidellm_until_0_3(tmp_path):
+    """The strategy under ``args``, instants in the request, and a time per token without its first."""
+
+    def told(mean):
+        return {"successful": {"mean": mean, "count": 2, "percentiles": {"p50": mean}}}
+
+    request = {"prompt_tokens": 10, "output_tokens": 5}
+    done = [
+        request
+        | {
+            "scheduler_info": {"targeted_start_time": due_s},
+            "start_time": at_s,
+            "first_token_time": at_s + 0.5,
+            "last_token_time": at_s + 0.9,
+            "end_time": at_s + 1,
+        }
+        for due_s, at_s in ((1000.0, 1000.25), (-1, 1002.0))
+    ]
+    benchmark = {
+        "type_": "generative_benchmark",
+        "args": {"strategy": {"type_": "concurrent", "streams": 4}},
+        "worker": {"backend_model": "m"},
+        "request_totals": {"successful": 2, "errored": 1, "incomplete": 0, "total": 3},
+        "duration": 3.0,
+        "metrics": {
+            "time_to_first_token_ms": told(500.0),
+            "time_per_output_token_ms": told(80.0),
+            "inter_token_latency_ms": told(100.0),
+            "request_latency": told(1.0),
+            "requests_per_second": told(0.67),
+        },
+        "requests": {"successful": done, "errored": [], "incomplete": []},
+    }
+    path = tmp_path / "benchmarks.json"
+    path.write_text(json.dumps({"benchmarks": [benchmark]}))
+    found = read_results(path)
+    (summary,), (run,) = found.summaries, found.runs
+    load = summary.model, summary.label, summary.concurrency, summary.n_completed, summary.n_failed
+    assert load == ("m", "concurrent", 4, 2, 1)
+    assert {one.name: one.mean_s for one in summary.latencies} == {
+        "ttft": 0.5,
+        "tpot": 0.1,
+        "e2e": 1,
+    }
+    assert run.requests.sent_ns.tolist() == [250_000_000, 2_000_000_000]
+    assert run.requests.finished_ns.tolist() == [1_150_000_000, 2_900_000_000]
+
+
 def test_inference_perf():
     """Its TPOT divides by what its tokenizer makes of the text.
 
