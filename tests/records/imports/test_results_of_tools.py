@@ -124,6 +124,18 @@ def test_aiperf():
     )
 
 
+def test_aiperf_of_its_first_versions(tmp_path):
+    content = json.loads((RESULTS / "aiperf-summary.json").read_text())
+    content["input_config"] = {
+        "endpoint": {"model_names": ["m"], "streaming": True},
+        "loadgen": {"concurrency": 7, "request_count": 20},
+    }
+    path = tmp_path / "profile_export_aiperf.json"
+    path.write_text(json.dumps(content))
+    (summary,) = read_results(path).summaries
+    assert (summary.model, summary.concurrency) == ("m", 7)
+
+
 def test_guidellm():
     summary, run = only("guidellm.json")
     ttft_s, e2e_s, tpot_s = times_s(run)
