@@ -113,6 +113,19 @@ def test_other_engines_say_what_they_have():
     assert grown("vllm-0.8").time("itl").mean_s == 0.02
 
 
+def test_an_ensemble_of_triton_counts_each_request_once():
+    """Before and behind TensorRT-LLM each request is one of two further models, and of the whole."""
+    names = "ensemble", "preprocessing", "postprocessing"
+    others = "".join(
+        f'nv_inference_{family}{{model="{name}",version="1"}} {value}\n'
+        for family, value in (("request_success", 10), ("queue_duration_us", 5))
+        for name in names
+    )
+    told = page("triton") + others
+    assert summarise_server(samples_of(zeroed(told), told)) == grown("triton")
+    assert grown("triton").n_finished == 10
+
+
 def test_tgi_counts_tokens_in_histograms_of_requests():
     told = page("tgi") + (
         "tgi_request_input_length_sum 662\ntgi_request_input_length_count 20\n"
