@@ -2,12 +2,9 @@
 
 from typing import Final, cast
 
-import yaml
-
 from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import MOST_DEPTH, Door, check_length, too_deep
 
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MOST_YAML_CHARACTERS: Final = 2**22
 
 
@@ -21,22 +18,25 @@ def yaml_value(text: str, door: Door, *, where: str) -> object:
         an alias.
     """
     with door.refusing(where):
-        try:
-            _check(text)
-            return cast("object", yaml.load(text, Loader=_LOADER))  # noqa: S506
-        except yaml.YAMLError as error:
-            raise ValueError(str(error)) from error
+        check_length(text, MOST_YAML_CHARACTERS)
+        return _loaded(text)
 
 
-def _check(text: str) -> None:
+def _loaded(text: str) -> object:
     """An alias could repeat a part without end, and a deep nest exhaust the stack."""
-    check_length(text, MOST_YAML_CHARACTERS)
-    depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
-            event, yaml.CollectionEndEvent
-        )
-        if isinstance(event, yaml.AliasEvent):
-            raise SpecError(f"an alias, *{event.anchor}", allowed="values written out")
-        if depth > MOST_DEPTH:
-            raise too_deep()
+    # Imported here: most files are JSON, and it takes as long as a fast answer.
+    import yaml  # noqa: PLC0415
+
+    loader, depth = getattr(yaml, "CSafeLoader", yaml.SafeLoader), 0
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
+            if isinstance(event, yaml.AliasEvent):
+                raise SpecError(f"an alias, *{event.anchor}", allowed="values written out")
+            if depth > MOST_DEPTH:
+                raise too_deep()
+        return cast("object", yaml.load(text, Loader=loader))  # noqa: S506
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
