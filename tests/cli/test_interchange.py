@@ -241,3 +241,17 @@ def test_requests_that_no_statistic_is_of_are_told(tmp_path):
     assert "15 requests that were to be sent are neither completed" in told
     path.write_text(json.dumps(content | {"failed": 15}))
     assert "neither completed" not in run("import", path, folder=tmp_path).stdout
+
+
+def test_a_folder_of_results_is_its_files(tmp_path):
+    (tmp_path / "sweep").mkdir()
+    for name in ("vllm-bench-summary.json", "guidellm.json", "aiperf-requests.jsonl"):
+        shutil.copy(RESULTS / name, tmp_path / "sweep")
+    (tmp_path / "sweep" / "plot.png").write_bytes(b"\x89PNG")
+    answer = json.loads(run("import", "sweep", "--json", folder=tmp_path).stdout)
+    tools = [file["tool"] for file in answer["files"]]
+    assert tools == ["aiperf", "guidellm", "vllm-bench"]
+    (tmp_path / "sweep" / "notes.txt").write_text("a note")
+    outcome = run("import", "sweep", folder=tmp_path)
+    assert outcome.returncode == 4
+    assert "notes.txt" in outcome.stderr

@@ -12,7 +12,7 @@ from inferometer.api.answer import Answer
 from inferometer.api.question import Option, option
 from inferometer.errors import RecordError
 from inferometer.inputs.types import Caution
-from inferometer.records.imports.detection import read_results
+from inferometer.records.imports.detection import read_results, results_in
 from inferometer.records.imports.imported import Imported, PublishedLatency, PublishedSummary, Tool
 from inferometer.records.store import write_run
 from inferometer.records.types import Run
@@ -90,7 +90,8 @@ def imported(question: Import) -> ImportAnswer:
     RecordError
         A file cannot be read, or there is no run to write.
     """
-    files, out = question.files, question.out
+    files = tuple(one for path in question.files for one in results_in(path))
+    out = question.out
     results = tuple(read_results(path) for path in files)
     runs = [run for one in results for run in one.runs]
     if out is not None and not runs:

@@ -85,12 +85,19 @@ def _text_of(path: Path) -> str:
     return text
 
 
+def results_in(path: Path) -> tuple[Path, ...]:
+    """The files of results in a folder, by name; a file or a log that is a folder alone."""
+    if not path.is_dir() or llmservingsim.log_of(path) is not None:
+        return (path,)
+    return tuple(sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES)) or (path,)
+
+
 def _log_of(folder: Path) -> Path:
     """The log in a folder of LLMServingSim, the one kind of result that is a folder."""
     log = llmservingsim.log_of(folder)
     if log is None:
         allowed = (
-            "a file of results, or a folder with LLMServingSim's requests.csv or requests.jsonl,"
+            "a file of results, a folder of them, or LLMServingSim's requests.csv or requests.jsonl,"
             " and meta.json"
         )
         files = sorted(one for one in folder.iterdir() if one.suffix in _SUFFIXES)
