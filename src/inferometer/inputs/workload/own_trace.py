@@ -290,6 +290,7 @@ def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
             "a Parquet file without a head",
             where=str(path),
             allowed=f"metadata {_METADATA_KEY!r}, as write_own_trace makes it",
+            try_="the rows of another Parquet file as CSV or JSON lines",
         )
     _check_names(columns, path)
     filled: dict[str, NDArray[Any]] = {}
