@@ -104,6 +104,7 @@ def test_scaling_a_duration_scales_what_is_parsed(number, unit):
         (3700, "1 h 2 min"),
         (7200, "2 h 0 min"),
         (-0.0314, "-31.4 ms"),
+        (float("inf"), "inf s"),
     ],
 )
 def test_durations_for_people(duration_s, text):

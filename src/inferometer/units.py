@@ -242,6 +242,8 @@ def format_duration(duration_s: float) -> str:
         return "0 ms"
     if duration_s < 0:
         return "-" + format_duration(-duration_s)
+    if not math.isfinite(duration_s):
+        return f"{duration_s} s"
     for limit_s, factor_ratio, unit in (
         (1e-6, 1e9, "ns"),
         (1e-3, 1e6, "µs"),

@@ -228,3 +228,30 @@ def test_files_of_several_runs_or_of_statistics_alone_are_not_compared(folder):
         2,
         "inferometer import summary.json",
     )
+
+
+def test_requests_that_no_statistic_is_of_are_told(tmp_path):
+    """Older vLLM counts no failed requests: what is missing of ``num_prompts`` is."""
+    content = json.loads((RESULTS / "vllm-bench-summary.json").read_text())
+    content |= {"num_prompts": content["completed"] + 15, "failed": None}
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(content))
+    told = run("import", path, folder=tmp_path).stdout.replace("\n", " ")
+    assert f"completed {content['completed']} of {content['completed'] + 15}" in told
+    assert "15 requests that were to be sent are neither completed" in told
+    path.write_text(json.dumps(content | {"failed": 15}))
+    assert "neither completed" not in run("import", path, folder=tmp_path).stdout
+
+
+def test_a_folder_of_results_is_its_files(tmp_path):
+    (tmp_path / "sweep").mkdir()
+    for name in ("vllm-bench-summary.json", "guidellm.json", "aiperf-requests.jsonl"):
+        shutil.copy(RESULTS / name, tmp_path / "sweep")
+    (tmp_path / "sweep" / "plot.png").write_bytes(b"\x89PNG")
+    answer = json.loads(run("import", "sweep", "--json", folder=tmp_path).stdout)
+    tools = [file["tool"] for file in answer["files"]]
+    assert tools == ["aiperf", "guidellm", "vllm-bench"]
+    (tmp_path / "sweep" / "notes.txt").write_text("a note")
+    outcome = run("import", "sweep", folder=tmp_path)
+    assert outcome.returncode == 4
+    assert "notes.txt" in outcome.stderr

@@ -7,7 +7,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "inferometer"
 DOORS = {
     "inputs/foreign_bytes.py",
     "inputs/foreign_parquet.py",
-    "inputs/prices.py",
+    "inputs/foreign_yaml.py",
 }
 DECODERS = {
     "json.load",

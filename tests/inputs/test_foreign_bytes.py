@@ -11,7 +11,7 @@ from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import foreign_bytes
 from inferometer.inputs.file_tables import table_from_text
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.prices import yaml_value
+from inferometer.inputs.foreign_yaml import yaml_value
 
 DOOR = Door(
     noun="file", allowed="what is allowed", refusal=RecordError, try_="another", max_bytes=10_000
@@ -43,6 +43,16 @@ def packed(tmp_path):
 
 def test_lines_of_a_packed_file_are_those_inside(packed):
     assert list(DOOR.lines_of(packed))[-1] == (800, b'{"a": 799}')
+
+
+def test_what_is_packed_says_its_beginning_and_not_its_name(packed, tmp_path):
+    plain = tmp_path / "plain.jsonl.gz"
+    plain.write_bytes(DOOR.bytes_of(packed))
+    renamed = packed.rename(tmp_path / "a.jsonl")
+    assert DOOR.bytes_of(renamed) == DOOR.bytes_of(plain)
+    for begin, name in ((b"(\xb5/\xfd\x04", "zstd"), (b"BZh91AY", "bzip2"), (b"PK\3\4", "zip")):
+        plain.write_bytes(begin + bytes(100))
+        refused(lambda: DOOR.bytes_of(plain), f"packed with {name}")
 
 
 def test_damaged_compression(packed):
@@ -165,7 +175,7 @@ def test_sound_toml_passes():
         ("a: !!python/object:os.system x", "the file is damaged"),
         ("? [1, 2]\n: 3\n? {a: 1}\n: 4", "the file is damaged"),
         ("\x00", "the file is damaged"),
-        ("a" * 300_000, "300,000 characters"),
+        ("a" * 5_000_000, "5,000,000 characters"),
     ],
 )
 def test_broken_yaml(text, words):

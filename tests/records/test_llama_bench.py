@@ -78,6 +78,17 @@ def test_repetitions_stay_repetitions(tmp_path):
     assert sweep.repetition.max() == 2
 
 
+def test_each_printed_table_has_its_own_columns(tmp_path):
+    """A log of several runs: their headers are no rows, and a setting that one alone has differs."""
+    again = MARKDOWN.replace("backend |", "backend | fa |").replace("CUDA    |", "CUDA    | 1 |")
+    again = again.replace("------- |", "------- | - |", 1)
+    twice = read(tmp_path, "bench.md", f"{MARKDOWN}\nbuild: 1\n\n{MARKDOWN}")
+    once = read(tmp_path, "bench.md", MARKDOWN)
+    assert len(twice.prefill_ns) == 2 * len(once.prefill_ns)
+    with pytest.raises(RecordError, match="several values of fa: not told, 1"):
+        read(tmp_path, "bench.md", f"{MARKDOWN}\n{again}")
+
+
 def test_several_models_in_one_file_are_refused(tmp_path):
     rows = [RECORDS[0], RECORDS[1] | {"model_type": "llama 8B Q4_0"}]
     with pytest.raises(RecordError, match="several values of model_type: qwen2 7B"):

@@ -113,6 +113,36 @@ def test_other_engines_say_what_they_have():
     assert grown("vllm-0.8").time("itl").mean_s == 0.02
 
 
+def test_an_ensemble_of_triton_counts_each_request_once():
+    """Before and behind TensorRT-LLM each request is one of two further models, and of the whole."""
+    names = "ensemble", "preprocessing", "postprocessing"
+    others = "".join(
+        f'nv_inference_{family}{{model="{name}",version="1"}} {value}\n'
+        for family, value in (("request_success", 10), ("queue_duration_us", 5))
+        for name in names
+    )
+    told = page("triton") + others
+    assert summarise_server(samples_of(zeroed(told), told)) == grown("triton")
+    assert grown("triton").n_finished == 10
+
+
+def test_tgi_counts_tokens_in_histograms_of_requests():
+    told = page("tgi") + (
+        "tgi_request_input_length_sum 662\ntgi_request_input_length_count 20\n"
+        "tgi_request_generated_tokens_sum 400\ntgi_request_generated_tokens_count 20\n"
+    )
+    summary = summarise_server(samples_of(zeroed(told), told))
+    assert (summary.prompt_tokens, summary.output_tokens, summary.n_finished) == (662, 400, 20)
+
+
+@pytest.mark.parametrize("prefix", ["ray_vllm:", "ray_vllm_"])
+def test_ray_has_the_names_of_its_replicas(prefix):
+    """Ray Serve exports vLLM's metrics with ``ray_`` before each name."""
+    before, after = (page(f"vllm-0.32-{name}") for name in ("before", "after"))
+    of_ray = (text.replace("vllm:", prefix) for text in (before, after))
+    assert summarise_server(samples_of(*of_ray)) == summarise_server(samples_of(before, after))
+
+
 def test_absent_is_none_and_never_0():
     summary = grown("tgi")
     absent = (

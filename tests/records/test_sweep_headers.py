@@ -2,7 +2,8 @@
 
 import pytest
 
-from inferometer.records.sweep_csv import column_of, read_sweep_csv
+from inferometer.records.sweep_csv import read_sweep_csv
+from inferometer.records.sweep_headers import column_of
 
 READ = {
     "prompt": [

@@ -12,7 +12,7 @@ from inferometer.api.answer import Answer
 from inferometer.api.question import Option, option
 from inferometer.errors import RecordError
 from inferometer.inputs.types import Caution
-from inferometer.records.imports.detection import read_results
+from inferometer.records.imports.detection import read_results, results_in
 from inferometer.records.imports.imported import Imported, PublishedLatency, PublishedSummary, Tool
 from inferometer.records.store import write_run
 from inferometer.records.types import Run
@@ -90,7 +90,8 @@ def imported(question: Import) -> ImportAnswer:
     RecordError
         A file cannot be read, or there is no run to write.
     """
-    files, out = question.files, question.out
+    files = tuple(one for path in question.files for one in results_in(path))
+    out = question.out
     results = tuple(read_results(path) for path in files)
     runs = [run for one in results for run in one.runs]
     if out is not None and not runs:
@@ -137,7 +138,10 @@ def _answer_of(path: Path, imported: Imported, folders: dict[str, Path]) -> Impo
         runs=tuple(_run_of(run, folders.get(run.manifest.run_id)) for run in imported.runs),
         summaries=imported.summaries,
         points=_counted(imported),
-        cautions=tuple(_contradictions(path.name, imported.summaries)),
+        cautions=(
+            *_contradictions(path.name, imported.summaries),
+            *_left_out(path.name, imported.summaries),
+        ),
     )
 
 
@@ -215,7 +219,9 @@ def _facts(summary: PublishedSummary) -> str:
         "hardware": summary.hardware,
         "requested req/s": _number(summary.offered_requests_per_s),
         "concurrency": summary.concurrency,
-        "completed": summary.n_completed,
+        "completed": summary.n_completed
+        if not (n_left := _n_left_out(summary))
+        else f"{summary.n_completed} of {n_left + (summary.n_completed or 0)}",
         "failed": summary.n_failed,
         "tokens in / out": None
         if summary.mean_prompt_tokens is None and summary.mean_output_tokens is None
@@ -243,6 +249,26 @@ def _contradictions(file: str, summaries: tuple[PublishedSummary, ...]) -> Itera
                     text=f"{file}: {named}: {problem}, as published",
                     remedy="the tool's rows of single requests, if there are any",
                 )
+
+
+def _left_out(file: str, summaries: tuple[PublishedSummary, ...]) -> Iterator[Caution]:
+    """Requests that a tool was to send and says nothing more of."""
+    n_each = [n_left for one in summaries if (n_left := _n_left_out(one) - (one.n_failed or 0)) > 0]
+    if n_each:
+        yield Caution(
+            code="REQUESTS_LEFT_OUT",
+            text=(
+                f"{file}: {sum(n_each):,} requests that were to be sent are neither completed nor"
+                " counted as failed: they failed or were never sent, and no statistic is of them"
+            ),
+            remedy="the tool's log; rates and latencies are of the completed ones alone",
+        )
+
+
+def _n_left_out(summary: PublishedSummary) -> int:
+    """How many of the requests that were to be sent did not complete? 0 where nothing tells."""
+    n_requested, n_completed = summary.n_requested, summary.n_completed
+    return 0 if n_requested is None or n_completed is None else max(n_requested - n_completed, 0)
 
 
 def _contradiction(latency: PublishedLatency) -> str | None:

@@ -50,6 +50,8 @@ MOST_LINE_BYTES: Final = 2**26
 MOST_UNPACKED_BYTES: Final = 2**35
 """Of what a .gz file holds, read line by line."""
 _BROKEN: Final = (msgspec.MsgspecError, zlib.error, EOFError, csv.Error, struct.error)
+_PACKED: Final = {b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"BZh": "bzip2", b"PK\3\4": "zip"}
+"""How files begin that are packed, whatever they are called."""
 _WRONG: Final = (ValueError, RecursionError, ArithmeticError, LookupError, MemoryError)
 """What decoders raise for bytes that their authors did not think of."""
 
@@ -354,20 +356,16 @@ class Door:
             raise self._refused(
                 error.what, error.where or where, error.allowed or self.allowed, try_=error.try_
             ) from error
+        except (*_BROKEN, *_WRONG, gzip.BadGzipFile) as error:
+            raise self._refused(
+                f"the {self.noun} is damaged: {_short(error)}", where, self.allowed
+            ) from error
         except OSError as error:
-            if isinstance(error, gzip.BadGzipFile):
-                raise self._refused(
-                    f"the {self.noun} is damaged: {error}", where, self.allowed
-                ) from error
             raise self._refused(
                 f"the {self.noun} cannot be read: {error.strerror or error}",
                 where,
                 self.allowed,
                 try_=nearby(Path(where)) if isinstance(error, FileNotFoundError) else None,
-            ) from error
-        except (*_BROKEN, *_WRONG) as error:
-            raise self._refused(
-                f"the {self.noun} is damaged: {_short(error)}", where, self.allowed
             ) from error
 
     def _refused(
@@ -418,11 +416,13 @@ def path_named(text: str, *, where: str) -> Path:
 @contextmanager
 def _opened(path: Path) -> Generator[IO[bytes]]:
     with path.open("rb") as file:
-        if path.suffix.lower() == ".gz":
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                yield cast("IO[bytes]", unpacked)
-        else:
-            yield file
+        start = file.peek(8)
+        packing = next((name for begin, name in _PACKED.items() if start.startswith(begin)), "")
+        if packing not in {"", "gzip"}:
+            raise SpecError(
+                f"it is packed with {packing}", allowed="plain, or gzip", try_="unpack it"
+            )
+        yield cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if packing else file
 
 
 def _short(error: BaseException) -> str:

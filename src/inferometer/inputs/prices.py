@@ -22,14 +22,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import msgspec
-import yaml
 
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog, file_tables
-from inferometer.inputs.foreign_bytes import MOST_DEPTH, Door, check_length, too_deep
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.foreign_yaml import yaml_value
 from inferometer.inputs.types import HardwareSpec, PriceSpec, Source
 
 _EXAMPLE: Final = "source: our contract\ndate_utc: 2026-11\nusd_per_hour: {h100_sxm: 2.49}"
@@ -226,40 +226,3 @@ def _owned(device: str, bought: _Owned, read: _PriceFile, source: Source) -> Own
         ),
         date_utc=str(read.date_utc),
     )
-
-
-# What does foreign YAML say?
-
-
-MOST_YAML_CHARACTERS: Final = 2**18
-
-
-def yaml_value(text: str, door: Door, *, where: str) -> object:
-    """What this YAML says, without aliases; ``file_tables.table_from`` checks its numbers.
-
-    Raises
-    ------
-    InferometerError
-        Of the kind that ``door`` refuses with: it is damaged, too long or nested too deeply, or has
-        an alias.
-    """
-    with door.refusing(where):
-        try:
-            _check(text)
-            return cast("object", yaml.safe_load(text))
-        except yaml.YAMLError as error:
-            raise ValueError(str(error)) from error
-
-
-def _check(text: str) -> None:
-    """An alias could repeat a part without end, and a deep nest exhaust the stack."""
-    check_length(text, MOST_YAML_CHARACTERS)
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
-            event, yaml.CollectionEndEvent
-        )
-        if isinstance(event, yaml.AliasEvent):
-            raise SpecError(f"an alias, *{event.anchor}", allowed="values written out")
-        if depth > MOST_DEPTH:
-            raise too_deep()

@@ -169,7 +169,7 @@ def selector(instance: str, for_s: float) -> str:
     'instance="10.0.0.1:8000"}[600000ms]'
     """
     prefixes = "|".join(one.prefix.removesuffix("_") for one in SERVERS)
-    names = f"({prefixes})[:_].+|{UP}|{START_TIME}"
+    names = f"(ray_)?({prefixes})[:_].+|{UP}|{START_TIME}"
     quoted = instance.replace("\\", "\\\\").replace('"', '\\"')
     return f'{{__name__=~"{names}",instance="{quoted}"}}[{round(for_s * 1000)}ms]'
 

@@ -86,7 +86,8 @@ def _llama_lines(
     rows: Sequence[Mapping[str, Any]], door: Door, where: str
 ) -> list[tuple[object, ...]]:
     for name in _SETTINGS:
-        values = list(dict.fromkeys(str(row[name]) for row in rows if name in row))
+        is_told = any(name in row for row in rows)
+        values = list(dict.fromkeys(str(row.get(name, "not told")) for row in rows if is_told))
         if len(values) > 1:
             raise RecordError(
                 f"llama-bench ran with several values of {name}: {', '.join(values[:4])}",
@@ -121,16 +122,14 @@ def _rows(text: str, door: Door, where: str) -> list[Mapping[str, Any]] | None:
         return list(door.csv_records(lines[lines.index(header) :], where=where))
     if "|" not in header or "test" not in header:
         return None
-    names, *others = (
-        [cell.strip() for cell in line.strip().strip("|").split("|")]
-        for line in lines[lines.index(header) :]
-        if line.lstrip().startswith("|")
-    )
-    return [
-        dict(zip(names, cells, strict=False))
-        for cells in others
-        if not set("".join(cells)) <= set("-: ")
-    ]
+    names, records = list[str](), list[Mapping[str, Any]]()
+    for line in lines[lines.index(header) :]:
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if {"test", "t/s"} <= set(cells):  # each run prints its own
+            names = cells
+        elif line.lstrip().startswith("|") and not set("".join(cells)) <= set("-: "):
+            records.append(dict(zip(names, cells, strict=False)))
+    return records
 
 
 def _of_mapping(one: object, where: str) -> Mapping[str, Any]:

@@ -283,7 +283,12 @@ _TGI: Final = ServerNames(
     kind="tgi",
     prefix="tgi_",
     gauges={"waiting": (Name("tgi_queue_size"),), "running": (Name("tgi_batch_current_size"),)},
-    counters={"finished": (Name("tgi_request_success"),)},
+    counters={
+        "finished": (Name("tgi_request_success"),),
+        "failed": (Name("tgi_request_failure"),),
+        "prompt_tokens": (Name("tgi_request_input_length_sum"),),
+        "output_tokens": (Name("tgi_request_generated_tokens_sum"),),
+    },
     histograms={
         "tpot": (Name("tgi_request_mean_time_per_token_duration"),),
         "e2e": (Name("tgi_request_duration"),),
@@ -291,6 +296,10 @@ _TGI: Final = ServerNames(
         "inference": (Name("tgi_request_inference_duration"),),
     },
     spreads={},
+    token_histograms={
+        "request_prompt_tokens": (Name("tgi_request_input_length"),),
+        "request_output_tokens": (Name("tgi_request_generated_tokens"),),
+    },
 )
 
 SERVERS: Final = (_VLLM, _SGLANG, _TRTLLM, _TRITON, _LLAMA_CPP, _TGI)
@@ -363,14 +372,14 @@ _PARTS: Final = ("_bucket", "_sum", "_count")
 
 
 def plain(name: str) -> str:
-    """The name as it is compared.
+    """The name as it is compared; Ray exports those of its replicas with a prefix of its own.
 
     Example
     -------
-    >>> plain("vllm:num_requests_running")
-    'vllm_num_requests_running'
+    >>> plain("vllm:num_requests_running"), plain("ray_vllm:num_requests_running")
+    ('vllm_num_requests_running', 'vllm_num_requests_running')
     """
-    return name.replace(":", "_")
+    return name.replace(":", "_").removeprefix("ray_")
 
 
 def known_families(names: ServerNames) -> frozenset[str]:

@@ -37,6 +37,8 @@ from inferometer.units import NS_PER_S
 UP = "up"
 """The series that says of every try to scrape whether it was answered."""
 _RANK = "tp_rank"
+_MODEL, _OF_ENGINE = "model", "nv_trt_llm_"
+"""Triton's label of a model, and its families that TensorRT-LLM fills."""
 
 
 class Series(NamedTuple):
@@ -111,7 +113,7 @@ def server_record(samples: ServerSampleTable) -> ServerRecord:
         names=names,
         scraped_ns=scraped_ns,
         n_failed_scrapes=int((answers == 0.0).sum()),
-        families=families,
+        families=_of_engines(families) if names.kind == "triton" else families,
     )
 
 
@@ -272,6 +274,21 @@ def _families(
         value = np.where(last >= 0, samples.value[order][np.maximum(last, 0)], np.nan)
         families[name].append(Series(labels_of(labels), value))
     return {name: _once(series) for name, series in families.items()}
+
+
+def _of_engines(families: dict[str, tuple[Series, ...]]) -> dict[str, tuple[Series, ...]]:
+    """Without what Triton counts of an ensemble's other models: each request passes through all."""
+    engines = {
+        one.labels.get(_MODEL)
+        for family, series in families.items()
+        if family.startswith(_OF_ENGINE)
+        for one in series
+    }
+    own = {
+        family: tuple(one for one in series if one.labels.get(_MODEL) in engines)
+        for family, series in families.items()
+    }
+    return {family: own[family] or series for family, series in families.items()}
 
 
 def _once(series: list[Series]) -> tuple[Series, ...]:

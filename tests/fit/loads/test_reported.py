@@ -138,3 +138,9 @@ def test_a_log_names_the_longest_request():
         ).max_model_len
         == 4096
     )
+
+
+def test_of_several_ranks_the_smallest_cache_counts():
+    """Before vLLM 0.12 each rank has a line; uneven ones, of pipeline stages, are cut to the least."""
+    lines = "GPU KV cache size: 294,992 tokens\nGPU KV cache size: 160,000 tokens\n"
+    assert reported_by_server([], lines).limits == {"n_kv_blocks": 9999}

@@ -94,6 +94,10 @@ OTHERS = {
     "Vidur": "arrived_at,num_prefill_tokens,num_decode_tokens\n1.5,472,18\n41.5,1087,230\n",
     "SplitwiseSim": "request_id,arrival_timestamp,batch_size,prompt_size,token_size\n"
     "0,0,1,472,18\n1,40.0,1,1087,230\n",
+    "short names, since 1970": "ts,in_tokens,out_tokens\n1715299200000,472,18\n"
+    "1715299240000,1087,230\n",
+    "dates": "Date,input_tokens,output_tokens\n2024-05-10 00:00:00,472,18\n"
+    "2024-05-10 00:00:40,1087,230\n",
     "semicolons, ms": "arrival_ms;promptTokens;completionTokens\n0;472;18\n40000;1087;230\n",
     "seconds since 1970": "ts\tinput_len\toutput_len\n1715299200.25\t472\t18\n"
     "1715299240.25\t1087\t230\n",
@@ -241,6 +245,70 @@ def test_llmservingsim(written):
         [NONE, 0],
         [0, 16],
     ]
+
+
+def test_llmservingsim_shares_the_tokens_that_its_own_files_have(written):
+    """Whole blocks of 16 alone: the third prompt differs in its second, the last half fills one."""
+    prompts = [*range(40)], [*range(40)], [*range(16), *range(100, 124)], [*range(8)]
+    rows = [
+        {"arrival_time_ns": at, "input_toks": len(ids), "output_toks": 4, "input_tok_ids": ids}
+        for at, ids in enumerate(prompts)
+    ]
+    trace = read_trace(written("\n".join(map(json.dumps, rows))))
+    assert columns(trace, "prefix_request", "prefix_tokens") == [
+        [NONE, 0, 0, NONE],
+        [0, 32, 16, 0],
+    ]
+
+
+def test_llmservingsim_sessions_go_on_after_their_tools(written):
+    ids = [*range(32)]
+    calls = [
+        {"input_toks": 32, "output_toks": 5, "input_tok_ids": ids, "tool_duration_ns": 700},
+        {"input_toks": 34, "output_toks": 6, "input_tok_ids": ids, "tool_duration_ns": 900},
+        {"input_toks": 20, "output_toks": 7},
+    ]
+    flat = {"arrival_time_ns": 9, "input_toks": 8, "output_toks": 4}
+    lines = {"session_id": "s", "arrival_time_ns": 5, "sub_requests": calls}, flat
+    trace = read_trace(written("\n".join(map(json.dumps, lines))))
+    names = "arrival_ns", "follows", "think_ns", "prompt_tokens", "prefix_request", "prefix_tokens"
+    assert trace.has_instants
+    assert columns(trace, *names) == [
+        [5, NONE, NONE, 9],
+        [NONE, 0, 1, NONE],
+        [NONE, 700, 900, NONE],
+        [32, 34, 20, 8],
+        [NONE, 0, NONE, NONE],
+        [0, 32, 0, 0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("instants", "gap_ns", "assumed"),
+    [
+        ((0, 500), 500_000_000, []),
+        ((1732032000123, 1732032000623), 500_000_000, []),
+        ((1732032000.25, 1732032000.75), 500_000_000, []),
+        ((0.0, 0.5), 500_000, ["milliseconds"]),
+    ],
+)
+def test_the_unit_of_mooncakes_instants(written, instants, gap_ns, assumed):
+    """Milliseconds; since 1970 the size tells, and fractions may be of seconds."""
+    row = {"input_length": 40, "output_length": 5}
+    text = "\n".join(json.dumps(row | {"timestamp": at}) for at in instants)
+    trace = read_trace(written(text))
+    assert columns(trace, "arrival_ns")[0] == pytest.approx([0, gap_ns], abs=1000)
+    told = [one for one in trace.workload.cautions if one.code == "unit_of_instants_assumed"]
+    assert [one.text.rpartition(" ")[2] for one in told] == assumed
+    assert all("--speed-up 0.001 if they are seconds" in one.remedy for one in told)
+
+
+def test_dates_in_another_order_are_refused(written):
+    """They were taken for no instants at all."""
+    text = "Date,Input Tokens,Output Tokens\n11/16/2023 18:15:46,374,44\n"
+    with pytest.raises(SpecError, match=r"Date = '11/16/2023 18:15:46' is no number") as refused:
+        read_trace(written(text))
+    assert "dates as 2026-11-16 18:15:46" in str(refused.value)
 
 
 def test_sharegpt_conversations_are_sessions(written):

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, strategies as st
 
 from inferometer.errors import RecordError
 from inferometer.records.imports.detection import read_results
+from inferometer.records.sweep_csv import read_sweep_csv
 
 RESULTS = Path(__file__).parent / "results"
 FILES = sorted(path for path in RESULTS.iterdir() if path.suffix != ".md")
@@ -34,7 +36,9 @@ def test_by_content_and_not_by_name(path, tmp_path):
         (b"{}", "no format that is known"),
         (b"[]", "no format that is known"),
         (b"3", "no format that is known"),
-        (b"version: '0.2'\n", "neither JSON .* nor lines"),
+        (b"a log of nothing\n", "neither JSON or YAML .* nor lines"),
+        (b"a: [1\nb: 2\n", "neither JSON or YAML .*expected"),
+        (b"# made by hand\na: 1\n", "no format that is known"),
         (b"\xff\xfe", "in UTF-16"),
         (b'{"a": "\xff"}', "is not UTF-8"),
         (b"[" * 100_000, "nested more than 64 deep"),
@@ -62,6 +66,16 @@ def test_broken_files_are_named(content, complaint, tmp_path):
     assert "broken.json" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["guidellm.json", "inference-perf-stage.json"])
+def test_yaml_says_the_same_as_json(name, tmp_path):
+    content = json.loads((RESULTS / name).read_text())
+    path = tmp_path / name.replace(".json", ".yaml")
+    path.write_text("# a report\n" + yaml.safe_dump(content))
+    now, then = read_results(path), read_results(RESULTS / name)
+    assert [one.latencies for one in now.summaries] == [one.latencies for one in then.summaries]
+    assert len(now.runs) == len(then.runs)
+
+
 def test_lists_of_other_lengths_are_named(tmp_path):
     content = json.loads((RESULTS / "vllm-bench-detailed.json").read_text())
     content["ttfts"].pop()
@@ -69,6 +83,16 @@ def test_lists_of_other_lengths_are_named(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(RecordError, match=r"differ in length: .*'start_times': 24, 'ttfts': 23"):
         read_results(path)
+
+
+def test_times_without_a_unit_are_told(tmp_path):
+    """AIConfigurator's own tables: to send people from ``import`` to ``fit`` and back helps nobody."""
+    path = tmp_path / "pareto.csv"
+    path.write_text("model,isl,osl,concurrency,ttft,tpot,tp,backend,system\nm,1,2,3,4,5,6,b,s\n")
+    for read in (read_results, read_sweep_csv):
+        with pytest.raises(RecordError) as refused:
+            read(path)
+        assert "the unit of ttft, tpot in their names: 'ttft ms' or 'ttft s'" in str(refused.value)
 
 
 def test_a_table_with_another_header_is_named(tmp_path):

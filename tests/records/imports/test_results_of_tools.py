@@ -1,5 +1,6 @@
 """Do the requests of another tool's log give back the statistics that the tool itself wrote, by its own definitions?"""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,18 @@ def test_aiperf():
     )
 
 
+def test_aiperf_of_its_first_versions(tmp_path):
+    content = json.loads((RESULTS / "aiperf-summary.json").read_text())
+    content["input_config"] = {
+        "endpoint": {"model_names": ["m"], "streaming": True},
+        "loadgen": {"concurrency": 7, "request_count": 20},
+    }
+    path = tmp_path / "profile_export_aiperf.json"
+    path.write_text(json.dumps(content))
+    (summary,) = read_results(path).summaries
+    assert (summary.model, summary.concurrency) == ("m", 7)
+
+
 def test_guidellm():
     summary, run = only("guidellm.json")
     ttft_s, e2e_s, tpot_s = times_s(run)
@@ -154,6 +167,54 @@ def test_guidellm():
     assert run.manifest.created_utc.startswith("2026-11-21T16:51")
 
 
+def test_guidellm_until_0_3(tmp_path):
+    """The strategy under ``args``, instants in the request, and a time per token without its first."""
+
+    def told(mean):
+        return {"successful": {"mean": mean, "count": 2, "percentiles": {"p50": mean}}}
+
+    request = {"prompt_tokens": 10, "output_tokens": 5}
+    done = [
+        request
+        | {
+            "scheduler_info": {"targeted_start_time": due_s},
+            "start_time": at_s,
+            "first_token_time": at_s + 0.5,
+            "last_token_time": at_s + 0.9,
+            "end_time": at_s + 1,
+        }
+        for due_s, at_s in ((1000.0, 1000.25), (-1, 1002.0))
+    ]
+    benchmark = {
+        "type_": "generative_benchmark",
+        "args": {"strategy": {"type_": "concurrent", "streams": 4}},
+        "worker": {"backend_model": "m"},
+        "request_totals": {"successful": 2, "errored": 1, "incomplete": 0, "total": 3},
+        "duration": 3.0,
+        "metrics": {
+            "time_to_first_token_ms": told(500.0),
+            "time_per_output_token_ms": told(80.0),
+            "inter_token_latency_ms": told(100.0),
+            "request_latency": told(1.0),
+            "requests_per_second": told(0.67),
+        },
+        "requests": {"successful": done, "errored": [], "incomplete": []},
+    }
+    path = tmp_path / "benchmarks.json"
+    path.write_text(json.dumps({"benchmarks": [benchmark]}))
+    found = read_results(path)
+    (summary,), (run,) = found.summaries, found.runs
+    load = summary.model, summary.label, summary.concurrency, summary.n_completed, summary.n_failed
+    assert load == ("m", "concurrent", 4, 2, 1)
+    assert {one.name: one.mean_s for one in summary.latencies} == {
+        "ttft": 0.5,
+        "tpot": 0.1,
+        "e2e": 1,
+    }
+    assert run.requests.sent_ns.tolist() == [250_000_000, 2_000_000_000]
+    assert run.requests.finished_ns.tolist() == [1_150_000_000, 2_900_000_000]
+
+
 def test_inference_perf():
     """Its TPOT divides by what its tokenizer makes of the text.
 
@@ -171,6 +232,28 @@ def test_inference_perf():
     assert (summary.n_completed, summary.n_failed, summary.offered_requests_per_s) == (15, 0, 8.0)
     assert summary.settings == (("token_count_mismatches", "15"),)
     assert run.chunks is None
+
+
+def test_inference_perf_of_prometheus(tmp_path):
+    """``mean`` of the lengths there is tokens a second: by its rates a prompt has 201 tokens."""
+    path = tmp_path / "stage_0_prometheus_metrics.json"
+    done = {
+        "count": 649,
+        "rate": 8.2,
+        "prompt_len": {"mean": 1492, "rate": 1648.2},
+        "output_len": {"mean": 524, "rate": 524.8},
+        "request_latency": {"mean": 4.6, "median": 6.4, "p90": 9.3, "p99": 9.9},
+        "time_to_first_token": {"mean": 2.7, "median": 2.9, "p90": 4.6, "p99": 5.0},
+        "inter_token_latency": {"mean": 0.0, "median": 0.0, "p90": 0.0, "p99": 0.0},
+    }
+    path.write_text(json.dumps({"load_summary": {}, "successes": done, "failures": {}}))
+    (summary,) = read_results(path).summaries
+    lengths = summary.mean_prompt_tokens, summary.mean_output_tokens
+    assert lengths == pytest.approx((201, 64))
+    assert (summary.label, summary.completed_requests_per_s) == ("stage_0", 8.2)
+    assert summary.latency("ttft").percentile_s(0.99) == 5.0
+    assert summary.latency("e2e").mean_s == 4.6
+    assert summary.latency("chunk_gap") is None, "zeros of a histogram that the server has not"
 
 
 @pytest.mark.parametrize(

@@ -162,3 +162,57 @@ def test_a_total_below_its_output_tells_nothing_of_the_input(tmp_path):
     now = json.loads((RESULTS / "vllm-bench-summary.json").read_text())
     (one,) = read(tmp_path, json.dumps(now | {"total_token_throughput": 1.0}), "odd.json").summaries
     assert (one.input_tokens_per_s, one.total_tokens_per_s) == (None, 1.0)
+
+
+def summary_of_vllm(tmp_path, **fields):
+    content = json.loads((RESULTS / "vllm-bench-summary.json").read_text()) | fields
+    return read(tmp_path, json.dumps(content), "one.json").summaries[0]
+
+
+def test_statistics_without_a_unit_are_seconds(tmp_path):
+    """As InferenceX writes vLLM's fields: without a mean, and without ``_ms``."""
+    content = {
+        "model_id": "m",
+        "request_rate": "inf",
+        "max_concurrency": 8,
+        "duration": 54.77,
+        "completed": 80,
+        "request_throughput": 1.4606,
+        "input_throughput": 14956.6,
+        "output_throughput": 186.96,
+        "median_ttft": 1.834,
+        "p99_ttft": 4.951,
+        "median_tpot": 0.0208,
+    }
+    (one,) = read(tmp_path, json.dumps(content), "x.json").summaries
+    assert (one.latency("ttft").percentile_s(0.5), one.latency("ttft").mean_s) == (1.834, None)
+    assert one.latency("tpot").percentile_s(0.5) == 0.0208
+    with pytest.raises(RecordError, match=r"median_ttft is 1834") as refused:
+        read(tmp_path, json.dumps(content | {"median_ttft": 1834.0}), "x.json")
+    assert "54.77 at most" in str(refused.value)
+
+
+def test_a_mean_that_is_not_there_takes_no_median_along(tmp_path):
+    one = summary_of_vllm(tmp_path, mean_ttft_ms=float("nan"), median_ttft_ms=58.0)
+    assert one.latency("ttft").mean_s is None
+    assert one.latency("ttft").percentile_s(0.5) == pytest.approx(0.058)
+
+
+def test_a_rate_that_is_never_reached_is_a_closed_loop(tmp_path):
+    """Ray's tests bound the users and write 1e9 requests/s."""
+    bounded = {"max_concurrency": 8, "request_throughput": 3.2}
+    assert summary_of_vllm(tmp_path, request_rate=1e9, **bounded).is_closed_loop
+    assert not summary_of_vllm(tmp_path, request_rate=4.0, **bounded).is_closed_loop
+
+
+def test_the_same_fields_as_a_table_are_a_summary_each(tmp_path):
+    one = json.loads((RESULTS / "vllm-bench-summary.json").read_text())
+    one = {name: value for name, value in one.items() if not isinstance(value, list)}
+    rows = [one, one | {"max_concurrency": 7}]
+    cells = [[*one], *([str(cell or "") for cell in row.values()] for row in rows)]
+    found = read(tmp_path, "\n".join(map(",".join, cells)), "sweep.csv")
+    whole = read(tmp_path, json.dumps(rows), "sweep.json")
+    assert [each.concurrency for each in found.summaries] == [one["max_concurrency"], 7]
+    assert [each.latencies for each in found.summaries] == [
+        each.latencies for each in whole.summaries
+    ]

@@ -146,6 +146,16 @@ def test_trtllm_bench(tmp_path):
     assert summary.latency("e2e").min_s == pytest.approx(E2E_S.min())
 
 
+def test_trtllm_bench_with_averages_alone(tmp_path):
+    report = trtllm_report()
+    report["streaming_metrics"] = {"avg_ttft_ms": 80.0, "avg_tpot_ms": 12.5}
+    summary = summary_of(report, tmp_path)
+    assert {one.name: one.mean_s for one in summary.latencies if one.name != "e2e"} == {
+        "ttft": 0.08,
+        "tpot": 0.0125,
+    }
+
+
 def test_a_run_that_streamed_nothing_has_no_ttft(tmp_path):
     report = trtllm_report()
     del report["streaming_metrics"]

@@ -162,10 +162,10 @@ def _by_log(log: str, block_tokens: int | None) -> ReportedSettings:
         for name, pattern in _SWITCHES.items()
         if (found := re.search(pattern, log))
     }
-    size, tokens = re.search(_BLOCK_SIZE, log), re.search(_CACHE_TOKENS, log)
+    size, tokens = re.search(_BLOCK_SIZE, log), re.findall(_CACHE_TOKENS, log)
     named_tokens = _count(size[1]) if size else block_tokens
-    if tokens is not None:
-        limits["n_kv_blocks"] = _count(tokens[1]) // (named_tokens or BLOCK_TOKENS) - 1
+    if tokens:  # each rank says its own, and all have as many blocks as the smallest
+        limits["n_kv_blocks"] = min(map(_count, tokens)) // (named_tokens or BLOCK_TOKENS) - 1
     longest = next((match for pattern in _MODEL_LEN if (match := re.search(pattern, log))), None)
     return ReportedSettings(
         limits=limits,

@@ -38,6 +38,7 @@ from inferometer.inputs.workload.trace_formats import (
     decoded,
     lines,
     ns_from_trace,
+    unit_since_1970_ns,
 )
 from inferometer.units import NS_PER_S
 
@@ -58,18 +59,16 @@ _NEEDED: Final = ("prompt_tokens", "output_tokens")
 _SUFFIXES: Final = (".jsonl", ".csv", ".parquet")
 _METADATA_KEY: Final = "inferometer"
 _PROMPT: Final = re.compile(
-    r"(num|n)?_?(prompt|input|context|request|prefill|query)_?(token|tok|len|length|size)s?(len|count)?|isl"
+    r"(num|n)?_?(prompt|input|in|context|request|prefill|query)_?(token|tok|len|length|size)s?(len|count)?|isl"
 )
 _OUTPUT: Final = re.compile(
-    r"(num|n)?_?(output|completion|generated|generation|response|decode|answer|token)_?"
+    r"(num|n)?_?(output|out|completion|generated|generation|response|decode|answer|token)_?"
     r"(token|tok|len|length|size)s?(len|count)?|osl"
 )
 _AT: Final = re.compile(
     r"(request_?)?(timestamp|arrival(_?time(_?stamp)?)?s?|arrived(_?at)?|(start|send|sent)?_?time"
-    r"|ts|created(_?at)?|sent_?at|date_?time)_?(?P<unit>ns|us|ms|s|sec|seconds|milliseconds)?"
+    r"|ts|created(_?at)?|sent_?at|date(_?time)?)_?(?P<unit>ns|us|ms|s|sec|seconds|milliseconds)?"
 )
-_SINCE_1970: Final = ((1e17, 1), (1e14, 1000), (1e11, 1_000_000), (1e8, NS_PER_S))
-"""Above which an instant counts nanoseconds, microseconds, milliseconds or seconds since 1970."""
 _MOST_DIGITS: Final = 20
 _UNITS_NS: Final = {"n": 1, "u": 1000, "m": 1_000_000, "s": NS_PER_S}
 _INSTANT: Final = re.compile(
@@ -291,6 +290,7 @@ def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
             "a Parquet file without a head",
             where=str(path),
             allowed=f"metadata {_METADATA_KEY!r}, as write_own_trace makes it",
+            try_="the rows of another Parquet file as CSV or JSON lines",
         )
     _check_names(columns, path)
     filled: dict[str, NDArray[Any]] = {}
@@ -468,7 +468,7 @@ def table_rows(
     if heading is None or (is_csv and not heading.delimiter):
         broken(path, number, "no columns of prompt and output tokens")
     _refuse_unclear(heading, path, number)
-    unit_ns, is_assumed = heading.unit_ns, False
+    unit_ns, assumed_ns = heading.unit_ns, 0
     rows = found if heading.delimiter else itertools.chain([(number, line)], found)
     for number, line in rows:
         record = _record(heading, line, path, number)
@@ -477,8 +477,9 @@ def table_rows(
         if heading.at is not None and at_ns is None:
             value = _number(at, heading.at, path, number)
             if unit_ns is None:
-                unit_ns = next((ns for least, ns in _SINCE_1970 if value > least), NS_PER_S)
-                is_assumed = value <= _SINCE_1970[-1][0]
+                unit_ns = unit_since_1970_ns(value)
+                assumed_ns = 0 if unit_ns else NS_PER_S
+                unit_ns = unit_ns or NS_PER_S
             at_ns = ns_from_trace(value, unit_ns, path, number)
         counts = [
             _count_of(record.get(name), name, path, number, skips_empty=skips_empty)
@@ -486,7 +487,7 @@ def table_rows(
         ]
         if not all(0 <= count < 2**31 and count == int(count) for count in counts):
             broken(path, number, f"{counts[0]!r}, {counts[1]!r} are no counts of tokens")
-        yield TraceRow(number, at_ns, int(counts[0]), int(counts[1]), unit_is_assumed=is_assumed)
+        yield TraceRow(number, at_ns, int(counts[0]), int(counts[1]), assumed_unit_ns=assumed_ns)
 
 
 def _record(heading: TableHeading, line: bytes, path: Path, number: int) -> dict[str, object]:
@@ -514,7 +515,8 @@ def _number(value: object, name: str, path: Path, number: int) -> float:
         try:
             value = float(text)
         except ValueError:
-            broken(path, number, f"{name} = {shortened(text)} is no number and no date")
+            what = f"{name} = {shortened(text)} is no number and no date"
+            broken(path, number, what, try_="numbers as 1234.5, dates as 2026-11-16 18:15:46")
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         broken(path, number, f"{name} = {shortened(value)} is no number")
     return value

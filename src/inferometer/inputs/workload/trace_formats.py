@@ -31,6 +31,8 @@ from inferometer.units import NS_PER_S
 
 DOOR: Final = Door(noun="trace", allowed="a text file, or one compressed with gzip")
 OWN_FORMAT: Final = "inferometer-requests"
+_SINCE_1970: Final = ((1e17, 1), (1e14, 1000), (1e11, 1_000_000), (1e8, NS_PER_S))
+"""Above which an instant counts nanoseconds, microseconds, milliseconds or seconds since 1970."""
 _Parsed = TypeVar("_Parsed")
 CHARACTERS_PER_TOKEN: Final = 4
 _ASKS: Final = ("human", "user", "system", "developer", "tool", "function", "observation")
@@ -58,11 +60,13 @@ class TraceRow(NamedTuple):
     block_tokens: int = 0
     session: int | None = None
     """Rows of one session stand together: each prompt is all that was said before, and something
-    new."""
+    new, where no ``think_ns`` is there."""
+    think_ns: int | None = None
+    """Since the end of the session's request before, whose blocks say what both have in common."""
     prompt_is_estimate: bool = False
     output_is_estimate: bool = False
-    unit_is_assumed: bool = False
-    """The instant is a number of a unit that the trace does not name."""
+    assumed_unit_ns: int = 0
+    """The instant's, where it is a number of a unit that the trace does not name."""
     n_later_turns: int = 0
     """Left out, since the trace does not have the answers between."""
     said: tuple[Spoken, ...] = ()
@@ -108,6 +112,17 @@ def ns_from_trace(value: float, unit_ns: int, path: Path, number: int) -> int:
     return round(value * unit_ns)
 
 
+def unit_since_1970_ns(value: float) -> int | None:
+    """The unit of an instant that counts from 1970, by its size; None where it does not.
+
+    Example
+    -------
+    >>> unit_since_1970_ns(1.732e12), unit_since_1970_ns(535)
+    (1000000, None)
+    """
+    return next((unit_ns for least, unit_ns in _SINCE_1970 if value > least), None)
+
+
 def broken(
     path: Path, number: int, what: str, *, try_: str = "remove the line, or --trace-format"
 ) -> NoReturn:
@@ -139,25 +154,41 @@ class MooncakeLine(msgspec.Struct, frozen=True):
     chat_id: int | None = None
 
 
-class LlmServingSimLine(msgspec.Struct, frozen=True):
-    """A request of an LLMServingSim workload; ``hash_runs`` are [first id, how many]."""
+class LlmServingSimCall(msgspec.Struct, frozen=True):
+    """A request of an LLMServingSim workload: the tokens of its prompt where it has them.
 
-    arrival_time_ns: int
+    ``hash_runs`` ([first id, how many] of blocks) say the same of a workload without its texts.
+    """
+
     input_toks: Count
     output_toks: Count
     hash_runs: tuple[tuple[Id, Count], ...] = ()
+    input_tok_ids: tuple[int, ...] = ()
+    tool_duration_ns: Id = 0
+    """Until the next one of its session, from the end of this one."""
+
+
+class LlmServingSimLine(msgspec.Struct, frozen=True):
+    """When a request comes, or the first of a session of them."""
+
+    arrival_time_ns: int
+    sub_requests: tuple[LlmServingSimCall, ...] = ()
 
 
 def mooncake_rows(path: Path, block_tokens: int) -> Iterator[TraceRow]:
     """Requests of a Mooncake trace: ms, lengths, hash ids of ``block_tokens``-token blocks.
 
-    Qwen's traces have the same names, seconds, and blocks of 16 tokens.
+    Qwen's traces have the same names, seconds, and blocks of 16 tokens. Instants that count from
+    1970 say their unit by their size; Mooncake's own are whole, and fractions may be seconds.
     """
-    for number, line in _items(path):
+    since_1970_ns: int | None = None
+    for index, (number, line) in enumerate(_items(path)):
         row = decoded(line, MooncakeLine, path, number)
-        unit_ns = _NS_PER_MS
+        since_1970_ns = since_1970_ns if index else unit_since_1970_ns(row.timestamp)
+        unit_ns = since_1970_ns or _NS_PER_MS
         if row.chat_id is not None:
             unit_ns, block_tokens = NS_PER_S, _SMALL_BLOCK
+        is_assumed = unit_ns == _NS_PER_MS and not (since_1970_ns or row.timestamp.is_integer())
         at_ns = ns_from_trace(row.timestamp, unit_ns, path, number)
         _check_blocks(len(row.hash_ids), row.input_length, block_tokens, path, number)
         yield TraceRow(
@@ -167,34 +198,37 @@ def mooncake_rows(path: Path, block_tokens: int) -> Iterator[TraceRow]:
             row.output_length,
             block_ids=row.hash_ids,
             block_tokens=block_tokens,
+            assumed_unit_ns=unit_ns if is_assumed else 0,
         )
 
 
 def llmservingsim_rows(path: Path) -> Iterator[TraceRow]:
-    """Requests of an LLMServingSim workload.
+    """Requests of an LLMServingSim workload, and sessions of them.
 
-    Nanoseconds, lengths, runs of ids of blocks of 16 tokens with all before them.
+    Nanoseconds, lengths, and the prompt's blocks of 16 tokens: as it caches them, whole ones alone.
     """
+    id_of: dict[tuple[int, ...], int] = {}
     for number, line in _items(path):
         row = decoded(line, LlmServingSimLine, path, number)
-        _check_blocks(
-            sum(count for _, count in row.hash_runs),
-            row.input_toks,
-            _SMALL_BLOCK,
-            path,
-            number,
-        )
-        ids = tuple(
-            chain.from_iterable(range(first, first + count) for first, count in row.hash_runs)
-        )
-        yield TraceRow(
-            number,
-            row.arrival_time_ns,
-            row.input_toks,
-            row.output_toks,
-            block_ids=ids,
-            block_tokens=_SMALL_BLOCK,
-        )
+        calls = row.sub_requests or (decoded(line, LlmServingSimCall, path, number),)
+        think_ns: int | None = None
+        for call in calls:
+            n_ids = sum(count for _, count in call.hash_runs)
+            _check_blocks(n_ids, call.input_toks, _SMALL_BLOCK, path, number)
+            runs = (range(first, first + count) for first, count in call.hash_runs)
+            blocks = zip(*[iter(call.input_tok_ids)] * _SMALL_BLOCK, strict=False)
+            yield TraceRow(
+                number,
+                row.arrival_time_ns,
+                call.input_toks,
+                call.output_toks,
+                block_ids=tuple(chain.from_iterable(runs))
+                or tuple(id_of.setdefault(block, len(id_of)) for block in blocks),
+                block_tokens=_SMALL_BLOCK,
+                session=number if len(calls) > 1 else None,
+                think_ns=think_ns,
+            )
+            think_ns = call.tool_duration_ns
 
 
 def otel_rows(path: Path) -> Iterator[TraceRow]:

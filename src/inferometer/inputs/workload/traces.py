@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import trace_formats
@@ -44,6 +45,7 @@ _FORMATS: Final = (
 _KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
     ("input_length", "mooncake"),
     ("input_toks", "llmservingsim"),
+    ("sub_requests", "llmservingsim"),
     ("custom_id", "openai-batch"),
     ("conversations", "sharegpt"),
     ("conversation", "sharegpt"),
@@ -57,6 +59,7 @@ _NAME: Final = re.compile(rb'"(\w+)"\s*:')
 _LIST_BYTES: Final = 4096
 """Of a JSON list that show whose rows it holds."""
 _WALL_CLOCK: Final[tuple[TraceFormat, ...]] = ("azure", "otel", "table")
+_A_YEAR_NS: Final = 365 * 86_400 * NS_PER_S
 WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "prompts")
 
 
@@ -194,10 +197,9 @@ def read_trace(source: TraceSource) -> ReadTrace:
             "the trace has no requests", where=str(path), allowed=f"requests in the format {kind}"
         )
     has_instants = all(row.arrival_ns is not None for row in rows)
-    if (
-        kind in _WALL_CLOCK and has_instants
-    ):  # the wall clock's instants: the first request comes at 0
-        start_ns = min(row.arrival_ns or 0 for row in rows)
+    start_ns = min((row.arrival_ns or 0 for row in rows), default=0)
+    if has_instants and (kind in _WALL_CLOCK or start_ns > _A_YEAR_NS):
+        # the wall clock's instants: the first request comes at 0
         rows = [row._replace(arrival_ns=(row.arrival_ns or 0) - start_ns) for row in rows]
     cautions = [*_estimates(rows)]
     if source.skip_empty:
@@ -213,8 +215,9 @@ def read_trace(source: TraceSource) -> ReadTrace:
             )
     if has_instants and not source.is_sorted:
         rows.sort(key=lambda row: row.arrival_ns or 0)
-    cautions += _coarse(rows) if has_instants and not source.jitter_s else []
-    cautions += _gaps(rows) if has_instants else []
+    first_rows = [row for row in rows if row.think_ns is None]
+    cautions += _coarse(first_rows) if has_instants and not source.jitter_s else []
+    cautions += _gaps(first_rows) if has_instants else []
     return ReadTrace(
         format=kind, workload=_workload(rows, path, tuple(cautions)), has_instants=has_instants
     )
@@ -283,20 +286,21 @@ def _workload(rows: Sequence[TraceRow], path: Path, cautions: tuple[Caution, ...
         for name in ("prompt_tokens", "output_tokens")
     )
     owner, shared = _shared(rows, prompt)
+    repeats = is_later & np.array([row.think_ns is None for row in rows])
     plan = request_plan(
         str(path),
         lambda row: f"the request of line {rows[row].line}",
         arrival_ns=np.where(is_later, NONE, [row.arrival_ns or 0 for row in rows]),
         follows=np.where(is_later, index - 1, NONE),
-        think_ns=np.where(is_later, 0, NONE),
+        think_ns=np.where(is_later, [row.think_ns or 0 for row in rows], NONE),
         prompt_tokens=prompt,
         output_tokens=output,
         max_tokens=[
             row.output_tokens if row.max_tokens is None else row.max_tokens for row in rows
         ],
         session_index=session,
-        prefix_request=np.where(is_later, index - 1, owner),
-        prefix_tokens=np.where(is_later, np.roll(prompt + output, 1), shared),
+        prefix_request=np.where(repeats, index - 1, owner),
+        prefix_tokens=np.where(repeats, np.roll(prompt + output, 1), shared),
     )
     return DrawnWorkload(
         name=path.stem,
@@ -346,11 +350,14 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[Caution]:
             ),
             remedy="a trace with token counts, or the model's tokenizer",
         )
-    if any(row.unit_is_assumed for row in rows):
+    assumed_ns = max((row.assumed_unit_ns for row in rows), default=0)
+    if assumed_ns:
+        is_s = assumed_ns == NS_PER_S
+        unit, other, ratio = ("", "milli", "1000") if is_s else ("milli", "", "0.001")
         yield Caution(
             code="unit_of_instants_assumed",
-            text="nothing says the unit of the trace's instants: they are taken as seconds",
-            remedy="--speed-up 1000 if they are milliseconds",
+            text=f"nothing says the unit of the trace's instants: they are taken as {unit}seconds",
+            remedy=f"{suggestions.flags('--speed-up', ratio)} if they are {other}seconds",
         )
     n_later = sum(row.n_later_turns for row in rows)
     if n_later:

@@ -53,12 +53,14 @@ def read_aiperf_summary(path: Path) -> Imported:
         A field holds something else than it should; the message names it.
     """
     content = read_object(path)
-    models = content.child("input_config", "models").children("items")
+    config = content.child("input_config")
+    models = [one.text("name") for one in config.child("models").children("items")]
+    models += config.child("endpoint").texts("model_names") or []  # of its first versions
     summary = statistics_of(
         content,
         tool="aiperf",
         source=file_source(path, "aiperf"),
-        model=next((one.text("name") for one in models), None),
+        model=next(iter(models), None),
         load=_profiling_phase(content),
     )
     return Imported(tool="aiperf", summaries=(summary,))

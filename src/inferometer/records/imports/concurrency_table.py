@@ -22,7 +22,8 @@ from inferometer.records.imports.imported import (
 )
 from inferometer.records.imports.inferencex import Row, point_table
 from inferometer.records.imports.json_fields import DOOR, read_text
-from inferometer.records.sweep_csv import Column, cells_of, column_of
+from inferometer.records.sweep_csv import cells_of
+from inferometer.records.sweep_headers import Column, column_of
 from inferometer.units import MOST_COUNT
 
 _WORDS: Final = {

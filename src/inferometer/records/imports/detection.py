@@ -1,6 +1,6 @@
 """Whose results are in this file? Found out from what is in it, not from its name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,10 +19,11 @@ from inferometer.records.imports import (
     statistics_only,
     vllm_bench,
 )
-from inferometer.records.imports.imported import Imported
+from inferometer.records.imports.imported import Imported, PublishedPointTable
 from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_text
+from inferometer.records.sweep_headers import unit_wanted
 
-_SUFFIXES: Final = {".json", ".jsonl", ".csv", ".txt"}
+_SUFFIXES: Final = {".json", ".jsonl", ".csv", ".txt", ".yaml"}
 _HEADER_CHARACTERS: Final = 2**16
 """A first line of JSON may be as long as the file."""
 
@@ -48,23 +49,23 @@ def read_results(path: Path) -> Imported:
 
 def _read(path: Path) -> Imported:
     text = _text_of(path)
-    if llmservingsim.is_log(_header(text)) or llmservingsim.log_of(path.parent) == path:
+    header = _header(text)
+    if llmservingsim.is_log(header) or llmservingsim.log_of(path.parent) == path:
         llmservingsim.check_place(path)
         return Imported(
             tool="llmservingsim", runs=(llmservingsim.read_llmservingsim(path.parent).run,)
         )
-    if inference_perf.is_stages(_header(text)):
-        return inference_perf.read_stages(path)
-    if own_requests.is_own_requests(_header(text)):
-        return own_requests.read_own_requests(path)
-    if (points := _points_of(text, path)) is not None:
-        return points
+    for is_table, read in _BY_HEADER:
+        if is_table(header):
+            return read(path)
+    if concurrency_table.is_concurrency_table(text[:_HEADER_CHARACTERS]):
+        return Imported(tool="table", points=concurrency_table.read_concurrency_table(path))
     if path.suffix.lower() == ".csv":
         raise RecordError(
-            f"no table that is known has the columns {', '.join(_header(text)[:12])}",
+            f"no table that is known has the columns {', '.join(header[:12])}",
             where=str(path),
             allowed=KNOWN,
-            try_=_TABLE,
+            try_=unit_wanted(header) or _TABLE,
         )
     for is_it, read in _PRINTED:
         if is_it(text):
@@ -72,7 +73,9 @@ def _read(path: Path) -> Imported:
     for format_, first in _candidates(text, path):
         if format_.is_it(first):
             return format_.read(path)
-    raise RecordError("the file is of no format that is known", where=str(path), allowed=KNOWN)
+    raise RecordError(
+        "the file is of no format that is known", where=str(path), allowed=KNOWN, try_=_TABLE
+    )
 
 
 def _text_of(path: Path) -> str:
@@ -82,15 +85,11 @@ def _text_of(path: Path) -> str:
     return text
 
 
-def _points_of(text: str, path: Path) -> Imported | None:
-    """The points of a table of closed loops; None where it is none."""
-    if inferencex.is_inferencex_csv(_header(text)):
-        return Imported(tool="inferencex", points=inferencex.read_inferencex_csv(path))
-    if inferencex.is_silicon(_header(text)):
-        return Imported(tool="inferencex", points=inferencex.read_silicon(path))
-    if concurrency_table.is_concurrency_table(text[:_HEADER_CHARACTERS]):
-        return Imported(tool="table", points=concurrency_table.read_concurrency_table(path))
-    return None
+def results_in(path: Path) -> tuple[Path, ...]:
+    """The files of results in a folder, by name; a file or a log that is a folder alone."""
+    if not path.is_dir() or llmservingsim.log_of(path) is not None:
+        return (path,)
+    return tuple(sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES)) or (path,)
 
 
 def _log_of(folder: Path) -> Path:
@@ -98,7 +97,7 @@ def _log_of(folder: Path) -> Path:
     log = llmservingsim.log_of(folder)
     if log is None:
         allowed = (
-            "a file of results, or a folder with LLMServingSim's requests.csv or requests.jsonl,"
+            "a file of results, a folder of them, or LLMServingSim's requests.csv or requests.jsonl,"
             " and meta.json"
         )
         files = sorted(one for one in folder.iterdir() if one.suffix in _SUFFIXES)
@@ -128,10 +127,10 @@ def _candidates(text: str, path: Path) -> list[tuple[_Format, JsonFields]]:
             ]
         except RecordError as error:
             raise RecordError(
-                f"the file is neither JSON ({whole.what}) nor lines of JSON",
+                f"the file is neither JSON or YAML ({whole.what}) nor lines of JSON",
                 where=where,
                 allowed=KNOWN,
-                try_="YAML: as JSON",
+                try_=_TABLE,
             ) from error
     if isinstance(content, list):
         return [
@@ -154,20 +153,28 @@ def _header(text: str) -> list[str]:
     )
 
 
-def _read_points(path: Path) -> Imported:
-    return Imported(tool="inferencex", points=inferencex.read_inferencex(path))
+def _reading_points(read: Callable[[Path], PublishedPointTable]) -> Callable[[Path], Imported]:
+    return lambda path: Imported(tool="inferencex", points=read(path))
 
 
 def _having(*names: str) -> Callable[[JsonFields], bool]:
     return lambda content: content.content.keys() >= {*names}
 
 
-_INFERENCEX: Final = _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points)
+_INFERENCEX: Final = _Format(
+    "InferenceX agg_*.json",
+    inferencex.is_inferencex,
+    _reading_points(inferencex.read_inferencex),
+)
 
 
 def _is_vllm_bench(content: JsonFields) -> bool:
+    return _has_vllm_names(content.content)
+
+
+def _has_vllm_names(given: Iterable[str]) -> bool:
     """Did vLLM write it? Before 0.6 it counted input tokens in place of all of them."""
-    names = content.content.keys()
+    names = set(given)
     is_of_either = names >= {"request_throughput", "output_throughput", "completed", "duration"}
     is_old = "input_throughput" in names and "total_output_tokens_retokenized" not in names
     return is_of_either and ("total_token_throughput" in names or is_old)
@@ -239,6 +246,13 @@ _LINES: Final = (
         "AIPerf profile_export.jsonl", _having("metadata", "metrics"), aiperf.read_aiperf_requests
     ),
 )
+_BY_HEADER: Final[tuple[tuple[Callable[[list[str]], bool], Callable[[Path], Imported]], ...]] = (
+    (inference_perf.is_stages, inference_perf.read_stages),
+    (own_requests.is_own_requests, own_requests.read_own_requests),
+    (_has_vllm_names, vllm_bench.read_vllm_lines),
+    (inferencex.is_inferencex_csv, _reading_points(inferencex.read_inferencex_csv)),
+    (inferencex.is_silicon, _reading_points(inferencex.read_silicon)),
+)
 _PRINTED: Final = (
     (vllm_bench.has_blocks, vllm_bench.read_blocks),
     (mlperf.is_mlperf, mlperf.read_mlperf),
@@ -246,13 +260,15 @@ _PRINTED: Final = (
 _TABLES: Final = (
     "the block of results that vLLM's and SGLang's bench print",
     f"MLPerf {mlperf.SUMMARY_NAME}",
+    "vLLM's fields as CSV",
     "AIConfigurator silicon_sample.csv",
     "inference-perf stages.csv",
     "LLMServingSim requests.csv",
     "a CSV of inferometer export",
 )
 _TABLE: Final = (
-    "a table of a sweep: inferometer fit reads it; a trace: --workload of simulate and load"
+    "a table of a sweep, llama-bench's and bench_one_batch's: inferometer fit reads it;"
+    " a trace: --workload of simulate and load"
 )
 KNOWN: Final = ", ".join(
     dict.fromkeys((*(format_.name for format_ in (*_OBJECTS, *_LISTS, *_LINES)), *_TABLES))

@@ -5,6 +5,10 @@ GuideLLM counts from when it writes the request's head, on the wall clock. Its
 ``time_per_output_token_ms`` is end to end / output tokens, the first token's time included; its
 ``inter_token_latency_ms`` is our TPOT, but means and percentiles weigh a request by its tokens.
 Statistics of nothing are 0 in the file and left out here. Checked against files of GuideLLM 0.8.
+
+Until 0.3 the strategy stood under ``args``, the instants in the request itself, and its time per
+output token was (last - first token) / output tokens, which is neither TPOT nor normalised: it is
+left out. Read by the source of its version 0.3.1; 0.4 to 0.6 differ in where the model stands.
 """
 
 import math
@@ -57,6 +61,11 @@ LATENCIES: Final[dict[PublishedLatencyName, _Theirs]] = {
 }
 """Ours -> GuideLLM's."""
 
+_INSTANTS: Final = (
+    *("request_start", "first_token_iteration", "last_token_iteration", "request_end"),
+)
+_OLD_INSTANTS: Final = ("start_time", "first_token_time", "last_token_time", "end_time")
+"""Of the send, the first and the last token, and the end."""
 _STATUSES: Final = {
     "successful": RequestStatus.LENGTH,
     "errored": RequestStatus.FAILED,
@@ -84,6 +93,7 @@ def read_guidellm(path: Path) -> Imported:
     content, source = read_object(path), file_source(path, "guidellm")
     version = content.child("metadata").text("guidellm_version")
     model = content.child("config", "spec", "backend").text("model")
+    model = model or content.child("args").text("model")
     benchmarks = content.children("benchmarks")
     runs = (_run(benchmark, source, version) for benchmark in benchmarks)
     return Imported(
@@ -97,15 +107,16 @@ def _summary(
     benchmark: JsonFields, source: Source, version: str | None, model: str | None
 ) -> PublishedSummary:
     metrics = _metrics(benchmark)
-    totals = metrics.child("request_totals")
-    strategy = benchmark.child("config", "strategy")
+    is_old = not benchmark.has("config")
+    totals = (benchmark if is_old else metrics).child("request_totals")
+    strategy = benchmark.child("args" if is_old else "config", "strategy")
     label, rate_per_s = strategy.text("type_") or "", strategy.number("rate")
     return PublishedSummary(
         tool="guidellm",
         source=source,
         tool_version=version,
         label=label,
-        model=model,
+        model=model or benchmark.child("worker").text("backend_model"),
         offered_requests_per_s=(
             math.inf if rate_per_s is None and label == "throughput" else rate_per_s
         ),
@@ -120,7 +131,11 @@ def _summary(
         input_tokens_per_s=_mean(metrics, "prompt_tokens_per_second"),
         output_tokens_per_s=_mean(metrics, "output_tokens_per_second"),
         total_tokens_per_s=_mean(metrics, "tokens_per_second"),
-        latencies=published(_latency(metrics, name, theirs) for name, theirs in LATENCIES.items()),
+        latencies=published(
+            _latency(metrics, name, theirs)
+            for name, theirs in LATENCIES.items()
+            if not (is_old and name == "normalized_tpot")
+        ),
     )
 
 
@@ -175,17 +190,21 @@ def _rows(benchmark: JsonFields) -> Iterator[ImportedRequest]:
 
 def _request(request: JsonFields, status: RequestStatus) -> ImportedRequest | None:
     """None: it was never sent."""
-    timings = request.child("info", "timings")
-    if not timings.has("request_start"):
+    timings, names = request.child("info", "timings"), _INSTANTS
+    if not timings.content:
+        timings, names = request, _OLD_INSTANTS
+    sent_ns, first_ns, last_ns, ended_ns = (_ns(timings, name) for name in names)
+    if sent_ns is None:
         return None
-    sent_ns = _ns(timings, "request_start") or 0
+    due_ns = _ns(timings, "targeted_start") or _ns(
+        request.child("scheduler_info"), "targeted_start_time"
+    )
     is_done = status == RequestStatus.LENGTH
     return ImportedRequest(
-        intended_ns=min(sent_ns, _ns(timings, "targeted_start") or sent_ns),
+        intended_ns=min(sent_ns, due_ns) if due_ns is not None and due_ns > 0 else sent_ns,
         sent_ns=sent_ns,
-        first_token_ns=_ns(timings, "first_token_iteration"),
-        finished_ns=(_ns(timings, "last_token_iteration") if is_done else None)
-        or _ns(timings, "request_end"),
+        first_token_ns=first_ns,
+        finished_ns=(last_ns if is_done else None) or ended_ns,
         prompt_tokens=request.whole("prompt_tokens") or 0,
         output_tokens=request.whole("output_tokens") or 0,
         status=status,

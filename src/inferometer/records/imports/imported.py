@@ -60,6 +60,10 @@ UNKNOWN: Final = -1
 """Stands in int32 columns for what a file does not tell."""
 
 
+_AT_ONCE_RATIO: Final = 100
+"""Offered to completed requests: all were due in a hundredth of the time that they took."""
+
+
 class PublishedPercentile(NamedTuple):
     """One percentile of a latency, as published: without an interval."""
 
@@ -165,6 +169,8 @@ class PublishedSummary:
     settings: tuple[tuple[str, str], ...] = ()
     """Further settings, in the tool's words, sorted."""
     duration_s: float | None = None
+    n_requested: int | None = None
+    """How many requests it was to send."""
     n_completed: int | None = None
     n_failed: int | None = None
     mean_prompt_tokens: float | None = None
@@ -178,9 +184,17 @@ class PublishedSummary:
 
     @property
     def is_closed_loop(self) -> bool:
-        """Was the next request sent when one ended, rather than at a rate?"""
-        has_rate = self.offered_requests_per_s is not None and self.offered_requests_per_s < inf
-        return self.concurrency is not None and not has_rate
+        """Was the next request sent when one ended, rather than at a rate?
+
+        A rate far above what was completed, such as 1e9, is another way to say: all at once.
+        """
+        offered_per_s, done_per_s = self.offered_requests_per_s, self.completed_requests_per_s
+        is_at_once = (
+            offered_per_s is None
+            or offered_per_s == inf
+            or (done_per_s is not None and offered_per_s > _AT_ONCE_RATIO * done_per_s > 0)
+        )
+        return self.concurrency is not None and is_at_once
 
     def latency(self, name: PublishedLatencyName) -> PublishedLatency | None:
         """The statistics of this latency, where the tool published them."""

@@ -1,13 +1,17 @@
 """What do inference-perf's reports say?
 
 ``summary_lifecycle_metrics.json`` and ``stage_N_lifecycle_metrics.json`` hold statistics in
-seconds, ``per_request_lifecycle_metrics.json`` the requests. It counts output tokens with its own
+seconds, ``per_request_lifecycle_metrics.json`` the requests. ``*_prometheus_metrics.json`` hold the
+server's own histograms: there ``mean`` of ``prompt_len`` and ``output_len`` is tokens a *second*,
+not of a request (``reportgen/base.py``, ``metrics/counter/base.py``). It counts output tokens with its own
 tokenizer from the text: its time per output token, and what is divided by it, is wrong where that
 does not give the server's tokens back (``token_count_mismatches``). Requests are read with the
 server's count. Checked against files of inference-perf 0.7.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -60,6 +64,7 @@ LATENCIES: Final[dict[PublishedLatencyName, tuple[str, str]]] = {
 }
 """Ours -> inference-perf's, and what it is."""
 
+_OF_SERVER: Final = "by the server's histogram, as Prometheus added it up"
 _PERCENTILES: Final = {
     "median" if at == 50 else f"p{at:g}": round(at / 100, 3)
     for at in (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
@@ -78,11 +83,13 @@ def read_inference_perf_summary(path: Path) -> Imported:
     load, done, failed = (
         content.required(name).child(name) for name in ("load_summary", "successes", "failures")
     )
+    if done.has("rate"):
+        return Imported(tool="inference-perf", summaries=(_of_prometheus(done, path),))
     throughput, latency = done.child("throughput"), done.child("latency")
     summary = PublishedSummary(
         tool="inference-perf",
         source=file_source(path, "inference-perf"),
-        label=path.name.removesuffix("_lifecycle_metrics.json"),
+        label=_label(path),
         offered_requests_per_s=load.number("requested_rate"),
         concurrency=load.whole("concurrency"),
         settings=done.pairs(["token_count_mismatches"]),
@@ -98,6 +105,31 @@ def read_inference_perf_summary(path: Path) -> Imported:
         latencies=tuple(_latencies(latency)),
     )
     return Imported(tool="inference-perf", summaries=(summary,))
+
+
+def _of_prometheus(done: JsonFields, path: Path) -> PublishedSummary:
+    """What the server counted of the requests that it completed."""
+    n, per_s = done.whole("count"), done.number("rate")
+    into_per_s, out_per_s = (done.child(one).number("rate") for one in ("prompt_len", "output_len"))
+    return PublishedSummary(
+        tool="inference-perf",
+        source=file_source(path, "inference-perf"),
+        label=_label(path),
+        duration_s=n / per_s if n and per_s else None,
+        n_completed=n,
+        mean_prompt_tokens=into_per_s / per_s if into_per_s is not None and per_s else None,
+        mean_output_tokens=out_per_s / per_s if out_per_s is not None and per_s else None,
+        completed_requests_per_s=per_s,
+        input_tokens_per_s=into_per_s,
+        output_tokens_per_s=out_per_s,
+        latencies=tuple(
+            replace(one, definition=_OF_SERVER) for one in _latencies(done) if one.mean_s
+        ),
+    )
+
+
+def _label(path: Path) -> str:
+    return re.sub(r"_(lifecycle|prometheus)_metrics\.json(\.gz)?$", "", path.name)
 
 
 def read_inference_perf_requests(path: Path) -> Imported:

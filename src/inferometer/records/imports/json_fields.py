@@ -1,10 +1,11 @@
-"""How is a field of another tool's JSON read, and how is a wrong one reported?
+"""How is a field of another tool's JSON or YAML read, and how is a wrong one reported?
 
 Absent, null and NaN are all None: the tool did not say. A value of another kind is an error with
 the field's path.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,15 @@ from typing import Final, Self, TypeAlias, cast
 
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.foreign_yaml import yaml_value
 from inferometer.units import MOST_COUNT
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _LARGEST: Final = 2**62
 """In nanoseconds the year 2116."""
+_YAML: Final = re.compile(r"(?:---)?\s*(?:#[^\n]*\s+)*[A-Za-z_]\w*:(?:[ \t][^\n]*)?\n")
+"""How a mapping in YAML begins: no JSON does."""
 DOOR: Final = Door(
     noun="file",
     allowed="a text file in UTF-8",
@@ -199,14 +203,16 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(text: str, where: str) -> Json:
-    """What the JSON says, in which NaN and Infinity may occur: Python's tools write them.
+    """What the JSON or YAML says; NaN and Infinity may occur: Python's tools write them.
 
     Raises
     ------
     RecordError
-        It is no JSON, or nested too deeply.
+        It is neither, or nested too deeply.
     """
-    return cast("Json", DOOR.loose_json(text, where=where))
+    is_yaml = _YAML.match(text) is not None
+    found = yaml_value(text, DOOR, where=where) if is_yaml else DOOR.loose_json(text, where=where)
+    return cast("Json", found)
 
 
 def _object(value: Json, where: str, path: str) -> JsonFields:

@@ -153,9 +153,11 @@ def read_trtllm_report(path: Path) -> Imported:
         total_tokens_per_s=performance.number("system_total_throughput_tok_s"),
         latencies=published(
             (
-                _trtllm_latency(streamed, "ttft", "ttft_percentiles"),
-                _trtllm_latency(streamed, "tpot", "tpot_percentiles"),
-                _trtllm_latency(performance, "e2e", "request_latency_percentiles_ms"),
+                _trtllm_latency(streamed, "ttft", "ttft_percentiles", "avg_ttft_ms"),
+                _trtllm_latency(streamed, "tpot", "tpot_percentiles", "avg_tpot_ms"),
+                _trtllm_latency(
+                    performance, "e2e", "request_latency_percentiles_ms", "avg_request_latency_ms"
+                ),
             )
         ),
     )
@@ -163,24 +165,29 @@ def read_trtllm_report(path: Path) -> Imported:
 
 
 def _trtllm_latency(
-    fields: JsonFields, name: PublishedLatencyName, theirs: str
+    fields: JsonFields, name: PublishedLatencyName, theirs: str, average: str
 ) -> PublishedLatency | None:
-    if not fields.has(theirs):
+    """The percentiles, or the average alone where a report has no more."""
+    definition = DEFINITIONS[name] + ("; of one token: 0" if name == "tpot" else "")
+    if fields.has(theirs):
+        return latency_of(
+            fields.child(theirs),
+            name,
+            theirs,
+            definition,
+            keys=StatisticKeys("average", "", "minimum", "maximum"),
+            percentiles=_TRTLLM_PERCENTILES,
+            unit_s=1e-3,
+        )
+    mean_ms = fields.number(average)
+    if mean_ms is None:
         return None
-    return latency_of(
-        fields.child(theirs),
-        name,
-        theirs,
-        DEFINITIONS[name] + ("; of one token: 0" if name == "tpot" else ""),
-        keys=StatisticKeys("average", "", "minimum", "maximum"),
-        percentiles=_TRTLLM_PERCENTILES,
-        unit_s=1e-3,
-    )
+    return PublishedLatency(name=name, named=average, definition=definition, mean_s=mean_ms / 1e3)
 
 
 # What does an llm-d Benchmark Report of version 0.2 say?
-# Read as JSON, which its own tools write and read too. Units stand beside each number. Version 0.1
-# and YAML are refused with what to do.
+# Read as YAML or JSON: its own tools write both. Units stand beside each number. Version 0.1 is
+# refused with what to do.
 
 
 LATENCIES: Final[dict[PublishedLatencyName, str]] = {

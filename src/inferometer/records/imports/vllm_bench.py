@@ -37,6 +37,7 @@ from inferometer.records.imports.imported import (
     same_length,
 )
 from inferometer.records.imports.json_fields import (
+    DOOR,
     Json,
     JsonFields,
     parse_json,
@@ -63,7 +64,8 @@ _SETTINGS: Final = (
     "ramp_up_start_rps",
     "ramp_up_end_rps",
 )
-_PERCENTILE: Final = re.compile(r"p(\d+(?:\.\d+)?)_(\w+)_ms")
+_STATISTIC: Final = re.compile(r"(mean|median|std|p(\d+(?:\.\d+)?))_(ttft|tpot|itl|e2el)(_ms)?")
+"""Without a unit it is in seconds, as InferenceX writes the same fields."""
 
 
 def read_vllm_bench(path: Path) -> Imported:
@@ -97,10 +99,16 @@ def _imported(contents: list[JsonFields], source: Source) -> Imported:
 
 
 def _objects(path: Path) -> Iterator[JsonFields]:
-    """The object in each line that is not blank, or those of a list."""
+    """The object in each line that is not blank, or those of a list, or the lines of a table."""
     text = read_text(path)
     found: list[tuple[str, Json]]
-    if text.lstrip().startswith("["):
+    if text.lstrip()[:1] not in {"[", "{"}:
+        rows = enumerate(DOOR.csv_records(text.splitlines(), where=str(path)), start=2)
+        found = [
+            (f"{path}, line {number}", {name: cell or None for name, cell in row.items()})
+            for number, row in rows
+        ]
+    elif text.lstrip().startswith("["):
         whole = parse_json(text, str(path))
         items = whole if isinstance(whole, list) else [whole]
         found = [(f"{path}, object {number}", one) for number, one in enumerate(items, start=1)]
@@ -134,6 +142,7 @@ def summary_of(content: JsonFields, source: Source, tool: Tool) -> PublishedSumm
         concurrency=content.whole("max_concurrency"),
         settings=tuple(sorted(content.pairs(_SETTINGS))),
         duration_s=content.number("duration"),
+        n_requested=content.whole("num_prompts"),
         n_completed=n_completed,
         n_failed=content.whole("failed"),
         mean_prompt_tokens=None if not n_completed or inputs is None else inputs / n_completed,
@@ -152,24 +161,33 @@ def summary_of(content: JsonFields, source: Source, tool: Tool) -> PublishedSumm
 def _latency(
     content: JsonFields, name: PublishedLatencyName, theirs: str
 ) -> PublishedLatency | None:
-    mean_s = _ms(content, f"mean_{theirs}_ms")
-    if not mean_s:
+    found: dict[str, float | None] = {}
+    for key in content.content:
+        if (match := _STATISTIC.fullmatch(key)) is not None and match[3] == theirs:
+            found[match[1]] = _seconds(content, key, has_unit=match[4] is not None)
+    if found.get("mean") == 0 or not any(found.values()):
         return None
-    found = (
-        (match, key)
-        for key in content.content
-        if (match := _PERCENTILE.fullmatch(key)) and match[2] == theirs
-    )
-    percentiles = {float(match[1]) / 100: _ms(content, key) for match, key in found}
-    percentiles[0.5] = percentiles.get(0.5) or _ms(content, f"median_{theirs}_ms")
+    std_s, mean_s = (found.pop(one, None) for one in ("std", "mean"))
+    median_s = found.pop("median", None)
+    percentiles = {float(one[1:]) / 100: value_s for one, value_s in found.items()}
+    percentiles[0.5] = percentiles.get(0.5) or median_s
     return PublishedLatency(
         name=name,
         named=theirs.upper(),
         definition=DEFINITIONS[name],
         mean_s=mean_s,
-        std_s=_ms(content, f"std_{theirs}_ms"),
+        std_s=std_s,
         percentiles=percentiles_of(sorted(percentiles.items())),
     )
+
+
+def _seconds(content: JsonFields, key: str, *, has_unit: bool) -> float | None:
+    value, duration_s = content.number(key), content.number("duration")
+    if value is None or has_unit:
+        return None if value is None else value / 1e3
+    if duration_s is not None and value > duration_s:
+        raise content.refuse(key, f"seconds, as the name has no unit: {duration_s:.4g} at most")
+    return value
 
 
 def _run(content: JsonFields, source: Source) -> Run:
@@ -263,11 +281,6 @@ def _utc(date: str | None) -> str:
         )
     except ValueError:
         return "unknown"
-
-
-def _ms(content: JsonFields, name: str) -> float | None:
-    value = content.number(name)
-    return None if value is None else value / 1e3
 
 
 _OLD_GOODPUT: Final = "request_goodput:"
