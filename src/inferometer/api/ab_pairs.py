@@ -80,7 +80,7 @@ class CompareServers:
     out: Path | None = option(
         None, "Folder of the runs; the same one resumes.", is_common=True, metavar="DIR"
     )
-    dry_run: bool = option(False, "Say what would be sent.", is_common=True)
+    dry_run: bool = option(False, "Print what would be sent, and send nothing.", is_common=True)
     given: frozenset[str] = frozenset()
 
 

@@ -55,7 +55,7 @@ class CaseLoad(NamedTuple):
 
 
 class Search(NamedTuple):
-    """The question to each server that may be the one."""
+    """The question to each plausible server."""
 
     fleets: Fleets
     deployment: Deployment
@@ -208,7 +208,7 @@ class Capacity:
     )
     probe_requests: int = option(
         1000,
-        "Of the shortest probe; --requests caps the longest, but where so few are one burst.",
+        "Requests of the shortest probe; --requests caps the longest, unless that few would be one burst.",
         "Limits",
         least=100,
     )

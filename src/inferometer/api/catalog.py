@@ -308,8 +308,8 @@ class Catalog:
     name: str | None = option(None, "", is_argument=True, metavar="[ID]")
     tokenizer: tuple[str, ...] = option(
         (),
-        "Of a workload with texts: a tokenizer.json, or a folder with one, that counts its tokens"
-        " and is timed; repeatable.",
+        "A tokenizer.json, or a folder with one: count the tokens of a workload with texts, and"
+        " time the tokenizer; repeatable.",
         "Workload",
         metavar="PATH",
     )

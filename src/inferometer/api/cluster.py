@@ -50,31 +50,34 @@ class Cluster:
     )
     router: Router | None = option(
         None,
-        "Who gets a request; prefix-affine: where its prefix went; class-aware: each class has"
-        " replicas of its own; vllm: as its data parallelism does. [least-loaded; vllm with"
-        " --data-parallel-size]",
+        "Rule that picks the replica of a request; prefix-affine: the one that computed its prefix"
+        " before; class-aware: one of its class's own; vllm: as vLLM's data parallelism does."
+        " [least-loaded; vllm with --data-parallel-size]",
         "Cluster",
         is_common=True,
         choices=ROUTERS,
     )
     class_replicas: tuple[str, ...] = option(
         (),
-        "class-aware: the replicas of a class, from 0; repeatable. [shared evenly]",
+        "class-aware: the replicas of a class, by their numbers from 0; repeatable. [divided evenly]",
         "Cluster",
         metavar="CLASS=N,...",
     )
     prefix_threshold: float = option(
         0.3,
-        "prefix-affine: a known prefix counts where it is more than this share of the prompt.",
+        "prefix-affine: least share of the prompt that a computed prefix must have to count.",
         "Cluster",
         least=0,
         most=1,
     )
     balance_abs: int = option(
-        64, "prefix-affine: loads that differ by more, and", "Cluster", least=0
+        64,
+        "prefix-affine: balance loads instead where they differ by more requests than this, and",
+        "Cluster",
+        least=0,
     )
     balance_rel: float = option(
-        1.5, "… by more than this factor, are evened out.", "Cluster", least=0
+        1.5, "… by more than this factor (prefix-affine).", "Cluster", least=0
     )
 
 
@@ -414,7 +417,10 @@ class Gate:
         metavar="FILE",
     )
     order: GateOrder | None = option(
-        None, "Who goes in first: a gate that orders, or that of --gate.", "Cluster", is_common=True
+        None,
+        "Order of waiting requests: a gate of its own, or the order of --gate.",
+        "Cluster",
+        is_common=True,
     )
 
 

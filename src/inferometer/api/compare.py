@@ -192,8 +192,7 @@ class Rule:
 
     metric: str | None = option(
         None,
-        "What the answer is about. [e2e_p50_s of requests, the decode step of all points of"
-        " sweeps]",
+        "Metric that is compared. [e2e_p50_s of requests, the decode step of all points of sweeps]",
         "Limits",
         is_common=True,
         parse=_metric,
@@ -208,7 +207,7 @@ class Rule:
         is_open=True,
     )
     confidence: float = option(
-        0.95, "Of the answer's interval.", "Limits", is_common=True, least=0.5, most=0.999
+        0.95, "Confidence level of the interval.", "Limits", is_common=True, least=0.5, most=0.999
     )
     force: bool = option(False, "Compare INVALID load tests too.", "Limits", is_common=True)
 

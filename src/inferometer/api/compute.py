@@ -18,7 +18,7 @@ from inferometer.simulate import hooks
 
 Kind = Literal["processes", "inline", "ray"]
 RAY_ADDRESS_OPTION = Option(
-    "Of the Ray cluster. [RAY_ADDRESS, else one of this machine alone for the time of the command]",
+    "Address of the Ray cluster. [RAY_ADDRESS, else a temporary one on this machine]",
     heading="Limits",
     metavar="HOST:PORT",
     envvar="RAY_ADDRESS",
@@ -27,7 +27,7 @@ RAY_ADDRESS_OPTION = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executor:
-    """Where the parts of the work are done; the answer is the same."""
+    """Where the work is computed; the answer is the same."""
 
     executor: Kind | None = option(
         None,
@@ -35,7 +35,7 @@ class Executor:
         " groups: processes; the others: inline]",
         "Limits",
     )
-    jobs: int | None = option(None, "Processes. [all cores]", "Limits", least=1)
+    jobs: int | None = option(None, "Number of processes. [all cores]", "Limits", least=1)
     ray_address: Annotated[str | None, RAY_ADDRESS_OPTION] = None
 
 
@@ -144,8 +144,8 @@ class TimeLimit:
 def time_limit_field(default: str) -> Option:
     """The option of a search, whose default is this."""
     return Option(
-        "Of computing: the search ends then with what is known, and names what it did not"
-        f" examine. [{default}]",
+        "Limit on computing time: the search ends then, and names what it did not examine."
+        f" [{default}]",
         heading="Limits",
         is_common=True,
         metavar="DURATION",

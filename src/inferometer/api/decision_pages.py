@@ -68,7 +68,7 @@ class CapacityRow:
 class PacedCapacity:
     """The capacity if steps take so long.
 
-    Or of one of the servers that may be the one, where a fit of load tests offers draws.
+    Or of one of the plausible servers, where a fit of load tests offers draws.
     """
 
     step_times: str

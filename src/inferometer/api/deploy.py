@@ -33,8 +33,8 @@ class Deploy:
     """Which plan is written out, and for which place."""
 
     plan: Annotated[Path, Option("", is_argument=True)]
-    out: Annotated[Path, Option("The folder to write to.", is_common=True, metavar="DIR")]
-    force: bool = option(False, "Over what is in DIR.", is_common=True)
+    out: Annotated[Path, Option("Folder to write to.", is_common=True, metavar="DIR")]
+    force: bool = option(False, "Overwrite what is in DIR.", is_common=True)
     served_name: str | None = option(
         None, "What clients call the model. [what vLLM loads]", "Model", metavar="NAME"
     )
@@ -53,18 +53,18 @@ class Deploy:
     )
     storage_class: str | None = option(
         None,
-        "Of its own claim; many nodes must mount it. [the cluster's default]",
+        "Storage class of the claim that is created; many nodes must be able to mount it. [the cluster's default]",
         "Model",
         metavar="NAME",
     )
     node_label: tuple[str, ...] = option(
-        (), "Of the nodes that have the device; repeatable.", "Hardware", metavar="KEY=VALUE"
+        (), "Label of the nodes that have the device; repeatable.", "Hardware", metavar="KEY=VALUE"
     )
     image: str | None = option(
         None, "The container with vLLM. [vLLM's own for the device]", "Engine", metavar="NAME"
     )
-    port: int = option(8000, "Of each replica.", "Engine", least=1, most=65535)
-    namespace: str = option("default", "Of Kubernetes.", "Cluster", is_common=True)
+    port: int = option(8000, "Port of each replica.", "Engine", least=1, most=65535)
+    namespace: str = option("default", "Kubernetes namespace.", "Cluster", is_common=True)
     spare: int = option(
         0, "Replicas beyond those that the traffic needs.", "Cluster", is_common=True, least=0
     )

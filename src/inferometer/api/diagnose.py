@@ -67,8 +67,8 @@ class Diagnose:
     )
     probe: bool = option(
         False,
-        "After the window, send a small load that identifies what metrics leave open:"
-        " max_num_seqs, the step budget, TTFT at ease. How much is printed before.",
+        "After the window, send a small load that measures what metrics do not show:"
+        " max_num_seqs, the step budget, TTFT without load. Its size is printed first.",
         "Limits",
         is_common=True,
     )
@@ -90,14 +90,14 @@ class Diagnose:
     )
     prometheus: str | None = option(
         None,
-        "URL of the Prometheus that scraped the server: a time gone by is explained.",
+        "URL of the Prometheus that scraped the server: diagnose a time in the past.",
         "Runs",
         is_common=True,
         metavar="URL",
     )
     range: str | None = option(
         None,
-        "With --prometheus: from when until when, in UTC where no offset is written:"
+        "With --prometheus: start and end, in UTC unless an offset is given:"
         " 2026-11-23T14:00..14:20.",
         "Runs",
         is_common=True,
@@ -105,7 +105,7 @@ class Diagnose:
     )
     last: float | None = option(
         None,
-        "With --prometheus: the time up to now. [10min]",
+        "With --prometheus: this long until now. [10min]",
         "Runs",
         is_common=True,
         metavar="DURATION",
@@ -113,8 +113,8 @@ class Diagnose:
     )
     local: bool = option(
         False,
-        "The server runs on this machine: also look at its processes. Do their threads wait for"
-        " cores, is the accelerator held down, is memory far away?",
+        "The server runs on this machine: also check its processes for threads that wait for"
+        " cores, a throttled accelerator and memory on another NUMA node.",
         "Hardware",
         is_common=True,
     )

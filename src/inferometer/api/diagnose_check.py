@@ -40,7 +40,7 @@ _DOOR: Final = Door(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised:
-    """A change of a setting, and the servers that may be the one, under other requests."""
+    """A change of a setting, and the plausible servers, under other requests."""
 
     share: shares.Share
     change: str

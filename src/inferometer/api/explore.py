@@ -58,14 +58,16 @@ class Explore:
     )
     run: tuple[Path, ...] = option(
         (),
-        "A stored load test, whose point stays on the plots; repeatable.",
+        "A stored load test to show as a point on the plots; repeatable.",
         "Runs",
         is_common=True,
     )
-    port: int = option(0, "Of the page; 0: one that is free.", is_common=True, least=0, most=65_535)
+    port: int = option(
+        0, "Port of the page; 0: any free one.", is_common=True, least=0, most=65_535
+    )
     export: Path | None = option(
         None,
-        "Write the page as one file with the answers around this state, and end.",
+        "Write the page, with the answers around this state, as one file, and exit.",
         is_common=True,
         metavar="FILE",
     )

@@ -48,7 +48,7 @@ _FEWEST: Final = 20
 
 
 class Load(NamedTuple):
-    """One point of a curve: which question, which of the servers that may be the one."""
+    """One point of a curve: which question, which of the plausible servers."""
 
     question: simulate.Simulate
     case: Case
@@ -145,7 +145,7 @@ def seen_at(part: Load) -> Seen:
 
 
 def ends_of(answer: simulation.SimulateAnswer) -> tuple[Case, ...]:
-    """The two servers that may be the one whose TTFT is least and most: the ends of a curve's band."""
+    """The two plausible servers whose TTFT is least and most: the ends of a curve's band."""
     others = answer.levels[1:]
     if not others:
         return ()

@@ -40,12 +40,12 @@ class Export:
 
     run: Annotated[Path, Option("", is_argument=True)]
     format: ExportFormat | None = option(
-        None, "Whose format. [csv where FILE ends in .csv]", is_common=True
+        None, "Format to write. [csv where FILE ends in .csv]", is_common=True
     )
-    out: Annotated[Path, Option("Where to.", is_common=True, metavar="FILE")]
+    out: Annotated[Path, Option("File to write.", is_common=True, metavar="FILE")]
     slo: str | None = option(
         None,
-        "With the goodput under this objective: 'ttft:p95<500ms, tpot:p95<50ms'.",
+        "Also report the goodput under this SLO: 'ttft:p95<500ms, tpot:p95<50ms'.",
         "Limits",
         is_common=True,
         metavar="TEXT",

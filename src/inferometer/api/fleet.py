@@ -40,27 +40,29 @@ class PrefillReplicas:
 
     prefill_replicas: int | None = option(
         None,
-        "Replicas that compute prompts alone; --replicas then are those that generate answers."
-        " [none]",
+        "Replicas for prefill only; those of --replicas then only decode (disaggregation). [none]",
         "Cluster",
         least=1,
     )
     prefill_tp: int | None = option(
-        None, "Tensor-parallel devices of each of them. [as --tp]", "Cluster", least=1
+        None, "Tensor-parallel devices of each prefill replica. [as --tp]", "Cluster", least=1
     )
     prefill_set: tuple[str, ...] = option(
-        (), "A setting of theirs, as --set; repeatable. [as --set]", "Cluster", metavar="NAME=VALUE"
+        (),
+        "Another setting of the prefill replicas; repeatable. [as --set]",
+        "Cluster",
+        metavar="NAME=VALUE",
     )
     kv_link: float | None = option(
         None,
-        "How fast KV caches travel: '50GB/s', '400Gbit/s'. [the device's scale-up links]",
+        "Speed of KV transfers: '50GB/s', '400Gbit/s'. [the device's scale-up links]",
         "Cluster",
         metavar="SPEED",
         parse=lambda text, where: parse_bytes_per_s(text, where=where),
     )
     kv_link_latency: float = option(
         0.0,
-        "From the last byte sent to going on. [0s]",
+        "Time from the last byte of a KV transfer to the first decode step. [0s]",
         "Cluster",
         metavar="DURATION",
         shows_default=False,
@@ -75,7 +77,7 @@ class PrefillReplicas:
     first_token_from: Annotated[
         AnswerBeginsAt,
         Option(
-            "Who gives the client the first token: decode, as vLLM does, or prefill, before the"
+            "Replica that sends the first token: decode, as vLLM does, or prefill, before the"
             " transfer.",
             heading="Cluster",
             choices=BEGINNINGS,

@@ -63,9 +63,9 @@ class Ledger:
 
     file: Path | None = option(None, "", is_argument=True, metavar="[FILE]")
     ledger: Path | None = option(
-        None, "The same as FILE, under the name that verify has for it.", metavar="FILE"
+        None, "The same as FILE, as in `inferometer verify`.", metavar="FILE"
     )
-    markdown: bool = option(False, "As it stands in a README.", is_common=True)
+    markdown: bool = option(False, "Print as Markdown.", is_common=True)
     into: Path | None = option(
         None,
         f"Put it into this file, after {BEGIN}, or in short after {BEGIN_SHORT}.",
@@ -73,12 +73,12 @@ class Ledger:
     )
     anchor: bool = option(
         False,
-        "Print the chain's head alone, to keep in a git tag or a public note.",
+        "Print only the hash of the last line, to store in a git tag or a public note.",
         is_common=True,
     )
     expect: str | None = option(
         None,
-        "An anchor of before: is the chain still the one it was taken of?",
+        "An earlier anchor: check that the ledger's chain still contains it.",
         is_common=True,
         metavar="ANCHOR",
     )

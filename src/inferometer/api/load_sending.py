@@ -196,7 +196,9 @@ class LoadTest:
     out: Path | None = option(
         None, "Folder of the run; the same one resumes it.", is_common=True, metavar="DIR"
     )
-    export: tuple[RequestFormat, ...] = option((), "Also for other tools, in the run's folder.")
+    export: tuple[RequestFormat, ...] = option(
+        (), "Also write the run in this format of another tool, into its folder."
+    )
     report: bool = option(
         True,
         "Write the page report.html into the folder.",
@@ -212,10 +214,10 @@ class LoadTest:
     otlp_sample: float = option(
         1.0, "Share of requests that are traced.", metavar="FRACTION", least=0, most=1
     )
-    dry_run: bool = option(False, "Say what would be sent.", is_common=True)
+    dry_run: bool = option(False, "Print what would be sent, and send nothing.", is_common=True)
     metrics_port: int | None = option(
         None,
-        "Counts and latencies so far as Prometheus metrics, on this port of 127.0.0.1.",
+        "Port of 127.0.0.1 on which to serve the counts and latencies so far as Prometheus metrics.",
         is_common=True,
         least=1,
         most=65535,

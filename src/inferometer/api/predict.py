@@ -69,8 +69,12 @@ class Predict:
         is_axis=True,
     )
     batch: int = option(1, "Sequences at once.", "Workload", least=1, is_common=True)
-    prompt: int = option(512, "Prompt tokens of each.", "Workload", least=1, is_common=True)
-    output: int = option(128, "Output tokens of each.", "Workload", least=1, is_common=True)
+    prompt: int = option(
+        512, "Prompt tokens of each sequence.", "Workload", least=1, is_common=True
+    )
+    output: int = option(
+        128, "Output tokens of each sequence.", "Workload", least=1, is_common=True
+    )
     dtype: DType | None = option(
         None,
         "Of weights and activations. Default: that of --fit, else bfloat16; float16 without it,"
@@ -132,7 +136,7 @@ class Predict:
     attention_sinks: int = option(
         0, "First tokens that stay beside --attention-window.", "Model", least=0
     )
-    prefix_hit: float = option(0.0, "Share of each prompt that the prefix cache holds.", "Workload")
+    prefix_hit: float = option(0.0, "Share of each prompt that is in the prefix cache.", "Workload")
     usd_per_hour: float | None = option(
         None, "Price of one device. Default: the catalogue's first."
     )
@@ -140,11 +144,14 @@ class Predict:
         memory.DEFAULT_UTILIZATION.value, "Share of memory given to the engine.", "Engine"
     )
     fit: Path | None = option(
-        None, "Of `inferometer fit`: its file, or the run's folder.", "Hardware", is_common=True
+        None,
+        "Result of `inferometer fit`: its file, or the run's folder.",
+        "Hardware",
+        is_common=True,
     )
     transfer: Annotated[bool, TRANSFER_OPTION] = False
     datasheet: Annotated[bool, DATASHEET_OPTION] = False
-    what_if: bool = option(False, "Add what the usual changes would gain.", is_common=True)
+    what_if: bool = option(False, "Also predict what the usual changes would gain.", is_common=True)
     measured_tpot: float | None = option(
         None,
         "A TPOT that was measured at this batch: which share of the bandwidth it uses (MBU).",

@@ -137,22 +137,22 @@ class TableChoice:
     """Which rows of published tables."""
 
     framework: str | None = option(
-        None, "Of a published table: rows of this engine.", "Runs", choices=tuple(BUDGETS)
+        None, "Published table: rows of this engine.", "Runs", choices=tuple(BUDGETS)
     )
     precision: str | None = option(
         None,
-        "Of a published table: rows of this format.",
+        "Published table: rows of this format.",
         "Runs",
         choices=("bf16", "fp8", "fp4", "int4"),
     )
     series: str | None = option(
         None,
-        "Of published statistics of rates: those of this configuration.",
+        "Published statistics of rates: rows of this configuration.",
         "Runs",
         metavar="NAME",
     )
     tp: int | None = option(
-        None, "Of a published table: step times of this number of devices.", "Runs", least=1
+        None, "Published table: rows of this number of devices.", "Runs", least=1
     )
 
 

@@ -72,7 +72,7 @@ class Quality:
     sparsity: bool = option(False, "Weights pruned 2:4 by size.", "Model", is_common=True)
     dtype: str = option(
         "float32",
-        "Of the arithmetic of both.",
+        "Format of the arithmetic of both.",
         "Model",
         is_common=True,
         formats=("float32", "bfloat16", "float16"),
@@ -83,11 +83,11 @@ class Quality:
         "Model",
         formats=("float32", "bfloat16", "float16"),
     )
-    device: str = option("cpu", "Where both run.", "Hardware", choices=("cpu", "cuda"))
+    device: str = option("cpu", "Device that runs both.", "Hardware", choices=("cpu", "cuda"))
     engine: Literal["transformers", "vllm", "openvino"] = option(
         "transformers",
-        "Who reads OTHER, or MODEL again, in formats of its own (--kv-dtype too); the reference is"
-        " read by transformers.",
+        "Engine that runs OTHER, or MODEL again, in the formats it offers (--kv-dtype too); the"
+        " reference runs in transformers.",
         "Engine",
         is_common=True,
     )

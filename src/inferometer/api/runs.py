@@ -43,7 +43,7 @@ class Runs:
         ),
     ]
     skip_damaged: bool = option(
-        False, "Read what is whole of a damaged record.", "Runs", is_common=True
+        False, "Read the intact part of a damaged record.", "Runs", is_common=True
     )
     hardware: str | None = option(
         None,
@@ -52,21 +52,23 @@ class Runs:
         is_common=True,
         metavar="ID",
     )
-    model: str | None = option(None, "A table's model.", "Runs", is_common=True, metavar="MODEL")
-    dtype: DType | None = option(None, "A table's number format.", "Runs", formats=get_args(DType))
-    mode: EngineMode = option("eager", "A table's engine mode.", "Runs")
+    model: str | None = option(
+        None, "Model of a table of measurements (CSV).", "Runs", is_common=True, metavar="MODEL"
+    )
+    dtype: DType | None = option(None, "Number format of a table.", "Runs", formats=get_args(DType))
+    mode: EngineMode = option("eager", "Engine mode of a table.", "Runs")
     prompt_tokens: int | None = option(
         None,
-        "A table's prompt length, where no column has it.",
+        "Prompt length of a table without such a column.",
         "Runs",
         least=1,
         flags=("--prompt",),
     )
     batch_size: int | None = option(
-        None, "A table's batch size, where no column has it.", "Runs", least=1, flags=("--batch",)
+        None, "Batch size of a table without such a column.", "Runs", least=1, flags=("--batch",)
     )
     gen_tokens: int | None = option(
-        None, "A table's generated tokens, where no column has them.", "Runs", least=1
+        None, "Generated tokens of a table without such a column.", "Runs", least=1
     )
 
 

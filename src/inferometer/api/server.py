@@ -134,7 +134,7 @@ class Server:
     settings: Settings = field(default_factory=Settings)
     policy: str | None = option(
         None,
-        "Whose scheduler decides. [that of --fit's engine, else vllm]",
+        "Engine whose scheduler is simulated. [that of --fit's engine, else vllm]",
         "Engine",
         is_common=True,
         choices=engine_config.ENGINE_NAMES,
@@ -151,7 +151,7 @@ class Server:
     )
     set: tuple[str, ...] = option(
         (),
-        "Another setting of the engine, under its own name; repeatable.",
+        "Another setting of the engine, by the engine's name for it; repeatable.",
         "Engine",
         is_common=True,
         metavar="NAME=VALUE",

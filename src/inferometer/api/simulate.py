@@ -41,28 +41,29 @@ class Simulate:
     slo: Annotated[str | None, SLO_OPTION] = None
     until: float | None = option(
         None,
-        "Stop the clock there; requests not done by then are unfinished.",
+        "End the simulation at this time; requests not done by then are unfinished.",
         "Limits",
         metavar="DURATION",
         parse=DURATION,
     )
     network: float | None = option(
         None,
-        "Round trip between client and server, in each latency. [none]",
+        "Network round trip between client and server, added to each latency. [none]",
         "Cluster",
         metavar="DURATION",
         parse=DURATION,
     )
     post: float | None = option(
         None,
-        "Detokenising and handing out a request's tokens; inferometer catalog workloads FILE"
+        "Time to detokenise and send a request's tokens; inferometer catalog workloads FILE"
         " --tokenizer MODEL measures it. [none]",
         "Cluster",
         metavar="DURATION",
         parse=DURATION,
     )
     parts: bool = option(
-        False, "Record who did what in each step: for timelines and times of single tokens."
+        False,
+        "Record each request's tokens in each step: for timelines and times of single tokens.",
     )
     out: Path | None = option(None, "Folder to store the run in.", is_common=True)
     where: compute.Executor = field(default_factory=compute.Executor)

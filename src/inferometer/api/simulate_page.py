@@ -536,7 +536,7 @@ def _shown(estimate: Estimate | None) -> str:
     return _ABSENT if estimate is None else format_number(estimate.value)
 
 
-# Which two of the servers that may be the one are the ends of a number, and what are they called?
+# Which two of the plausible servers are the ends of a number, and what are they called?
 
 
 def are_draws(levels: Sequence[simulation.Level]) -> bool:

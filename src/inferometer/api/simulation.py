@@ -50,7 +50,7 @@ class Evictions:
 class Level:
     """What came of it if steps take so long.
 
-    Or in one of the servers that may be the one, where a fit of load tests offers draws.
+    Or in one of the plausible servers, where a fit of load tests offers draws.
     """
 
     step_times: deployment.Pace | Literal["draw"]
@@ -182,7 +182,7 @@ class Simulator:
     def cases(
         self, *, record_steps: bool, record_parts: bool, is_likely_alone: bool
     ) -> tuple[OneCase, ...]:
-        """The servers that may be the one; what is to be recorded is of the likely one, the first."""
+        """The plausible servers; what is to be recorded is of the likely one, the first."""
         first, *others = self.servers.cases[: 1 if is_likely_alone else None]
         own = self.servers.deployment.knobs.own
         needs_steps = self.runs_whole_batches or not MEMORY_KNOBS.isdisjoint(own)
@@ -303,7 +303,7 @@ def simulate_workload(
     record_parts: bool = False,
     is_likely_alone: bool = False,
 ) -> Simulated:
-    """Simulate the same requests on each server that may be the one; what is to be recorded is of the likely one.
+    """Simulate the same requests on each plausible server; what is to be recorded is of the likely one.
 
     ``is_likely_alone``: on the likely one, for a first answer without what step times leave open.
     """

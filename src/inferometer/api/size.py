@@ -63,14 +63,14 @@ class Size:
     groups: Annotated[Path | None, groups_of_file.GROUPS_OPTION] = None
     routing: sized_groups.Routing = option(
         "rules",
-        "Who gets a request of --groups. rules: as its file says; class: each class whole goes where"
-        " it costs least; weighted: parts of a class may, by weights.",
+        "How --groups share the requests. rules: as its file says; class: each class goes to the"
+        " group where it costs least; weighted: a class may be divided by weights.",
         "Cluster",
     )
     total_gpus: int | None = option(
         None,
-        "I have this number of them: the layout that carries the most requests/s within the SLO,"
-        " in the published format and in others.",
+        "Number of devices at hand: find the layout that serves the most requests/s within the"
+        " SLO, in the model's published format and in others.",
         "Hardware",
         is_common=True,
         least=1,
@@ -104,7 +104,7 @@ class Size:
         is_common=True,
     )
     engine: Literal["vllm", "sglang", "trtllm"] = option(
-        "vllm", "Whose scheduler; --out writes vLLM's files.", "Engine"
+        "vllm", "Engine whose scheduler is simulated; --out writes vLLM's files.", "Engine"
     )
     dtype: types.DType | None = option(
         None,
@@ -135,13 +135,13 @@ class Size:
     fleet: FleetOptions = field(default_factory=FleetOptions)
     sure: bool = option(
         False,
-        "As many replicas as meet the SLO at the slow end of the step times too. [where published"
-        " rows or a fit tell these]",
+        "Count the replicas that meet the SLO at slow step times too. [where published rows or a"
+        " fit give slow step times]",
         "Limits",
         is_common=True,
     )
     likely: bool = option(
-        False, "As many replicas as meet the SLO at the likely step times.", "Limits"
+        False, "Count the replicas that meet the SLO at likely step times.", "Limits"
     )
     over_time: OverTime = field(default_factory=OverTime)
     probe_requests: int = option(1000, "Of a short simulation; long: 4 times.", "Limits", least=100)
@@ -150,7 +150,7 @@ class Size:
     out: Path | None = option(
         None, "Write the files that run, watch and check the answer.", is_common=True, metavar="DIR"
     )
-    force: bool = option(False, "Over what is in --out.")
+    force: bool = option(False, "Overwrite what is in --out.")
     where: compute.Executor = field(default_factory=compute.Executor)
     given: frozenset[str] = frozenset()
 

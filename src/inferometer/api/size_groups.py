@@ -127,7 +127,7 @@ def answer_of(sought: SoughtGroups, sizing: sizing_types.SizingQuestion) -> Size
     if len(known) < len(sized.found):
         return _answer(sought, sized)
     question = sized.question
-    talk(f"all groups together, on {len(question.cases)} servers that may be the one")
+    talk(f"all groups together, on {len(question.cases)} plausible servers")
     n_at_once = compute.n_at_once(sought.where, len(question.cases))
     searched = _SEARCH_FRACTION if sought.routing == "rules" else _ROUTING_FRACTION
     time_left_s = sought.limit.share(1 - searched)()

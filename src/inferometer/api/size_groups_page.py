@@ -244,7 +244,7 @@ def _facts(answer: SizeAnswer, sized: SizedGroups) -> list[tuple[str, str]]:
     return [
         ("SLO", answer.objective),
         ("router", _router(sized)),
-        ("servers", f"{sized.n_servers} that may be the one; decided {_decided(sized)}"),
+        ("servers", f"{sized.n_servers} plausible servers; decided {_decided(sized)}"),
         ("groups", sized.file),
     ]
 

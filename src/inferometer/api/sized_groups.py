@@ -91,7 +91,7 @@ class SizedGroups:
     """On which servers the SLO must be met: at the likely step times alone, at these and in 90 %
     of the draws, or at both ends of their interval too."""
     n_servers: int
-    """Simulated: the likely one, and the others that may be the one."""
+    """Number of plausible servers that were simulated, the likely one included."""
     n_requests: int
     """Of the simulation at likely step times; 0: there was none."""
     next_step: str | None

@@ -295,7 +295,7 @@ class OverTime:
 
     window: float | None = option(
         None,
-        "Of traffic that changes: how often replicas are changed. [1/96 of it, from 30s]",
+        "How often the number of replicas changes, for traffic that varies. [1/96 of it, from 30s]",
         "Workload",
         metavar="DURATION",
         parse=DURATION,
@@ -309,7 +309,12 @@ class OverTime:
         parse=DURATION,
     )
     target: float = option(
-        0.7, "Of what replicas carry, to scale by.", "Cluster", least=0, most=1, is_open=True
+        0.7,
+        "Share of a replica's capacity at which the autoscaler adds replicas.",
+        "Cluster",
+        least=0,
+        most=1,
+        is_open=True,
     )
 
 

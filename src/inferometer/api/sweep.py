@@ -69,20 +69,26 @@ class Sweep:
         None, "Prompt length of the batch axis. [the shortest of --seq]", "Workload", least=1
     )
     gen_tokens: int = option(
-        32, "Generated for each sequence.", "Workload", is_common=True, least=1
+        32, "Tokens generated for each sequence.", "Workload", is_common=True, least=1
     )
-    warmup: int = option(3, "Unmeasured repetitions before.", "Limits", least=0)
-    reps: int = option(7, "6 or more carry a 95 % interval.", "Limits", is_common=True, least=1)
+    warmup: int = option(3, "Unmeasured repetitions before the measured ones.", "Limits", least=0)
+    reps: int = option(
+        7,
+        "Measured repetitions of each point; 6 or more give a 95 % interval.",
+        "Limits",
+        is_common=True,
+        least=1,
+    )
     rounds: int | None = option(
         None,
-        "Spread the repetitions of a point over this number of visits. [2 in eager mode, else 1]",
+        "Measure each point's repetitions in this number of passes. [2 in eager mode, else 1]",
         "Limits",
         least=1,
     )
     collapse_factor: float = option(2.0, "Flag a token that costs this much more than before.")
-    seed: int = option(0, "Of the points' order and the prompts.", "Limits")
+    seed: int = option(0, "Seed of the order of points and of the prompts.", "Limits")
     out: Path | None = option(
-        None, "Folder of the run, or X.csv: the table, its run beside it in X.", is_common=True
+        None, "Folder of the run; or X.csv: the table, with the run in folder X.", is_common=True
     )
     dry_run: bool = option(
         False, "List the points that would be measured, and measure nothing.", is_common=True

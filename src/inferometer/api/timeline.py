@@ -83,20 +83,29 @@ _WAYS: Final[tuple[tuple[str, Batching, int], ...]] = (
 class Game:
     """The tick model: a context costs ticks, a token costs one."""
 
-    batching: Batching = option("in-flight", "Who may join when.", "Engine", is_common=True)
+    batching: Batching = option(
+        "in-flight", "When a request may join the batch.", "Engine", is_common=True
+    )
     slots: int = option(4, "Requests that run at once.", "Engine", is_common=True, least=1)
     prefill_ticks: int = option(2, "What a context costs; a token costs 1.", "Engine", least=1)
     chunks: int = option(1, "Chunks of a context.", "Engine", is_common=True, least=1)
-    output_tokens: int = option(10, "Of an answer.", "Workload", is_common=True, least=1)
-    deviation: float = option(0.0, "Of output lengths, normal.", "Workload", is_common=True)
+    output_tokens: int = option(10, "Mean output length.", "Workload", is_common=True, least=1)
+    deviation: float = option(
+        0.0,
+        "Standard deviation of output lengths (normal distribution).",
+        "Workload",
+        is_common=True,
+    )
     load: str = option(
         "batch:100", "batch:N, concurrency:N, or rate:N in 1,000 ticks.", "Workload", is_common=True
     )
-    seed: int = option(0, "Of the output lengths.", "Workload")
-    rng: Rng = option("numpy", "Draws the output lengths.", "Workload")
+    seed: int = option(0, "Seed of the output lengths.", "Workload")
+    rng: Rng = option("numpy", "Random generator of the output lengths.", "Workload")
     ticks: int = option(100, "How long to play.", "Limits", is_common=True, least=1)
-    horizon: Horizon = option("exclusive", "Play a step that begins at it?", "Limits")
-    count: Counted = option("ended", "Requests of TTFT, ITL.")
+    horizon: Horizon = option(
+        "exclusive", "Whether a step that begins at the end of --ticks is played.", "Limits"
+    )
+    count: Counted = option("ended", "Requests whose TTFT and ITL are averaged.")
     compare: bool = option(False, "The same load under each way of batching.", is_common=True)
 
 
@@ -156,7 +165,7 @@ class Timeline:
     """Which run or game is drawn, and how much of it."""
 
     run: Path | None = option(None, "", is_argument=True)
-    first_step: int = option(0, "The first that is shown.", least=0)
+    first_step: int = option(0, "First step to show.", least=0)
     steps: int = option(100, "How many steps to show.", is_common=True, least=1)
     game: Game = field(default_factory=Game)
     perfetto: Path | None = option(

@@ -106,14 +106,14 @@ class Tune:
     out: Path | None = option(
         None, "Folder for the answer, its page and the command.", is_common=True, metavar="DIR"
     )
-    force: bool = option(False, "Over what is in --out.")
+    force: bool = option(False, "Overwrite what is in --out.")
     given: frozenset[str] = frozenset()
 
 
 def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnswer:
     """Which changes of the settings help this server under its traffic, and by how much?
 
-    Each step of a playbook is simulated on 19 machines that may be the one, with the same requests
+    Each step of a playbook is simulated on 19 plausible machines, with the same requests
     before and after. What gains in all of them is taken. The gain of all together is that of fresh
     requests.
 

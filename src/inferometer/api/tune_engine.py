@@ -55,11 +55,11 @@ class EngineTuning:
 
     engine: Literal["transformers", "openvino"] | None = option(
         None,
-        "MODEL is run here, by this engine, whose options are tuned (those of `inferometer sweep`).",
+        "Run MODEL here with this engine, and tune its options (those of `inferometer sweep`).",
         "Runs",
         is_common=True,
     )
-    mode: types.EngineMode = option("eager", "With --engine: how steps run as it is.", "Engine")
+    mode: types.EngineMode = option("eager", "With --engine: the mode to start from.", "Engine")
     attn: types.AttentionKernel | None = option(
         None, "With --engine: the attention kernel. [what it takes by itself]", "Engine"
     )

@@ -49,7 +49,7 @@ class Starting:
     )
     own: tuple[str, ...] = option(
         (),
-        "With --start: flags to try besides, as one change; repeatable.",
+        "With --start: further flags to try, together as one change; repeatable.",
         "Runs",
         is_common=True,
         flags=("--try",),
@@ -57,14 +57,14 @@ class Starting:
     )
     pairs: int = option(
         16,
-        "With --start: pairs of a change, at most; fewer where fewer decide.",
+        "With --start: most pairs of servers for each change; fewer where fewer decide.",
         "Runs",
         is_common=True,
         least=N_LEAST_PAIRS,
         most=99,
     )
     usd_per_hour: float | None = option(
-        None, "With --start: price of one device, for what the tuning costs.", "Runs", least=0
+        None, "With --start: price of one device, to print the cost of tuning.", "Runs", least=0
     )
     start_timeout: float = option(
         600.0,

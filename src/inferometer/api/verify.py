@@ -82,9 +82,9 @@ class Verify:
         None, "Replay the plan's loads against this server.", "Runs", is_common=True, parse=SERVER
     )
     check: tuple[Path, ...] = option(
-        (), "Measured elsewhere; repeatable.", "Runs", is_common=True, metavar="RUN"
+        (), "A run that was measured elsewhere; repeatable.", "Runs", is_common=True, metavar="RUN"
     )
-    seal_only: bool = option(False, "Predict and seal; measure later.", "Runs", is_common=True)
+    seal_only: bool = option(False, "Predict and seal only; measure later.", "Runs", is_common=True)
     out: Path | None = option(
         None, "Folder of the experiment; the same one goes on.", is_common=True, metavar="DIR"
     )

@@ -59,7 +59,7 @@ class Watch:
     )
     predicted: Path | None = option(
         None,
-        "What `inferometer simulate --json` printed for this traffic: shown beside.",
+        "Output of `inferometer simulate --json` for this traffic, to compare with.",
         "Runs",
         is_common=True,
         metavar="FILE",
@@ -76,7 +76,7 @@ class Watch:
     )
     window: float = option(
         60.0,
-        "Percentiles and rates are those of so long. [60s]",
+        "Time that percentiles and rates cover. [60s]",
         "Limits",
         is_common=True,
         metavar="DURATION",
@@ -85,7 +85,7 @@ class Watch:
     )
     every: float = option(
         1.0,
-        "Between two scrapes. [1s]",
+        "Time between two scrapes. [1s]",
         "Limits",
         metavar="DURATION",
         parse=DURATION,
@@ -99,8 +99,8 @@ class Watch:
     )
     export_port: int | None = option(
         None,
-        "Predictions, residuals, the limit and the regime as Prometheus metrics, on this port of"
-        " 127.0.0.1.",
+        "Port of 127.0.0.1 on which to serve predictions, residuals, the limit and the regime as"
+        " Prometheus metrics.",
         is_common=True,
         least=1,
         most=65535,

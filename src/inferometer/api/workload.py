@@ -57,7 +57,7 @@ class Workload:
     )
     rate: float | None = option(
         None,
-        "Requests per second, which come whether or not earlier ones are done (open loop).",
+        "Requests per second, sent whether or not earlier ones are done (open loop).",
         "Workload",
         is_common=True,
         least=0,
@@ -87,7 +87,7 @@ class Workload:
     )
     duration: float | None = option(
         None,
-        "End with the last request that comes within this time: 60s, 10min.",
+        "End with the last request that arrives within this time: 60s, 10min.",
         "Workload",
         is_common=True,
         flags=("--for",),
@@ -96,9 +96,11 @@ class Workload:
         least=0,
         is_open=True,
     )
-    seed: int | None = option(None, "Of all that is drawn. [the workload's]", "Workload", least=0)
+    seed: int | None = option(
+        None, "Seed of the random numbers. [the workload's]", "Workload", least=0
+    )
     trace_format: types.TraceFormat | None = option(
-        None, "Of a trace. [detected from its content]", "Workload"
+        None, "Format of a trace. [detected from its content]", "Workload"
     )
     speed_up: float | None = option(
         None,
@@ -108,7 +110,7 @@ class Workload:
         is_open=True,
     )
     output_tokens: int | None = option(
-        None, "Requested where a trace does not say it.", "Workload", least=1
+        None, "Output tokens of requests whose trace has none.", "Workload", least=1
     )
 
     @property

@@ -111,9 +111,9 @@ class Emulate:
     fleet: FleetOptions = field(default_factory=FleetOptions)
     groups: Annotated[Path | None, GROUPS_OPTION] = None
     host: str = option(
-        LOOPBACK, "Where to listen; others than this machine are let in only so.", is_common=True
+        LOOPBACK, "Address to listen on; by default only this machine can connect.", is_common=True
     )
-    port: int = option(8000, "0: any that is free.", is_common=True, least=0, most=65535)
+    port: int = option(8000, "Port; 0: any free one.", is_common=True, least=0, most=65535)
     served_model_name: str | None = option(
         None, "What clients call the model. [MODEL]", metavar="NAME"
     )
@@ -125,9 +125,13 @@ class Emulate:
         metavar="DURATION",
         parse=DURATION,
     )
-    seed: int = option(0, "Of answers and faults: the n-th request gets the same.", least=0)
+    seed: int = option(
+        0, "Seed of answers and faults: the n-th request always gets the same.", least=0
+    )
     output_tokens: str = option(
-        f"{DEFAULT_MEAN_TOKENS:.0f}", "Length of answers that may end.", metavar="MEAN|max"
+        f"{DEFAULT_MEAN_TOKENS:.0f}",
+        "Length of answers to requests without ignore_eos.",
+        metavar="MEAN|max",
     )
     fault: tuple[str, ...] = option(
         (),
@@ -135,9 +139,11 @@ class Emulate:
         is_common=True,
         metavar="FAULTS",
     )
-    time_scale: float = option(1.0, "Every step takes longer by this factor.")
+    time_scale: float = option(1.0, "Factor by which every step takes longer.")
     tokenizer: Path | None = option(None, "A tokenizer.json. [a token is a word between spaces]")
-    emission_log: Path | None = option(None, "File for when each token was due and was written.")
+    emission_log: Path | None = option(
+        None, "File to write the due time and the send time of each token to."
+    )
     otlp_endpoint: str | None = option(
         None,
         "Send a span of each answer, as vLLM's, to this OpenTelemetry collector (OTLP over HTTP).",

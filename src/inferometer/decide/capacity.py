@@ -74,12 +74,12 @@ class Phases:
         return spent_s if math.isfinite(spent_s) else 0.0
 
     def is_past(self, fraction: float) -> bool:
-        """Is more than this fraction of the time over?"""
+        """Has more than this fraction of the time passed?"""
         return self._all_s - self.time_left_s() > fraction * self._all_s
 
     @contextmanager
     def until(self, fraction: float) -> Generator[None]:
-        """Give up simulations in here that still run when this fraction of the time is over.
+        """Stop simulations inside this context at this fraction of the time.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Phases:
 
 
 class Reading(NamedTuple):
-    """What a probe at one load found."""
+    """The result of a probe at one load."""
 
     verdict: Verdict
     margin_ratio: float
@@ -119,7 +119,7 @@ Probing: TypeAlias = Callable[[float, int], Reading]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One question that was asked, in order."""
+    """A load that was simulated or measured, and its result."""
 
     offered_load: float
     effort: int
@@ -128,7 +128,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityQuestion:
-    """Between which loads is the capacity looked for, how closely, and with how much work?"""
+    """Range of loads, resolution and effort of a search for the capacity."""
 
     kind: LoadKind
     start_load: float
@@ -206,7 +206,7 @@ class Capacity:
 
     @property
     def weakest(self) -> str | None:
-        """What breaks first: the sentence of the lowest load beyond its limit, by the longest probes.
+        """First limit that is missed: reason of the lowest load that misses, by the longest probes.
 
         Short ones do not show how a queue grows, and their noise may put a load beyond it that
         longer ones show to be within.
@@ -224,7 +224,7 @@ class Capacity:
 
 
 def whole_load(kind: LoadKind, load: float | None) -> float | None:
-    """The load that there can be: nobody serves a part of a user.
+    """The load, rounded down to whole users.
 
     Example
     -------
@@ -237,7 +237,7 @@ def whole_load(kind: LoadKind, load: float | None) -> float | None:
 def find_capacity(
     probing: Probing, question: CapacityQuestion, known: Sequence[Probe] = ()
 ) -> Capacity:
-    """Search; ``known`` was asked before.
+    """Search for the capacity; ``known`` are probes made before.
 
     A probe that fails ends the search with what is known by then; one that fails before any is
     known raises.
@@ -271,7 +271,7 @@ class _EnoughError(Exception):
 
 
 class _Search:
-    """What is known so far."""
+    """State of a search."""
 
     def __init__(
         self, probing: Probing, question: CapacityQuestion, known: Sequence[Probe]
@@ -291,7 +291,7 @@ class _Search:
         """How long did the last probe take to compute or to measure?"""
 
     def locate(self) -> None:
-        """Where does the margin cross 1?
+        """Find the load at which the margin crosses 1.
 
         With longer and longer probes, as long as that is worth something.
         """
@@ -331,7 +331,7 @@ class _Search:
             self._show("missed", self._beyond, furthest_ratio, towards=+1)
 
     def answer(self, *, cut_short: str | None) -> Capacity:
-        """What is known."""
+        """The capacity as far as it is known."""
         question = self._question
         kept, broken = self._proved()
         is_near = self._is_near(kept, broken)
@@ -396,7 +396,7 @@ class _Search:
         return None if ratio is None else nearest.offered_load * ratio**towards
 
     def _is_shown(self) -> bool:
-        """Are both ends shown as near to one another as requested, by probes long enough to count?"""
+        """Is the bracket as narrow as requested, by probes that are long enough?"""
         return self._effort >= (self._question.proof_effort or 0) and self._is_near(*self._proved())
 
     def _is_time_for_more(self) -> bool:
@@ -426,7 +426,7 @@ class _Search:
             load = following
 
     def _ratio_to(self, margin_ratio: float, seen_ratio: float) -> float | None:
-        """By which factor, above 1, does the load change for this margin?
+        """Factor (above 1) by which to change the load for this margin; None: the slope is unknown.
 
         None where nobody knows how the margin goes with the load.
         """
@@ -436,7 +436,7 @@ class _Search:
         return min(ratio, _LARGEST_STEP_RATIO)
 
     def _look(self, load: float) -> Probe:
-        """Is the weakest latency within its limit?"""
+        """Probe this load."""
         probe = self._ask(load, self._effort)
         is_below = probe.reading.margin_ratio <= 1
         if is_below and (self._below is None or load > self._below.offered_load):
@@ -446,7 +446,7 @@ class _Search:
         return probe
 
     def _between(self, below: Probe, beyond: Probe) -> float:
-        """Where the margin would be 1 if its logarithm were straight, but not too near an end."""
+        """The load of margin 1 by log-linear interpolation, at some distance from both ends."""
         share: float = min(
             max(_share(below, beyond), _NEAREST_END_FRACTION), 1 - _NEAREST_END_FRACTION
         )
@@ -508,7 +508,7 @@ class _Search:
         return probe
 
     def _proved(self) -> tuple[float | None, float | None]:
-        """The highest load that was shown to keep the promise below the lowest that was shown to break it.
+        """The highest load shown to meet the SLO, below the lowest shown to miss it.
 
         Long probes alone speak, where there are any: a search that was cut short before may have
         none.
@@ -550,7 +550,7 @@ class _Search:
         return "the longest probes between the two stayed undecided"
 
     def _is_near(self, low: float | None, high: float | None) -> bool:
-        """Are both known, and as near to one another as requested?"""
+        """Are both known, and as near to each other as requested?"""
         return (
             low is not None
             and high is not None
@@ -572,7 +572,7 @@ class _Search:
 
 
 def _steepness(below: Probe | None, beyond: Probe | None) -> float | None:
-    """By what power of the load does the margin grow between the two?
+    """Exponent of the margin as a power of the load between two probes; None: unknown.
 
     None where that cannot be known.
     """
@@ -587,7 +587,7 @@ def _steepness(below: Probe | None, beyond: Probe | None) -> float | None:
 
 
 def _share(below: Probe, beyond: Probe) -> float:
-    """How far from one to the other, in logarithms, does the margin reach 1?
+    """Position between two loads, in logarithms (0 to 1), at which the margin reaches 1.
 
     The middle where a margin is no positive number.
     """

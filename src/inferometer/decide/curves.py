@@ -36,7 +36,7 @@ class LoadPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitPoint:
-    """The same traffic under a promise with other limits."""
+    """The same traffic under stricter or laxer limits."""
 
     limit_ratio: float
     objective: ObjectiveSpec
@@ -71,7 +71,7 @@ def _offered_per_s(question: SizingQuestion, load: float, summary: RequestSummar
 
 
 def limit_curve(question: SizingQuestion, kind: SizedKind) -> tuple[LimitPoint, ...]:
-    """How many replicas the traffic needs under stricter and laxer limits."""
+    """Replicas that the traffic needs under stricter and laxer limits."""
     points, probe = (
         list[LimitPoint](),
         probe_of(question, kind.candidate, question.pace, kind.n_replicas),

@@ -62,13 +62,13 @@ class Course(NamedTuple):
 
     @property
     def rates_per_s(self) -> tuple[float, ...]:
-        """Of the requests of each window."""
+        """Request rate of each window."""
         counts = np.bincount(self.window_index, minlength=self.n_windows)
         return tuple((counts / self.window_s).tolist())
 
     @property
     def span_s(self) -> float:
-        """Of all windows."""
+        """Length of all windows."""
         return self.n_windows * self.window_s
 
 
@@ -99,7 +99,7 @@ def course_of(plan: RequestPlan, window_s: float | None = None) -> Course:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """What a policy knows and may do."""
+    """Capacities, start-up time and limits that a scaling policy works with."""
 
     capacities_per_s: tuple[float, ...]
     """The highest rate that 1, 2, … replicas carry within the promise."""
@@ -110,7 +110,7 @@ class Scaling:
 
     @property
     def n_most(self) -> int:
-        """As many as there can be."""
+        """The largest number of replicas."""
         return len(self.capacities_per_s)
 
     @property
@@ -127,7 +127,7 @@ class Scaling:
 
 
 class Schedule(NamedTuple):
-    """How many replicas are paid for, and ready, in each window?"""
+    """Replicas that are paid for, and that are ready, in each window."""
 
     paid: tuple[int, ...]
     ready: tuple[int, ...]
@@ -138,13 +138,13 @@ Policy = Callable[[Sequence[float], Scaling], Schedule]
 
 
 def static_peak(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
-    """As many as the busiest window needs, always."""
+    """A constant number of replicas: what the busiest window needs."""
     n_replicas = scaling.needed(max(rates_per_s))
     return _schedule([n_replicas] * len(rates_per_s), scaling)
 
 
 def scheduled(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
-    """As many as each window needs, started in time.
+    """The replicas that each window needs, started ahead of it.
 
     For traffic that is known beforehand, as a day that is like the last one.
     """
@@ -154,7 +154,7 @@ def scheduled(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
 
 
 def target_utilization(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
-    """As many as would have carried the last window's rate at the target share of their capacity."""
+    """Replicas for the last window's rate at the target share of their capacity."""
     seen = [rates_per_s[0], *rates_per_s[:-1]]
     return _schedule(
         _held([scaling.needed(rate / scaling.target_fraction) for rate in seen], scaling), scaling
@@ -191,7 +191,7 @@ def _schedule(paid: Sequence[int], scaling: Scaling) -> Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOutcome:
-    """What came of a policy."""
+    """Cost and SLO attainment of a scaling policy."""
 
     name: str
     schedule: Schedule
@@ -208,7 +208,7 @@ class PolicyOutcome:
 
     @property
     def slo_met_fraction(self) -> float:
-        """Of the time."""
+        """Share of the time in which the SLO is met."""
         return sum(self.kept) / len(self.kept)
 
 
@@ -222,7 +222,7 @@ class Elastic:
     scaling: Scaling
 
     def outcomes(self) -> tuple[PolicyOutcome, ...]:
-        """What comes of each policy."""
+        """The outcome of each policy."""
         rates = self.course.rates_per_s
         planned = {
             "static peak": static_peak,
@@ -236,7 +236,7 @@ class Elastic:
         return (*found, self._settled(found[-1].schedule))
 
     def run(self, schedule: Schedule) -> Run:
-        """All requests on the replicas that are ready when they come."""
+        """Simulate all requests on the replicas that are ready when they arrive."""
         ready = tuple(tuple(range(n)) for n in schedule.ready)
         plan = self.course.plan._replace(class_index=self.course.window_index.astype(np.int32))
         return run_plan(fleet_by_class(self.question, self.kind.candidate, ready), plan)
@@ -278,7 +278,7 @@ class Elastic:
 def capacities_of(
     question: SizingQuestion, kind: SizedKind, peak_per_s: float
 ) -> tuple[float, ...]:
-    """What 1, 2, … replicas carry within the promise, up to as many as the peak needs at least, and the sized number.
+    """Capacity within the SLO of 1, 2, … replicas, up to the peak's need and the sized number.
 
     Located by short runs of some numbers, per replica straight between them; scaled by what long
     runs left of the sized number's.
@@ -306,7 +306,7 @@ def capacities_of(
 
 
 def kept_windows(run: Run, question: SizingQuestion, course: Course) -> tuple[bool, ...]:
-    """By window: does each percentile, as it was seen, lie within its limit?"""
+    """For each window: is each percentile within its limit?"""
     requests = run.requests
     if requests is None:
         return ()
@@ -327,7 +327,7 @@ def kept_windows(run: Run, question: SizingQuestion, course: Course) -> tuple[bo
 
 
 def _in_flight_at_ends(run: Run, course: Course) -> list[float]:
-    """How many requests are there at the end of each window?"""
+    """Requests in flight at the end of each window."""
     requests = run.requests
     if requests is None:
         return [0.0] * course.n_windows
@@ -339,7 +339,7 @@ def _in_flight_at_ends(run: Run, course: Course) -> list[float]:
 
 
 def _paid_s(run: Run, schedule: Schedule, course: Course) -> float:
-    """When each replica runs: from its start to the end of its windows or their last request."""
+    """Paid seconds of all replicas: from start to the end of windows or of the last request."""
     requests, edges_ns = run.requests, _edges_ns(course)
     total_ns = 0
     for replica in range(max(schedule.paid)):
@@ -370,7 +370,7 @@ def _usd(kind: SizedKind, n_most: int, replica_s: float, span_s: float) -> float
 
 
 def _last_end_ns(run: Run, requests: RequestTable, replica: int, from_ns: int, to_ns: int) -> int:
-    """When is the last request done that this replica got in this time?"""
+    """End of the last request that the replica got in this time."""
     came_ns, ended_ns = requests.intended_send_ns, requests.finished_ns
     is_own = (came_ns >= from_ns) & (came_ns < to_ns)
     if run.visits is not None:

@@ -63,7 +63,7 @@ class FillTask(NamedTuple):
 
 
 def filled(task: FillTask) -> tuple[float | None, float]:
-    """How many such replicas does all of the stream fill, and how long did that take to find?
+    """Replicas that the stream needs, as a real number; and the seconds of the search.
 
     None: no load of it, however small, is within the SLO.
     """
@@ -79,7 +79,7 @@ def filled(task: FillTask) -> tuple[float | None, float]:
 
 
 def margin_of(task: FillTask) -> tuple[float, float]:
-    """What is nearest its limit in a short run of these replicas, and how long did that take?"""
+    """Margin of the nearest limit in a short run of these replicas; and its computing time."""
     phases = Phases(task.question.sizing.time_limit())
     search = Search(GroupTask(task.question, task.place), phases, task.case)
     try:
@@ -91,7 +91,7 @@ def margin_of(task: FillTask) -> tuple[float, float]:
 
 
 class _Splitting:
-    """Numbers of replicas that cost less than the best way without splits: can weights make them enough?"""
+    """Search for weights with which cheaper numbers of replicas suffice."""
 
     def __init__(self, table: Table, whole: Routed) -> None:
         self._table, self._whole = table, whole
@@ -135,7 +135,7 @@ class _Splitting:
         return total
 
     def _fill(self) -> None:
-        """How many replicas of each group each stream fills."""
+        """Compute how many replicas of each group each stream needs."""
         table = self._table
         pairs = [
             (place, number)
@@ -165,7 +165,7 @@ class _Splitting:
             self._fills[place, number] = math.inf if fills is None else fills
 
     def _can_split(self) -> bool:
-        """May a stream be served by several groups, and each by one?"""
+        """May several groups serve a stream, each by itself?"""
         may = np.isfinite(self._fills)
         return bool((may.sum(axis=0) > 1).any() and may.any(axis=0).all())
 

@@ -1,4 +1,4 @@
-"""What becomes of all groups of replicas together, on every server that may be the one?
+"""What becomes of all groups of replicas together, on every plausible server?
 
 The numbers that each group needs by its own requests are simulated together. Where requests of one
 group wait for answers of another (users who ask both, sessions whose turns go to both), no group
@@ -42,7 +42,7 @@ _STEP_RATIO: Final = 0.25
 
 
 class WholeTask(NamedTuple):
-    """All groups together on one of the servers that may be the one."""
+    """All groups together on one of the plausible servers."""
 
     question: GroupsQuestion
     numbers: tuple[int, ...]
@@ -51,7 +51,7 @@ class WholeTask(NamedTuple):
 
 
 class WholeCase(NamedTuple):
-    """What became of all requests, and of those of each group."""
+    """Simulated results of all requests, and of each group's."""
 
     case: Case
     n_requests: int
@@ -61,7 +61,7 @@ class WholeCase(NamedTuple):
 
 
 def whole_case(task: WholeTask) -> WholeCase:
-    """All groups together, simulated once."""
+    """Simulate all groups together once."""
     question, sizing = task.question, task.question.sizing
     plan = plan_at(sizing.spec, sizing.offered_load, task.n_requests)
     fleet = question.fleet(task.numbers, task.case)
@@ -103,7 +103,7 @@ def whole_case(task: WholeTask) -> WholeCase:
 
 
 class Confirmed(NamedTuple):
-    """All groups together on every server that may be the one."""
+    """All groups together on every plausible server."""
 
     numbers: tuple[int, ...]
     cases: tuple[WholeCase, ...]
@@ -116,7 +116,7 @@ class Confirmed(NamedTuple):
 
 
 class Means(NamedTuple):
-    """With what, and for how long, is the whole simulated?"""
+    """Executor and time limit of simulating the whole."""
 
     map_: Callable[[Callable[[WholeTask], WholeCase], Sequence[WholeTask]], Sequence[WholeCase]]
     n_at_once: int
@@ -124,7 +124,7 @@ class Means(NamedTuple):
 
 
 def confirmed(question: GroupsQuestion, numbers: Sequence[int], means: Means) -> Confirmed:
-    """These numbers all together, on each server; a group that misses its SLO there gets more replicas.
+    """Simulate these numbers together on each server; add replicas to groups that miss their SLO.
 
     Simulated longer where noise leaves a verdict open, as long as there is time.
     """
@@ -241,13 +241,13 @@ class _Together:
         return len(self._served)
 
     def has_time(self) -> bool:
-        """May another one begin?"""
+        """Is there time for another simulation?"""
         return self._means.time_left_s() > 0
 
     def served(
         self, numbers: tuple[int, ...], case: Case | None = None
     ) -> tuple[ServedBy | None, ...]:
-        """What becomes of each group's requests with these numbers of replicas."""
+        """Results of each group's requests with these numbers of replicas."""
         key = numbers, self._case if case is None else case
         if key not in self._served:
             sizing = self._question.sizing
@@ -295,7 +295,7 @@ class _Whole:
         return min(math.ceil(wanted), sizing.traffic.most_requests)
 
     def has_time_for(self, n_cases: int, n_requests: int) -> bool:
-        """May this number of servers still be simulated?"""
+        """Is there time to simulate this number of servers?"""
         return self._cost_s(n_cases, n_requests) <= self._left_s
 
     def simulate(self, numbers: tuple[int, ...], cases: Sequence[Case], n_requests: int) -> None:
@@ -341,7 +341,7 @@ class _Whole:
 
 
 def _verdict_of(question: GroupsQuestion, case: WholeCase, place: int) -> Verdict:
-    """Of this group's requests; of a group that gets none nothing can be missed."""
+    """Verdict of this group's requests; met where it gets none."""
     served = case.groups[place]
     if question.kinds[place].share_fraction == 0:
         return "met"
@@ -353,20 +353,20 @@ def _n_that_agree(question: GroupsQuestion) -> int:
 
 
 def _agreed(question: GroupsQuestion, verdicts: Sequence[Verdict]) -> Verdict:
-    """That of the likely step times where enough of the others agree."""
+    """Verdict of the likely step times where enough other servers agree, else undecided."""
     likely, *others = verdicts
     return likely if others.count(likely) >= _n_that_agree(question) else "undecided"
 
 
 def _is_too_few(question: GroupsQuestion, verdicts: Sequence[Verdict]) -> bool:
-    """Is the SLO shown to be missed where it must be met?"""
+    """Do the verdicts show that more replicas are needed?"""
     likely, *others = verdicts
     most_missed = len(others) - _n_that_agree(question)
     return likely == "missed" or (question.is_sure and others.count("missed") > most_missed)
 
 
 def _as_fewer(cases: Sequence[WholeCase], index: int) -> Fewer | None:
-    """What this number of replicas did, as one replica less than there are now."""
+    """These results, as those of one replica less than the final number."""
     likely = cases[0].groups[index]
     missed = next(
         (one for case in cases if (one := case.groups[index]) and one.verdict == "missed"), None

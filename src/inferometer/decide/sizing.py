@@ -170,7 +170,7 @@ def _searched(question: SizingQuestion, candidate: Candidate, fewest: float) -> 
 
 
 class _LongRuns:
-    """What becomes of the traffic on this number of replicas of a kind at this pace, simulated at length, once."""
+    """Long simulations of a kind of replica at one pace, each number of replicas once."""
 
     def __init__(self, question: SizingQuestion, candidate: Candidate, phases: Phases) -> None:
         self._question, self._candidate, self._phases = question, candidate, phases
@@ -189,7 +189,7 @@ class _LongRuns:
         return _served(n_replicas, probe, short), short.known
 
     def is_enough(self, n_replicas: int) -> bool:
-        """Do these meet the SLO at the pace in question?
+        """Does this number of replicas meet the SLO at the pace?
 
         Raises
         ------
@@ -199,7 +199,7 @@ class _LongRuns:
         return self.verdict(n_replicas) == "met"
 
     def verdict(self, n_replicas: int) -> Verdict:
-        """What these make of the SLO at the pace in question.
+        """Verdict of this number of replicas at the pace.
 
         Raises
         ------
@@ -379,14 +379,14 @@ def fewest_in_short_runs(
 
 
 def _nobody(question: SizingQuestion) -> str:
-    """Who fails where more replicas do not help; a gate, or prefill replicas, may be what is too narrow."""
+    """Subject of the sentence that more replicas do not help."""
     if question.fleets.is_plain:
         return "not even idle replicas"
     return "behind this gate, or these prefill replicas, not even idle replicas"
 
 
 def _fixed(question: SizingQuestion, candidate: Candidate, n_replicas: int) -> Searched:
-    """Is the number that was asked for enough?"""
+    """Result for a fixed number of replicas."""
     probe = probe_of(question, candidate, question.pace, n_replicas)
     reading = probe(question.offered_load, 0)
     is_enough = reading.margin_ratio <= 1
@@ -431,7 +431,7 @@ def sized(question: SizingQuestion, found: Searched, runs: _LongRuns, phases: Ph
 
 
 def _decided(paces: dict[Pace, PacedAnswer]) -> dict[Pace, PacedAnswer]:
-    """Steps that are faster make nobody wait longer.
+    """Settle undecided verdicts: what is met at likely step times is met at fast ones.
 
     Where likely ones meet the SLO, what noise leaves open at fast ones is met.
     """
@@ -442,7 +442,7 @@ def _decided(paces: dict[Pace, PacedAnswer]) -> dict[Pace, PacedAnswer]:
 
 
 def _rank(found: Searched) -> tuple[float, float, float, float]:
-    """Of what costs the same, what is furthest from its limit; of nearly equals the first."""
+    """Sort key: cost, then distance from the limits."""
     margin_ratio = math.inf if found.margin_ratio is None else found.margin_ratio
     return (
         found.usd_per_hour,
@@ -453,7 +453,7 @@ def _rank(found: Searched) -> tuple[float, float, float, float]:
 
 
 def most_of(question: SizingQuestion, candidate: Candidate) -> Bound:
-    """What this kind of replica can do at most.
+    """Upper bound on the load of a replica.
 
     Requests that all come at once are served no slower than any that come in time. Users wait:
     there as many are served at once as the engine computes.
@@ -546,7 +546,7 @@ def _served(n_replicas: int, probe: FleetProbe, long_run: _LongRun) -> ServedBy:
 
 
 def mean_in_flight(requests: RequestTable | None) -> float:
-    """How many requests are there on average, from the first arrival to the last end?"""
+    """Mean number of requests in flight, from the first arrival to the last end."""
     if requests is None:
         return 0.0
     is_done = latencies.is_one_of(requests, latencies.COMPLETED)

@@ -26,7 +26,7 @@ def unlimited() -> TimeLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizingQuestion:
-    """What is promised under which traffic?"""
+    """The SLO and the traffic."""
 
     spec: WorkloadSpec
     offered_load: float
@@ -53,12 +53,12 @@ class SizingQuestion:
 
     @property
     def is_of_users(self) -> bool:
-        """Do users wait for an answer before they send the next request (closed loop)?"""
+        """Is it a closed loop?"""
         return self.traffic.kind == "users"
 
     @property
     def is_dealt_alike(self) -> bool:
-        """Is a part of this traffic, dealt at random, like the whole at a lower rate?"""
+        """Is a random share of this traffic like the whole at a lower rate?"""
         arrivals = self.spec.arrivals
         is_poisson = not isinstance(arrivals, OpenArrivals) or arrivals.process == "poisson"
         return is_poisson and self.fleets.is_plain
@@ -83,19 +83,19 @@ class Searched(NamedTuple):
 
     @property
     def usd_per_hour(self) -> float:
-        """Of all replicas; infinite where there are none or nobody knows the price."""
+        """Price of all replicas; infinite where there are none or the price is unknown."""
         known = None if self.n_replicas is None else self.candidate.usd_per_hour_of(self.n_replicas)
         return math.inf if known is None else known
 
     @property
     def n_devices(self) -> float:
-        """Of all replicas; infinite where there are none."""
+        """Devices of all replicas; infinite where there are none."""
         return math.inf if self.n_replicas is None else self.candidate.devices_of(self.n_replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedBy:
-    """All replicas behind their router under the whole traffic, simulated at length."""
+    """Results of a long simulation of all replicas behind their router."""
 
     n_replicas: int
     verdict: Verdict
@@ -142,29 +142,29 @@ class SizedKind:
 
     @property
     def is_of_users(self) -> bool:
-        """Is the load users, or requests per second?"""
+        """Is the load a number of users?"""
         return self.sized_at.capacity.kind == "users"
 
     @property
     def requests_per_s(self) -> float:
-        """Of the whole traffic; users send as many as they are served."""
+        """Rate of the whole traffic; in a closed loop, the completed rate."""
         of_users = self.sized_at.served.users_requests_per_s
         return self.offered_load if of_users is None else of_users
 
     @property
     def sized_at(self) -> PacedAnswer:
-        """At the step times at which the promise is to be kept."""
+        """Answer at the step times for which the replicas were counted."""
         return self.paces[self.asked_pace]
 
     @property
     def n_replicas_if_one_fails(self) -> int:
-        """One more than were shown to keep the promise."""
+        """Replicas that still meet the SLO when one fails: one more than needed."""
         can_lose_one = self.without_one is not None and self.without_one.verdict == "met"
         return self.n_replicas if can_lose_one else self.n_replicas + 1
 
     @property
     def verdict(self) -> Verdict:
-        """Met or missed where it is so at all three paces."""
+        """Met or missed where all three paces agree, else undecided."""
         verdicts: set[Verdict] = {answer.served.verdict for answer in self.paces.values()}
         return verdicts.pop() if len(verdicts) == 1 else "undecided"
 
@@ -181,14 +181,14 @@ class Task(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What was found of them."""
+    """Results of a task."""
 
     best: SizedKind | None
     searched: tuple[Searched, ...]
 
 
 class Bound(NamedTuple):
-    """What a kind of replica can do at most, its latency aside."""
+    """Upper bound on the load of a kind of replica, its latency aside."""
 
     most_load: float
     n_replicas: int
@@ -214,7 +214,7 @@ class ApiComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Of the best replicas of a device, under this traffic (not at capacity).
+    """Costs of the best replicas of a device under this traffic (not at capacity).
 
     None where nobody knows a price, or a power.
     """
@@ -235,7 +235,7 @@ class Costs:
 
 
 def costs_of(kind: SizedKind, apis: tuple[ApiPrice, ...] = ()) -> Costs:
-    """What the traffic costs on these replicas."""
+    """Costs of the traffic on these replicas."""
     served, offer = kind.sized_at.served, kind.candidate.offer
     arrays = getattr(kind.candidate.deployment.step_times, kind.asked_pace)
     share = prompt_time_fraction(arrays, served)
@@ -265,7 +265,7 @@ def mean_tokens(served: ServedBy) -> tuple[float, float]:
 
 
 def prompt_time_fraction(arrays: StepTimeArrays, served: ServedBy) -> float:
-    """How much of a mean request's time on the device is its prompt's?
+    """Share of a mean request's device time that its prompt takes.
 
     Its prompt takes the time of a step of its own; each token of its output takes the time of a
     step of the usual batch, shared by all in it: ``P / (P + n_out · D / batch)``.

@@ -201,7 +201,7 @@ class Efficiency:
 
     compute_fraction: float
     memory_fraction: float
-    """Of weights and activations."""
+    """Format of weights and activations."""
     kv_fraction: float
     """Of the memory's bandwidth, when attention reads the KV cache."""
     link_fraction: float

@@ -200,7 +200,7 @@ class EmulatorPlan:
     fleet: Fleet
     host: str = LOOPBACK
     port: int = 0
-    """0: any that is free."""
+    """Port; 0: any free one."""
     seed: int = 0
     mean_output_tokens: float | None = DEFAULT_MEAN_TOKENS
     """Answers end by themselves after so many tokens on average (geometric); None: never before

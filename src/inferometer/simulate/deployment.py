@@ -36,7 +36,7 @@ Pace: TypeAlias = Literal["likely", "fast", "slow"]
 of what they may be."""
 
 Case: TypeAlias = Pace | int
-"""A server that may be the one: at a pace of its steps, or one of its draws."""
+"""A plausible server: at a pace of its steps, or one of its draws."""
 
 PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
 

@@ -127,7 +127,7 @@ class ClassRules:
     """… with this number or more."""
     max_in_flight: int = 0
     max_tokens: int = 0
-    """Of an answer."""
+    """Mean output length."""
     max_queue: int = 0
     max_wait_ns: int = 0
     ttft_limit_ns: int = 0

@@ -62,7 +62,7 @@ class Recorded(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Between which two edges of its histogram does a limit lie?"""
+    """Edges of the histogram bucket that holds a limit (seconds)."""
 
     below_s: float | None
     """None: below the first."""
@@ -71,7 +71,7 @@ class Edges(NamedTuple):
 
 
 def recorded(fleet: Fleet, packaging: Packaging) -> list[Recorded]:
-    """All series, each after those that it reads."""
+    """All recording rules, each after those that it reads."""
     of, window = f"{{{selector(packaging)}}}", f"[{window_min(fleet)}m]"
     return [
         Recorded(WAITING, _sum(f"vllm:num_requests_waiting{of}")),
@@ -107,7 +107,7 @@ def promised(fleet: Fleet) -> list[Threshold]:
 
 
 def selector(packaging: Packaging, **labels: str) -> str:
-    """Which series are the fleet's: vLLM itself puts the model's name on all of them."""
+    """PromQL label selector of the fleet's series; vLLM puts the model's name on each of them."""
     return ",".join(
         f"{name}={json.dumps(value)}"
         for name, value in {"model_name": packaging.served_name, **labels}.items()
@@ -115,7 +115,7 @@ def selector(packaging: Packaging, **labels: str) -> str:
 
 
 def edges_of(threshold: Threshold) -> Edges:
-    """Between which edges of vLLM's histogram does the limit lie?
+    """Edges of the bucket of vLLM's histogram that holds the limit.
 
     Example
     -------
@@ -133,7 +133,7 @@ def edges_of(threshold: Threshold) -> Edges:
 
 
 def window_min(fleet: Fleet) -> int:
-    """Over how many minutes are rates taken?
+    """Window of rates in minutes: long enough to hold enough requests for the SLO's percentiles.
 
     As many as bring enough requests for the highest percentile of the promise.
     """
@@ -144,7 +144,7 @@ def window_min(fleet: Fleet) -> int:
 
 
 def requests_needed(threshold: Threshold) -> int:
-    """How many requests say something about the percentile?"""
+    """The number of requests that an estimate of the percentile needs."""
     return math.ceil(_SLOWER_THAN_LIMIT / (1 - (threshold.percentile_fraction or 0.0)) - 1e-9)
 
 
@@ -162,7 +162,7 @@ def mean_name(metric: Metric) -> str:
 
 
 def percentile_names(fleet: Fleet, metric: Metric) -> list[tuple[str, float]]:
-    """Which percentiles of a latency are worth a look: the median, and those that are promised."""
+    """Percentiles of a latency to show: the median, and those that the SLO limits."""
     fractions = {0.5} | {
         one.percentile_fraction or 0.5 for one in promised(fleet) if one.metric == metric
     }
@@ -191,7 +191,7 @@ def _mean(family: str, of: str, window: str) -> str:
 
 
 class Alert(NamedTuple):
-    """One rule that may fire."""
+    """One alerting rule."""
 
     name: str
     expression: str
@@ -215,7 +215,7 @@ def rules(fleet: Fleet, packaging: Packaging) -> Manifest:
 
 
 def alerts_of(fleet: Fleet, packaging: Packaging) -> list[Alert]:
-    """All that may fire, the promise first."""
+    """All alerting rules, those of the SLO first."""
     of = f"{{{selector(packaging)}}}"
     promises = [
         alert for threshold in promised(fleet) for alert in _promise(threshold, fleet, packaging)
@@ -358,7 +358,7 @@ def _traffic(fleet: Fleet, of: str) -> list[Alert]:
 
 
 def _drifts(fleet: Fleet, of: str) -> list[Alert]:
-    """Step times that are not those of the prediction, told where the load is that of the plan."""
+    """Alerts for step times that differ from the prediction, while the load is near the plan's."""
     planned_per_s = fleet.likely.requests_per_s
     load = f"({ARRIVED}{of} / {REPLICAS}{of})"
     is_planned = (

@@ -30,7 +30,7 @@ class Query(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One chart. ``limits`` are drawn as lines: what the SLO or the prediction says."""
+    """One chart; ``limits`` (of the SLO or of the prediction) are drawn as lines."""
 
     title: str
     unit: str
@@ -52,7 +52,7 @@ class Section(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a panel stands, in units of Grafana's grid."""
+    """Position and size of a panel in units of Grafana's grid."""
 
     x: int
     y: int
@@ -69,7 +69,7 @@ def dashboard(fleet: Fleet, packaging: Packaging) -> Manifest:
 
 
 def board_of(uid: str, title: str, summary: list[Panel], sections: list[Section]) -> Manifest:
-    """These numbers and charts as Grafana imports them."""
+    """A dashboard of these numbers and charts, as Grafana imports it."""
     return {
         "uid": uid,
         "title": title,
@@ -95,7 +95,7 @@ def board_of(uid: str, title: str, summary: list[Panel], sections: list[Section]
 
 
 def summary_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
-    """Is the SLO met, how fast, how much, how full, and is every replica there?
+    """Panels with one number each: SLO, latency, throughput, occupancy and replicas up.
 
     One number each, red beyond its limit.
     """
@@ -338,7 +338,7 @@ def kv_bytes_panels(fleet: Fleet, of: str) -> list[Panel]:
 
 
 def step_panels(fleet: Fleet, of: str) -> list[Panel]:
-    """How large are the engine's batches, and what do its drafts bring?"""
+    """Panels of batch size, and of accepted draft tokens."""
     scheduler = fleet.scheduler
     panels = [
         Panel(
@@ -410,7 +410,7 @@ def _predicted(metric: Metric, means_s: list[float], of: str) -> Panel:
 
 
 def _laid_out(summary: list[Panel], sections: list[Section]) -> list[Manifest]:
-    """All panels with their places; the ids count up."""
+    """All panels with positions and ascending ids."""
     places = [
         Place(i * _SUMMARY_WIDTH, 0, _SUMMARY_WIDTH, _SUMMARY_HEIGHT) for i in range(len(summary))
     ]

@@ -49,7 +49,7 @@ _PART: Final = "app.kubernetes.io/component"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one pod does of a replica; by itself all of it."""
+    """The role of a pod in a replica that spans several pods."""
 
     n_devices: int
     name: str | None = None
@@ -61,7 +61,7 @@ class Part:
 
 
 def labels(packaging: Packaging, part: str | None = None) -> dict[str, object]:
-    """What names the pods: of the replicas, or of one part of each."""
+    """Labels that select the pods of all replicas, or of one part of each."""
     named: dict[str, object] = {
         "app.kubernetes.io/name": "vllm",
         "app.kubernetes.io/instance": packaging.name,
@@ -185,7 +185,7 @@ def volume_manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
 
 
 def storage_gib(fleet: Fleet) -> int:
-    """What the volume must hold: the checkpoint as it was published, and a margin."""
+    """Size of the weights' volume in GiB: the published checkpoint and a margin."""
     stored = fleet.model.checkpoint_dtype
     is_small = stored is not None and DTYPE_BITS[stored] < DTYPE_BITS["bfloat16"]
     checkpoint = weight_bytes(
@@ -210,7 +210,7 @@ def _claim(fleet: Fleet, packaging: Packaging) -> Manifest:
 
 
 def _fetching(packaging: Packaging) -> Manifest:
-    """It needs no accelerator, and may be applied again: what is there is not fetched twice."""
+    """The job that downloads the weights; it needs no accelerator and downloads nothing twice."""
     container: Manifest = {
         "name": "fetch",
         "image": packaging.image,
@@ -247,12 +247,12 @@ def manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
 
 
 def in_flight_target(fleet: Fleet) -> int:
-    """So many requests in flight per replica are as many as keep the promise: beyond, the autoscaler starts more."""
+    """Requests in flight per replica above which the autoscaler adds replicas."""
     return max(1, math.floor(fleet.fullest.in_flight_load))
 
 
 def in_flight_metric(packaging: Packaging) -> str:
-    """What the metrics adapter calls the requests in flight in all replicas together."""
+    """Name of the autoscaler's metric: requests in flight of all replicas."""
     return f"llm_requests_in_flight_{packaging.name.replace('-', '_')}"
 
 
@@ -343,7 +343,7 @@ def _answering(fleet: Fleet, packaging: Packaging) -> dict[str, object]:
 
 
 def _budget(packaging: Packaging) -> Manifest:
-    """Of pods: losing one of a group loses all of it, so that groups go one by one."""
+    """The PodDisruptionBudget; losing one pod of a group loses the group."""
     spec = {
         "maxUnavailable": max(1, packaging.n_spare),
         "selector": {"matchLabels": labels(packaging)},
@@ -372,12 +372,12 @@ find their leader before it is ready."""
 
 
 def name_of(packaging: Packaging) -> str:
-    """What the object is called."""
+    """Name of a Kubernetes object."""
     return packaging.name + _SUFFIX
 
 
 def groups(fleet: Fleet, packaging: Packaging) -> Manifest:
-    """As many groups as there are replicas, each of as many pods as a replica takes nodes."""
+    """The LeaderWorkerSet: a group of pods for each replica, a pod for each of its nodes."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -26,7 +26,7 @@ from inferometer.stats.estimate import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """One replica of a fleet that was simulated whole, under its part of a load."""
+    """The state of one replica at its share of a load, from a simulation of the fleet."""
 
     step_times: Pace
     requests_per_s: float
@@ -45,7 +45,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """One threshold, and what the likely step times give."""
+    """One threshold of the SLO, and the latency at likely step times."""
 
     text: str
     verdict: Verdict
@@ -56,7 +56,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What a sizing decided, as far as deploying, watching and checking it goes.
+    """The result of a sizing, as far as deployment files need it.
 
     The rates of operating points are those of one replica.
     """
@@ -110,7 +110,7 @@ class Fleet:
 
     @property
     def has_priorities(self) -> bool:
-        """Do classes of requests differ in urgency, and does engine or router heed it?"""
+        """Do classes differ in priority, and does the engine or the router use it?"""
         is_heeded = self.scheduler.policy == "priority" or (
             self.gate is not None and self.gate.order == "priority"
         )
@@ -123,7 +123,7 @@ class Fleet:
 
     @property
     def kv_bytes(self) -> int:
-        """Of the KV cache of a replica, on all its devices."""
+        """KV cache of a replica on all its devices, in bytes."""
         return self.scheduler.n_kv_blocks * kv_block_bytes(
             self.model,
             kv_dtype(self.engine),
@@ -188,7 +188,7 @@ CACHE: Final = "/model-cache"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What a sizing does not decide. What is None is the usual."""
+    """Settings of a deployment that a sizing does not decide; None means the default."""
 
     served_name: str | None = None
     """[what vLLM loads]"""
@@ -241,34 +241,34 @@ class Packaging:
 
     @property
     def is_folder(self) -> bool:
-        """Is what vLLM loads a folder? No job can fetch it."""
+        """Does vLLM load the model from a folder, which no job can download?"""
         return self.model_source.startswith(("/", "."))
 
     @property
     def mount(self) -> str:
-        """Where the volume with the weights is mounted: at the folder that vLLM loads."""
+        """Mount path of the weights' volume: the folder that vLLM loads."""
         is_elsewhere = self.is_folder and not self.model_source.startswith(f"{CACHE}/")
         return self.model_source if is_elsewhere else CACHE
 
     @property
     def has_weights(self) -> bool:
-        """Can a pod have them: fetched, or on a claim?"""
+        """Can a pod get the weights: downloaded, or from a claim?"""
         is_mounted = self.model_source.startswith("/") and self.model_claim is not None
         return is_mounted or not self.is_folder
 
     @property
     def scales(self) -> bool:
-        """May more replicas run than the traffic was sized for?"""
+        """May an autoscaler start more replicas than the traffic was sized for?"""
         return self.n_most > self.n_least
 
     @property
     def n_places(self) -> int:
-        """As many replicas may answer at once."""
+        """The largest number of replicas that may serve at the same time."""
         return self.n_most + self.n_surge
 
     @property
     def rollout(self) -> dict[str, object]:
-        """How does a new version reach the replicas? One after another.
+        """The update strategy: one replica after another.
 
         Where devices are free it starts beside the old one. On a full fleet such a pod would wait
         for a device for ever: the old one ends first.
@@ -277,7 +277,7 @@ class Packaging:
 
 
 def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
-    """How the fleet is called and packed.
+    """Names and packaging of a fleet.
 
     Raises
     ------

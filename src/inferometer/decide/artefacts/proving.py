@@ -27,7 +27,7 @@ _SHARED: Final = (
 
 
 def check_script(fleet: Fleet, packaging: Packaging) -> str:
-    """A shell script: the same traffic against the real thing, judged by the same promise."""
+    """A shell script that load-tests the deployment with the same traffic and SLO."""
     words = [
         "inferometer",
         "load",
@@ -70,7 +70,7 @@ def duration_s(fleet: Fleet) -> int:
 
 
 def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
-    """The plan as TOML.
+    """A plan for ``inferometer verify`` as TOML.
 
     None where the fleet rests on a fit, whose file is not known here, or on knobs or links that a
     plan cannot say.

@@ -40,7 +40,7 @@ _SWITCHES: Final = {
 
 
 class Replica(Protocol):
-    """What of a replica its command line says: a ``Fleet`` has it."""
+    """What vLLM's command line needs to know of a replica; a ``Fleet`` has all of it."""
 
     @property
     def model(self) -> ModelSpec:
@@ -64,7 +64,7 @@ class Replica(Protocol):
 
 
 def serve_arguments(fleet: Fleet, packaging: Packaging) -> tuple[str, ...]:
-    """What follows ``vllm serve``: the model, then flags with their values.
+    """Arguments of ``vllm serve``: the model, then flags with their values.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def serve_script(fleet: Fleet, packaging: Packaging) -> str:
 
 
 def checkpoint_note(fleet: Replica) -> str | None:
-    """What the checkpoint must be, where the command line cannot make it so."""
+    """Format that the checkpoint must have, where no flag of vLLM makes it so; else None."""
     wanted = fleet.engine.quantization
     if _online(fleet) is not None or wanted == _published(fleet):
         return None
@@ -171,7 +171,7 @@ def _flag_words(fleet: Replica) -> list[str]:
 
 
 def _online(fleet: Replica) -> str | None:
-    """By which method does vLLM make these weights while it loads them?
+    """vLLM's quantization method that makes these weights while loading a 16-bit checkpoint.
 
     Of a checkpoint in 16 bits or more.
     """
@@ -180,7 +180,7 @@ def _online(fleet: Replica) -> str | None:
 
 
 def _published(fleet: Replica) -> DType | None:
-    """In which format of fewer bits is the checkpoint, where it is?"""
+    """Quantized format of the published checkpoint; None where it is not quantized."""
     stored = fleet.model.checkpoint_dtype
     return None if stored is None or DTYPE_BITS[stored] >= DTYPE_BITS["bfloat16"] else stored
 

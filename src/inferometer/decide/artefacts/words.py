@@ -70,7 +70,7 @@ def readme(fleet: Fleet, packaging: Packaging, names: list[str]) -> str:
 
 
 def assumptions(fleet: Fleet, packaging: Packaging) -> list[str]:
-    """What was taken for granted, one sentence each."""
+    """The assumptions of a sizing, one sentence each."""
     engine, scheduler = fleet.engine, fleet.scheduler
     sizes = (
         f"max_num_seqs {scheduler.max_num_seqs}, {scheduler.max_num_batched_tokens} tokens a step,"
@@ -153,7 +153,7 @@ def _decision(fleet: Fleet, packaging: Packaging) -> str:
 
 
 def _running(fleet: Fleet, packaging: Packaging) -> str:
-    """What runs and what it costs, and what of both is spare."""
+    """What runs, what it costs, and how much of both is spare."""
     each = None if fleet.usd_per_hour is None else fleet.usd_per_hour / fleet.n_replicas
     running = _fleet_of(fleet, packaging.n_least) + _cost(each, packaging.n_least)
     n_spare = packaging.n_spare
@@ -201,7 +201,7 @@ def _end(high_s: float | None) -> str:
 
 
 def _priorities(fleet: Fleet) -> list[str]:
-    """Who says how urgent a request is, and who heeds it."""
+    """Sentences on where priorities come from and which part uses them."""
     if not fleet.has_priorities:
         return []
     gate, heeding = fleet.gate, list[str]()

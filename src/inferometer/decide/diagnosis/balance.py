@@ -29,7 +29,7 @@ class Balance(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Do they agree?"""
+        """Do both sides of Little's law agree?"""
         return abs(self.counted - self.by_times) <= self.allowed
 
 
@@ -78,7 +78,7 @@ def check_balanced(window: ServerWindow) -> None:
 
 
 def _stay(window: ServerWindow) -> tuple[float, float] | None:
-    """How many requests ended, and the mean seconds of each in the queue and the batch.
+    """Number of requests that ended, and their mean time in queue and batch (seconds).
 
     Where both parts are reported (vLLM) what passes before the scheduler does not count, as its
     gauges do not count it.

@@ -38,7 +38,7 @@ _NOTHING_RATIO: Final = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One limit."""
+    """One limit of a server that can be lifted in a simulation."""
 
     name: CauseName
     kind: Kind
@@ -113,7 +113,7 @@ def _fewer(one: Rebuilt, factor: float) -> Rebuilt:
 
 
 def _caching(one: Rebuilt, factor: float) -> Rebuilt:
-    """With the prefix cache that the server has switched off."""
+    """The rebuilt server with its prefix cache switched on."""
     del factor
     config = replace(one.config, enable_prefix_caching=True)
     return replace(one, config=config, plan=sharing(one.plan, one.alike_fraction))

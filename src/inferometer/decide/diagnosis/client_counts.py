@@ -26,7 +26,7 @@ _LEFT: Final = (RequestStatus.ABORTED, RequestStatus.UNFINISHED)
 
 
 class Clients(NamedTuple):
-    """Every request that the server took, also before and after the window (N each).
+    """Every request that the clients sent, also before and after the window (N each).
 
     One that was not answered to its end is as long as another that was.
     """
@@ -56,7 +56,7 @@ class ClientCounts(NamedTuple):
 
 
 def client_counts(requests: RequestTable, scraped_ns: I64) -> ClientCounts:
-    """What these clients saw at each scrape; an answer's tokens come at even distances."""
+    """Counts of the clients at each scrape; tokens of an answer are spaced evenly."""
     got = is_one_of(requests, COMPLETED) & (requests.output_tokens > 0)
     table = requests._replace(
         **{name: getattr(requests, name)[got] for name in RequestTable._fields}

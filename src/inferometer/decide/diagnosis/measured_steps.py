@@ -61,7 +61,7 @@ class Counted(NamedTuple):
 
 
 def counted_of(log: StepLog, kv_tokens: int | None = None) -> Counted:
-    """What each step held; ``kv_tokens`` fit into the cache of a server that records its usage.
+    """Tokens and sequences of each step; ``kv_tokens``: capacity of the logged KV cache.
 
     Where nothing tells the context, it counts as none, and its time is the floor's.
     """
@@ -124,7 +124,7 @@ def fitted_numbers(
 
 
 def parts_of(x: F64, counted: Counted) -> Parts:
-    """Where the time of each step goes, by these numbers."""
+    """Parts of each step's time under these parameters."""
     floor_s, _, sequence_s, held_s, pair_s = np.exp(x[:5])
     layers_s = _layers_s(x, counted.rows)
     rows_s = layers_s - floor_s
@@ -184,7 +184,7 @@ def _seconds(x: F64, counted: Counted) -> F64:
 
 
 def _arrays(x: F64) -> StepTimeArrays:
-    """In the order of ``STEP_NAMES``, as ``step_pace`` makes them."""
+    """Step-time arrays of parameters in the order of ``STEP_NAMES``."""
     floor, row, sequence, held, pair, exponent = x.tolist()
     least = math.log(_LEAST_S)
     return steps_at(plainest(), np.array([least, floor, row, held, pair, sequence, exponent]))

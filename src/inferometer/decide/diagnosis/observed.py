@@ -39,7 +39,7 @@ class OutsideRow:
 
     @property
     def share(self) -> float | None:
-        """Of the client's; None where it is no more than a connection over a wide area explains."""
+        """Share of the client's latency; None: a wide-area connection alone explains it."""
         is_far = self.outside_s is not None and self.outside_s > _FAR_OUTSIDE_S
         return self.outside_s / self.client_s if is_far and self.outside_s is not None else None
 
@@ -66,7 +66,7 @@ def checked(
     outside: Sequence[OutsideRow] = (),
     local: Mapping[PitfallName, float | None] | None = None,
 ) -> tuple[CheckRow, ...]:
-    """Every pitfall that metrics and the client of a load test show, in the order of the table.
+    """All pitfalls that metrics and the client of a load test show, in the order of the table.
 
     ``local`` is what the server's own machine shows.
     """
@@ -103,7 +103,7 @@ def _deferred(window: ServerWindow) -> float | None:
 
 
 def _front_end_fraction(window: ServerWindow) -> float | None:
-    """Of the mean time of a request, what passes neither in the queue nor in the engine."""
+    """Share of the mean request time that passes neither in the queue nor in the engine."""
     means = [window.summary.time(name) for name in ("e2e", "queue", "inference")]
     if any(one is None for one in means):
         return None
@@ -135,7 +135,7 @@ def _unevenness(window: ServerWindow) -> float | None:
 
 
 def _times_overwritten(window: ServerWindow) -> float | None:
-    """How often was the whole KV cache written in the window?
+    """How often the whole KV cache was overwritten in the window.
 
     None where the server does not report it, or most prompts are found in the cache: then what was
     evicted was not missed.
@@ -153,7 +153,7 @@ def _times_overwritten(window: ServerWindow) -> float | None:
 
 
 def _fragmentation(window: ServerWindow) -> float | None:
-    """Of the blocks that sequences hold; a sequence has half of its answer in the mean."""
+    """Unused share of the KV blocks of running sequences, at half of each answer."""
     block_tokens, n = window.summary.kv_block_tokens, float(window.finished[-1])
     if not block_tokens or n <= 0:
         return None

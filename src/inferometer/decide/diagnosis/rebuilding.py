@@ -79,7 +79,7 @@ _FLOORS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """One server that may be the one, and requests like those that it got."""
+    """One plausible server, and requests like those that it got."""
 
     config: SchedulerConfig
     steps: StepTimeArrays
@@ -98,7 +98,7 @@ class Rebuilt:
         return (self.until_ns - self.start_ns) / NS_PER_S
 
     def simulation(self, *, record_steps: bool = False) -> Simulation:
-        """What becomes of the requests, until all have ended."""
+        """Simulate the requests until all have ended."""
         fleet = lone_replica(self.config, self.steps)
         return run.run(fleet, self.plan, record_steps=record_steps)
 
@@ -130,13 +130,13 @@ class Agreement(NamedTuple):
 
     @property
     def compared(self) -> dict[str, tuple[float, float]]:
-        """Each mean: as it was measured, and of the nearest draw."""
+        """Each mean: measured, and of the nearest draw."""
         nearest = self.draws[0].means
         return {name: (self.measured[name], value) for name, value in nearest.items()}
 
     @property
     def is_close(self) -> bool:
-        """Does the nearest draw show every mean that was measured?"""
+        """Does the nearest draw agree with every measured mean?"""
         return self.worst[1] <= _WORST_RATIO
 
     def check(self) -> None:
@@ -183,7 +183,7 @@ def _pace_spread(window: ServerWindow) -> float:
 
 
 def measured_means(window: ServerWindow) -> dict[str, float]:
-    """What the server's own metrics say, of the whole window."""
+    """Means over the whole window by the server's own metrics."""
     means = {
         "running": float(window.running.mean()),
         "waiting": window.mean_waiting,
@@ -198,7 +198,7 @@ def measured_means(window: ServerWindow) -> dict[str, float]:
 
 
 def _gap(window: ServerWindow) -> Histogram:
-    """Which histogram tells the gaps between tokens: TensorRT-LLM has the mean gap of each request alone."""
+    """Histogram of gaps between tokens; TensorRT-LLM has only each request's mean gap."""
     return "itl" if window.summary.time("itl") is not None else "tpot"
 
 
@@ -415,7 +415,7 @@ def _under(rebuilt: Rebuilt, window: ServerWindow, plan: RequestPlan, before_s: 
 
 
 def _gap_ratio(window: ServerWindow, fitted: Fitted) -> float:
-    """By how much the server's mean gap is longer than the draw's."""
+    """Mean gap between tokens: measured by simulated."""
     measured = window.summary.time(_gap(window))
     simulated = fitted.means.get("gap_s", 0.0)
     if measured is None or measured.mean_s <= 0 or simulated <= 0:
@@ -424,7 +424,7 @@ def _gap_ratio(window: ServerWindow, fitted: Fitted) -> float:
 
 
 def _prefill_ratio(window: ServerWindow, fitted: Fitted) -> float:
-    """By how much longer the server's prefills take than the draw's.
+    """Prefill time: measured by simulated.
 
     1 where it has no histogram of them and requests wait for longer.
     """
@@ -484,7 +484,7 @@ def _most_running(window: ServerWindow) -> int:
 
 
 def _most_rows(window: ServerWindow) -> int:
-    """Of a step that was recorded: the step budget is no smaller."""
+    """Tokens of the largest recorded step, a lower bound of the step budget."""
     log = window.step_log
     return 0 if log is None else min(int(log.rows.max()), BUDGETS[-1])
 

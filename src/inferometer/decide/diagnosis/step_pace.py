@@ -53,7 +53,7 @@ _HIDDEN_ROW_SD: Final = 0.5
 
 
 class Prefill(NamedTuple):
-    """What the mean prompt takes at least, in the counts of ``paces_s``, and what it took."""
+    """Mean prefill: its least work (counts as in ``paces_s``), and its measured time."""
 
     counted: F64
     took_s: float
@@ -153,7 +153,7 @@ def _step_sizes(window: ServerWindow, counted: F64, budget: int) -> tuple[F64, F
 
 
 def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
-    """Of each interval with tokens: four counts, the seconds of its steps, and how exact these are."""
+    """For each interval with tokens: four counts, seconds of its steps, and their accuracy."""
     at = _bounds(window)
     output = np.diff(window.output_tokens[at])
     computed = np.diff(window.step_prompt_tokens[at]) * (1 - window.hit_fraction)
@@ -233,7 +233,7 @@ def paces_s(
 
 
 def usual_place(counted: F64, busy_s: F64) -> tuple[F64, F64]:
-    """Of the logarithms of ``paces_s``: where engines in general have them, and how far apart."""
+    """Prior mean and spread of the logarithms of ``paces_s``, from engines in general."""
     floor_s = _FLOOR_SHARE * float(busy_s.sum() / counted[:, 0].sum())
     ratios = (1.0, _ROWS_OF_FLOOR, _SEQUENCES_OF_FLOOR, _HELD_OF_FLOOR)
     return np.log(floor_s * np.array(ratios)), np.array(_SD)

@@ -37,7 +37,7 @@ another time, such as when a request ends."""
 
 
 def drawn_requests(window: ServerWindow, rng: np.random.Generator) -> tuple[RequestPlan, float]:
-    """Requests as they came, and for how many seconds such requests came before the window.
+    """Draw requests like those of the window; also the seconds of such traffic before the window.
 
     Clients of an open loop know each of theirs.
     """
@@ -143,7 +143,7 @@ def _as_counted(
 
 
 def _before(window: ServerWindow, rng: np.random.Generator) -> tuple[float, int]:
-    """How long such traffic lasted before the window, and how many came at once at its end.
+    """Seconds of such traffic before the window, and requests of a burst at their end.
 
     A queue that grows has grown as fast before; one that does not was left by a burst.
     """
@@ -169,7 +169,7 @@ def _before(window: ServerWindow, rng: np.random.Generator) -> tuple[float, int]
 def _arrivals(
     window: ServerWindow, before_s: float, n_burst: int, rng: np.random.Generator
 ) -> tuple[F64, I64]:
-    """When each request comes, and whom it follows: in a closed loop the one before it of its client."""
+    """Arrival of each request, and the one it follows (in a closed loop: its user's last one)."""
     counts = window.arrivals.astype(np.int64)
     starts, lengths = np.repeat(window.at_s[:-1], counts), np.repeat(np.diff(window.at_s), counts)
     within_s = starts + lengths * rng.random(len(starts))
@@ -189,7 +189,7 @@ def _arrivals(
 
 
 def _follow(window: ServerWindow, came_s: F64, follows: I64) -> None:
-    """In a closed loop each request comes after the one before it of its client (changed in place)."""
+    """In a closed loop, let each request follow the last one of its user (changed in place)."""
     if window.is_closed_loop:
         inside = float(np.median(window.running + window.waiting))
         n_users = window.n_users or max(round(inside), 1)

@@ -48,14 +48,14 @@ _STREAMED_FRACTION: Final = 0.9
 
 
 class Cumulated(NamedTuple):
-    """How often, and how much together, since the first scrape (T each)."""
+    """Counts and sums since the first scrape (T each)."""
 
     n: F64
     total: F64
 
 
 class Lengths(NamedTuple):
-    """Of prompts, or of answers, of requests that ended (tokens)."""
+    """Lengths in tokens of the prompts, or of the answers, of requests that ended."""
 
     seen: Growth
     means: F64
@@ -122,7 +122,7 @@ class ServerWindow:
 
     @property
     def duration_s(self) -> float:
-        """From the first scrape to the last."""
+        """Time from the first scrape to the last."""
         return float(self.at_s[-1])
 
     @property
@@ -133,7 +133,7 @@ class ServerWindow:
 
     @property
     def is_closed_loop(self) -> bool:
-        """Do as many requests as ever stay in the server, because each client sends one after the other?
+        """Is the number of requests in the server constant, as in a closed loop?
 
         A few scrapes may fall between the end of some requests and the sending of the next.
         """
@@ -147,24 +147,24 @@ class ServerWindow:
 
     @property
     def is_cache_off(self) -> bool:
-        """Is the prefix cache switched off: the server says so, or none of its prompts is looked up (vLLM)?"""
+        """Is the prefix cache off: as reported, or because no prompt is looked up (vLLM)?"""
         if self.enable_prefix_caching is not None:
             return not self.enable_prefix_caching
         return self.summary.prefix_queries_tokens == 0 and bool(self.prompt_tokens[-1])
 
     @property
     def is_stage_counted_early(self) -> bool:
-        """Is the time of a request's stage counted when that ends (SGLang), not when the request does?"""
+        """Is a stage's time counted when the stage ends (SGLang), not when the request ends?"""
         return self.summary.kind == "sglang"
 
     @property
     def is_answer_counted_late(self) -> bool:
-        """Are tokens counted when a request ends (TensorRT-LLM), not as they come?"""
+        """Are output tokens counted when the request ends (TensorRT-LLM)?"""
         return self.summary.kind == "tensorrt-llm"
 
     @property
     def mean_waiting(self) -> float:
-        """How many requests waited, in the mean.
+        """Mean number of waiting requests.
 
         SGLang and TensorRT-LLM write their gauge after they have admitted what they can: there each
         request's time in the queue counts too (Little's law).
@@ -181,7 +181,7 @@ class ServerWindow:
 
 
 def log_distance(seen: Growth, seconds: F64, weights: F64, n_events: float) -> float:
-    """How far apart two distributions are: an area between them over the logarithm of time.
+    """Distance between two distributions: an area between them over the logarithm of time.
 
     It is Wasserstein's distance of order 1, as far as the histogram's edges show it, but of twice the
     square roots of the shares beyond each edge: as exact for the rare long ones as for the others
@@ -199,7 +199,7 @@ def log_distance(seen: Growth, seconds: F64, weights: F64, n_events: float) -> f
 
 
 def log_outside(seen: Growth, seconds: F64, weights: F64) -> float:
-    """How far the simulated percentile lies outside the bucket that holds the measured one."""
+    """Distance (log) of the simulated percentile from the bucket that holds the measured one."""
     bucket = bucket_percentile(seen, _TAIL_FRACTION)
     if bucket is None or not weights.sum():
         return 0.0
@@ -259,7 +259,7 @@ def observed_window(
 def _of_clients(
     record: ServerRecord, summary: ServerSummary, requests: RequestTable
 ) -> ServerWindow:
-    """Who runs and who waits by the server, all else by its clients."""
+    """A window with queue and batch from the server's metrics and all else from the clients."""
     seen = client_counts(requests, record.scraped_ns)
     _check_requests(seen.prompts[0].n, summary)
     return ServerWindow(
@@ -356,7 +356,7 @@ def _lengths(record: ServerRecord, name: TokenHistogram) -> Lengths | None:
 def _request_lengths(
     record: ServerRecord, name: TokenHistogram, counter: Counter, finished: F64
 ) -> Lengths:
-    """By the server's histogram, or by its counters of requests and of their tokens."""
+    """Lengths by the server's histogram, or the mean by its counters of requests and tokens."""
     found = _lengths(record, name)
     if found is not None and found.seen.n:
         return found

@@ -45,7 +45,7 @@ Tries: TypeAlias = tuple[EngineChange, ...] | str
 
 
 class EngineStep(NamedTuple):
-    """One step: its changes, each measured against the options that hold by then."""
+    """One step: its changes, each measured against the options adopted before it."""
 
     name: EngineStepName
     title: str
@@ -73,7 +73,7 @@ def changed_names(spec: EngineSpec, before: EngineSpec) -> tuple[str, ...]:
 
 
 def shares_load(one: EngineSpec, other: EngineSpec) -> bool:
-    """Can one load of the weights run both, in turns, as two loads would?
+    """Can both options run in turns on one loaded model?
 
     Mode and threads change without a load; what is compiled is compiled for a number of threads.
     """

@@ -300,7 +300,7 @@ def _routing(now: Now) -> Tries:
 
 
 def _again(now: Now) -> Tries:
-    """Every combination of the settings that act on one another."""
+    """All combinations of the settings that affect one another."""
     nearest = [one for one in _at_once_values(now) if one in _AGAIN_AT_ONCE]
     at_once = [now.config.max_num_active, *nearest]
     budget = now.config.step_budget_tokens

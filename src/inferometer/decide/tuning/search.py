@@ -55,7 +55,7 @@ class TriedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFound:
-    """What became of a step."""
+    """Result of a step."""
 
     name: StepName
     decision: Decision
@@ -100,7 +100,7 @@ class Tuning:
     on_step: Callable[[Step], None]
 
     def run(self) -> Tuned:
-        """Take the steps in their order, then confirm what they gain together."""
+        """Take the steps in order, then confirm their total gain."""
         variant: Variant = ()
         found = list[StepFound]()
         for step in self.steps:
@@ -148,7 +148,7 @@ class Tuning:
         return replace(self._decided(step, best, gains, refused), mean_gain_ratio=mean)
 
     def _sure(self, step: Step, best: StepFound, variant: Variant) -> StepFound:
-        """Where the best may lose, the best that gains in every pair: a measurement tells of the rest."""
+        """Where the best change may lose: the best one that gains in every pair."""
         tries = step.tries(self.now_of(variant))
         if best.decision != "measure" or isinstance(tries, str):
             return best
@@ -249,7 +249,7 @@ def best_of(seen: Sequence[tuple[float, Change]], n_left: int, least_ratio: floa
 
 
 def decision_of(step: Step, gain: Estimate | None, least_ratio: float) -> tuple[Decision, str]:
-    """What a predicted gain decides, and why."""
+    """Decision on a change by its predicted gain, and the reason."""
     if gain is None or gain.low is None or gain.high is None:
         return "measure", "no interval"
     least = f"{least_ratio:.1%}"

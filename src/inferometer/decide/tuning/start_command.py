@@ -87,7 +87,7 @@ class StartCommand(NamedTuple):
         return shlex.join(self.words)
 
     def value(self, setting: str) -> str | None:
-        """What it states for a setting that has a value; None: nothing, the default holds."""
+        """Value that the command gives a setting; None: the default."""
         flags = _VALUED[self.family].get(setting, (f"--{setting.replace('_', '-')}",))
         found = None
         for index, word in enumerate(self.words):

@@ -88,7 +88,7 @@ def _low_s(
 
 
 def verdict_of(certain: Certainty | None, limit_s: float) -> Verdict:
-    """Is the percentile within its limit?
+    """Verdict of a percentile against its limit.
 
     A bucket's observations lie above its lower edge: an interval that begins at the limit is above it.
 
@@ -105,12 +105,12 @@ def verdict_of(certain: Certainty | None, limit_s: float) -> Verdict:
 
 
 def _bucket(upto: F64, rank: int) -> int:
-    """In which bucket is the observation of this rank (from 0)?"""
+    """Index of the bucket that holds the observation of this rank (from 0)."""
     return min(int(np.searchsorted(upto, rank + 0.5)), len(upto) - 1)
 
 
 def _within(each: F64, bucket: int) -> Bools:
-    """For each observation, in order: is it in this bucket, or in one before?
+    """For each observation in order: is it in this bucket or a lower one?
 
     Those of one scrape are spread evenly.
     """

@@ -80,12 +80,12 @@ class Cusum:
         return self.side == 0 and max(self._sums.values()) < self._threshold / 4
 
     def run(self, side: int) -> tuple[float, float]:
-        """Since when, and by how much in the mean, is it on this side?"""
+        """Start and mean deviation of the current run on this side."""
         run = self._runs[side]
         return run[0][0], float(np.mean([residual for _, residual in run]))
 
     def take(self, at_s: float, residual: float, sigma: float, least_allowance: float) -> int:
-        """The side of an alarm that begins; 2: the one that was on has ended; else 0."""
+        """Add a residual. Returns the side of a new alarm, 2 where an alarm ended, else 0."""
         allowance = max(self._allowance, least_allowance, sigma / 2)
         threshold = max(self._threshold, _SIGMAS * sigma)
         # No single block is an alarm: a pause of the host is not the server.
@@ -131,7 +131,7 @@ class ShareModel:
     """A share that stays what it was."""
 
     def learn(self, blocks: list[Block]) -> None:
-        """Its mean over these blocks."""
+        """Learn the mean share of these blocks."""
         self.mean_fraction = float(np.mean([block.value for block in blocks]))
 
     def residual(self, block: Block) -> float:
@@ -140,7 +140,7 @@ class ShareModel:
 
 
 class Chart:
-    """Learns of blocks what is usual, and says when it is no longer so."""
+    """A control chart that learns the usual behaviour from blocks, and alarms on changes."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Chart:
         self._cusum.restart()
 
     def take(self, at_s: float, block: Block) -> Alarm | None:
-        """What this block changes."""
+        """Add a block; the alarm that it causes or ends."""
         if not self.is_learned:
             self._learn(block)
             return None
@@ -197,7 +197,7 @@ class Chart:
         return Alarm(name=name, is_on=True, residual_ratio=mean_ratio, since_s=since_s)
 
     def is_inside(self, block: Block) -> bool:
-        """Was the load per step of this block seen while it was learned?"""
+        """Was the load per step of this block seen during learning?"""
         load = _per_step(block)
         return bool(
             np.all((load >= self._lowest / _BOX_RATIO) & (load <= self._highest * _BOX_RATIO))
@@ -241,7 +241,7 @@ class Drifts:
         self._blocks: dict[str, list[Interval]] = {"pace": [], "hits": [], "acceptance": []}
 
     def take(self, interval: Interval) -> tuple[Alarm, ...]:
-        """What this interval changes."""
+        """Add an interval; the alarms that it causes or ends."""
         if interval.is_restarted:
             for chart in (self.pace, self.hits, self.acceptance):
                 chart.restart()

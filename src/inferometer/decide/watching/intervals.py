@@ -46,7 +46,7 @@ class Interval(NamedTuple):
 
 
 def last_interval(record: ServerRecord) -> Interval:
-    """What happened between the last two scrapes of a record.
+    """Changes between the last two scrapes of a record.
 
     A counter that the server lacks is 0 where it only weighs what is judged, None where it is
     judged itself.
