@@ -32,7 +32,7 @@ _MAX_LATENESS_S: Final = 5e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulateAnswer:
-    """What was served, and how punctually: lateness is from when a token was due to when it was written."""
+    """What was served; lateness is the delay from a token's due time to its write."""
 
     model_name: str
     engine: str
@@ -105,7 +105,7 @@ ANSWER = EmulateAnswer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulate:
-    """Which server is emulated, and where it listens."""
+    """The server to emulate, and its address."""
 
     server: Server
     fleet: FleetOptions = field(default_factory=FleetOptions)
@@ -194,7 +194,7 @@ def command(question: Emulate, *, as_json: bool) -> None:
 
 
 def plan_of(question: Emulate, servers: Servers) -> EmulatorPlan:
-    """What is served, by which servers.
+    """The plan of an emulated server.
 
     Raises
     ------

@@ -35,11 +35,11 @@ class Several(click.ParamType[Any]):
         self.kind = click.types.convert_type(kind)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        """That of one value."""
+        """Metavar of a single value."""
         return self.kind.get_metavar(param, ctx)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """One value as its type has it; several as they were written: the grid reads them."""
+        """One value in its type; several as text, which the grid parses."""
         if isinstance(value, str) and is_listed(value) and not Path(value).exists():
             return value
         return self.kind.convert(value, param, ctx)
@@ -108,7 +108,7 @@ def _nearest_choice(error: click.BadParameter) -> str | None:
 
 
 def _nearest(word: str, choices: list[str]) -> str | None:
-    """Of these, what others mean by the word, or what is spelled like it."""
+    """The choice that is a synonym of the word, or spelled like it."""
     names = (engine_name(word), *_MEANT.get(word.lower(), ()))
     meant = [one for one in names if one in choices]
     begun = [one for one in choices if len(word) > 1 and one.startswith(word.lower())]
@@ -138,7 +138,7 @@ def _checked(context: click.Context, parameter: click.Parameter, value: object) 
 def _missing(
     error: click.MissingParameter, context: click.Context | None, try_: str | None
 ) -> SpecError:
-    """All that is missing at once: click stops at the first, when what was given is in the context already."""
+    """An error that names all missing parameters; click stops at the first."""
     known = (
         []
         if context is None
@@ -186,7 +186,7 @@ def _name(error: click.BadParameter) -> str:
 
 
 def _allowed(error: click.BadParameter) -> str | None:
-    """What the parameter takes; None where its help says more than its type."""
+    """Allowed values of the parameter; None where its help says more than its type."""
     if error.param is None:
         return None
     kind = one_of(error.param.type)
@@ -343,7 +343,7 @@ class QuestionOption(click.Option):
 
 
 def _metavar(kind: click.ParamType[Any]) -> str:
-    """What stands for a value of this kind."""
+    """Placeholder of a value of this kind."""
     if isinstance(kind, NumberFormat):
         return "FORMAT"
     if isinstance(kind, click.types.IntParamType):
@@ -411,7 +411,7 @@ def asks(
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
-    """What was typed, or stands in the environment."""
+    """Values from the command line or the environment, without defaults."""
     context = click.get_current_context()
     return {
         name: value
@@ -573,7 +573,7 @@ class NumberFormat(click.ParamType[str]):
         self.extra = tuple(extra)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """All that may be typed, as help shows it."""
+        """Allowed values, for the help."""
         del param, ctx
         return f"[{'|'.join((*self.extra, *self.allowed))}]"
 

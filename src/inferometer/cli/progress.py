@@ -75,7 +75,7 @@ def _left_s(progress: watch.LoadProgress) -> float | None:
 
 
 def sentence(progress: watch.LoadProgress) -> str:
-    """Where it stands, in a line."""
+    """Progress of the load test in one line."""
     parts = [
         f"{progress.elapsed_s:.0f} s",
         (
@@ -169,7 +169,7 @@ class TerminalListener:
             self.close()
 
     def close(self) -> None:
-        """Take away what is drawn again and again."""
+        """Erase the lines that are redrawn."""
         self._views.close()
         self._show = self._live = None
         self._next_line_s = 0.0
@@ -226,7 +226,7 @@ _BETWEEN_LINES_S: Final = 5.0
 
 @contextmanager
 def heard(*, as_json: bool = False, prints: bool = False) -> Generator[None]:
-    """What is going on is shown on stderr until the end of the block.
+    """Show progress on stderr until the end of the block.
 
     With ``prints`` parts of the answer that are known before it is whole are printed to stdout.
     """

@@ -56,7 +56,7 @@ def _grid(name: str, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT
 
 
 def grid_of(name: str) -> Callable[[dict[str, Any], bool], bool]:
-    """What ``asks`` takes as ``grid`` for this verb."""
+    """The ``grid`` argument of ``asks`` for this verb."""
     return partial(_give_grid, GRIDDED[name])
 
 

@@ -46,7 +46,7 @@ def talk(text: str) -> None:
 def show_crash(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Write the traceback of an error that nobody foresaw; it may quote anybody's text."""
+    """Write the traceback of an unexpected error; it may contain user data."""
     talk("".join(traceback.format_exception(kind, error, trace)).rstrip())
 
 
@@ -65,10 +65,10 @@ class PatientStderr:
         return len(text)
 
     def flush(self) -> None:
-        """Each write was flushed."""
+        """Nothing to do: each write was flushed."""
 
     def isatty(self) -> bool:
-        """Is a person looking at it?"""
+        """Is it a terminal?"""
         try:
             return sys.stderr is not None and sys.stderr.isatty()
         except ValueError:

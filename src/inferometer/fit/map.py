@@ -87,7 +87,7 @@ class Prior(NamedTuple):
 
 
 class Optimum(NamedTuple):
-    """Where a search ended, the residuals there (N), and how many simulations it took."""
+    """End of a search, its residuals (N), and its number of simulations."""
 
     x: F64
     residuals: F64
@@ -117,7 +117,7 @@ class _Ensemble(NamedTuple):
 
 
 class _Information(NamedTuple):
-    """Of the likelihood, in spreads of the draws: gradient (K), curvature, information (K, K)."""
+    """Gradient (K) and information (K, K) of the likelihood, in spreads of the draws."""
 
     gradient: F64
     raw_curvature: F64
@@ -233,7 +233,7 @@ def central_differences(residuals: Residuals, x: F64, prior: Prior) -> F64:
 
 
 def gradient_and_curvature(seen: F64, slopes: F64, x: F64, prior: Prior) -> tuple[F64, F64]:
-    """Of the negative log posterior, at residuals ``seen`` with these slopes (Gauss-Newton)."""
+    """Gradient and Gauss-Newton curvature of the negative log posterior."""
     weight = student_weights(seen)
     gradient = slopes.T @ (weight * seen) + (x - prior.mean) / prior.sd**2
     curvature = (slopes * weight[:, None]).T @ slopes + np.diag(1 / prior.sd**2)
@@ -323,7 +323,7 @@ def _ensemble(residuals: Residuals, x: F64, spread: F64, half: F64) -> _Ensemble
 
 
 def _information(ensemble: _Ensemble, groups: I64) -> _Information:
-    """What the data say, in spreads of the draws: a sandwich over groups (Liang and Zeger 1986).
+    """Information of the data: a sandwich estimate over groups (Liang and Zeger 1986).
 
     Noise in the slopes looks like information, so its expectation is taken out of the curvature.
     """
@@ -425,7 +425,7 @@ def information_source(sd: float, prior_sd: float) -> InformedBy:
 
 
 def plain_value(name: str, place: float) -> float:
-    """The parameter in its own unit, from its place on the scale on which it is normal."""
+    """The parameter in its own unit, from its value on the scale on which it is normal."""
     return place if name in LINEAR else math.exp(place)
 
 

@@ -157,7 +157,7 @@ def _meant(alike: list[HardwareSpec], wanted: frozenset[str]) -> HardwareSpec | 
 
 
 def unsourced_constants(hardware: HardwareSpec) -> tuple[str, ...]:
-    """Which numbers of the device nobody has a source for: names of fields, to be marked in every output.
+    """Fields of the device whose numbers have no source, to be marked in every output.
 
     Example
     -------
@@ -229,7 +229,7 @@ class ConstantEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a device costs for an hour."""
+    """Price of a device per hour."""
 
     usd_per_hour: float
     basis: str
@@ -238,7 +238,7 @@ class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class KernelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What kernels reach that were timed alone."""
+    """Rates of kernels that were timed alone."""
 
     dense_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
         default_factory=dict[WeightFormat, ConstantEntry]

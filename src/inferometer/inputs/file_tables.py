@@ -28,7 +28,7 @@ _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 def text_of(path: Path, *, noun: str, endings: str, try_: str | None = None) -> str:
-    """What stands in the file of ``noun``; ``try_``: how such a file is made.
+    """Content of the file of ``noun``; ``try_``: how to make such a file.
 
     Raises
     ------

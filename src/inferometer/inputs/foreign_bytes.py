@@ -85,7 +85,7 @@ def shortened(value: object) -> str:
 
 
 def check_json(content: bytes | str, noun: str) -> None:
-    """Nothing, if this JSON is not empty, not nested too deeply and not of too many values.
+    """Refuse JSON that is empty, nested too deeply, or has too many values.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def check_toml(text: str, most_characters: int) -> None:
 
 
 def check_values(value: object) -> None:
-    """Nothing, if each number in these tables is finite and not larger than its name allows.
+    """Refuse numbers that are not finite, or larger than their names allow.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def _json_depth(data: bytes) -> int:
 
 
 def check_length(text: str, most_characters: int) -> None:
-    """Nothing, if a text is no longer than this; else a ``SpecError``."""
+    """Refuse a text that is longer than this."""
     if len(text) > most_characters:
         raise SpecError(f"{len(text):,} characters", allowed=f"{most_characters:,} characters")
 
@@ -186,7 +186,7 @@ def too_deep() -> SpecError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """How one kind of foreign bytes is read.
+    """A validating reader of one kind of foreign bytes.
 
     What it is called, which error refuses it, what is allowed, and how large it may be.
     """
@@ -261,20 +261,20 @@ class Door:
                     yield number, stripped
 
     def json(self, content: bytes | str, kind: type[Decoded], *, where: str) -> Decoded:
-        """What this JSON says, as the type that is asked for."""
+        """Decode JSON into a type."""
         with self.refusing(where):
             check_json(content, self.noun)
             return msgspec.json.decode(content, type=kind)
 
     def msgpack(self, content: bytes, kind: type[Decoded], *, where: str) -> Decoded:
-        """What this MessagePack says, as the type that is asked for."""
+        """Decode MessagePack into a type."""
         with self.refusing(where):
             if len(content) > self.max_bytes:
                 raise SpecError(f"{len(content):,} bytes", allowed=f"{self.max_bytes:,} bytes")
             return msgspec.msgpack.decode(content, type=kind)
 
     def loose_json(self, text: str, *, where: str) -> object:
-        """What this JSON says, in which NaN and Infinity may occur: Python's tools write them."""
+        """Decode JSON that may contain NaN and Infinity, as Python's tools write them."""
         with self.refusing(where):
             check_json(text, self.noun)
             value: object = json.loads(text)
@@ -285,7 +285,7 @@ class Door:
             return value
 
     def toml(self, text: str, *, where: str) -> object:
-        """What this TOML says; ``file_tables.table_from`` checks its numbers."""
+        """Decode TOML; ``file_tables.table_from`` checks its numbers."""
         with self.refusing(where):
             check_toml(text, MOST_TABLE_BYTES)
             return cast("object", msgspec.toml.decode(text))
@@ -330,7 +330,7 @@ class Door:
         return value
 
     def convert(self, value: object, kind: type[Decoded], *, where: str) -> Decoded:
-        """A decoded value as the type that is asked for."""
+        """Convert a decoded value into a type."""
         with self.refusing(where):
             return msgspec.convert(value, kind)
 
@@ -345,7 +345,7 @@ class Door:
 
     @contextmanager
     def refusing(self, where: str) -> Generator[None]:
-        """Whatever goes wrong inside, because of the bytes, is the refusal of these bytes."""
+        """Turn errors inside the context that the bytes cause into a refusal of them."""
         try:
             yield
         except InferometerError as error:
@@ -380,7 +380,7 @@ _MOST_NAMES: Final = 1000
 
 
 def nearby(path: Path) -> str | None:
-    """Which files are called like one that is not there; None where none is, or its folder is not there.
+    """Files with a name like a missing one; None where there are none, or no folder.
 
     Example
     -------

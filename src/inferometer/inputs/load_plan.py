@@ -103,7 +103,7 @@ def body_value_without_secrets(value: str) -> str:
 
 
 def texts_of(value: str) -> tuple[str, ...]:
-    """The texts in a JSON value, which may be secrets.
+    """All texts in a JSON value, which may be secrets.
 
     >>> texts_of('{"a": 0.5, "b": ["one", {"c": "two"}]}')
     ('one', 'two')

@@ -74,7 +74,7 @@ class _PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedPrice:
-    """What an hour of use of one bought device costs."""
+    """Cost of an hour of use of one bought device."""
 
     capital_usd_per_hour: float
     """Of each hour of its life."""
@@ -87,7 +87,7 @@ class OwnedPrice:
 
     @property
     def usd_per_hour(self) -> float:
-        """Of an hour in which it is used."""
+        """Cost of an hour in which it is used."""
         return self.capital_usd_per_hour / self.used_fraction + self.power_usd_per_hour
 
     def break_even_fraction(self, rented_usd_per_hour: float) -> float | None:
@@ -101,7 +101,7 @@ class OwnedPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiPrice:
-    """What somebody else asks for tokens."""
+    """Price of tokens from an API."""
 
     name: str
     input_usd_per_million_tokens: float
@@ -235,7 +235,7 @@ MOST_YAML_CHARACTERS: Final = 2**18
 
 
 def yaml_value(text: str, door: Door, *, where: str) -> object:
-    """What this YAML says, without aliases; ``file_tables.table_from`` checks its numbers.
+    """Decode YAML without aliases; ``file_tables.table_from`` checks its numbers.
 
     Raises
     ------

@@ -93,7 +93,7 @@ def resolve_model(
 
 
 def hub_cache_folder() -> Path:
-    """Where Hugging Face libraries keep what they have downloaded on this machine.
+    """Folder of Hugging Face downloads on this machine.
 
     Source
     ------

@@ -20,7 +20,7 @@ _TRACEPARENT: Final = re.compile(
 
 
 class TraceParent(NamedTuple):
-    """What a client says of the span that its request belongs to."""
+    """Content of a client's ``traceparent`` header."""
 
     trace_id: int
     span_id: int
@@ -28,7 +28,7 @@ class TraceParent(NamedTuple):
 
 
 def traceparent_of(header: str | None) -> TraceParent | None:
-    """What this header says; None where there is none, or one that cannot be read.
+    """Parse this header; None where it is missing or invalid.
 
     Example
     -------

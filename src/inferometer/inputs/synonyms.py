@@ -276,7 +276,7 @@ def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
 
 
 def known_format(text: str) -> str | None:
-    """The format that this spelling names, in any case; None where nobody uses it.
+    """Number format of this spelling, in any case; None where it is unknown.
 
     Example
     -------
@@ -288,7 +288,7 @@ def known_format(text: str) -> str | None:
 
 
 def engine_name(text: str) -> str:
-    """The engine under this program's name for it; a name that nobody uses in small letters.
+    """This program's name for the engine; unknown names in lower case.
 
     Example
     -------
@@ -300,7 +300,7 @@ def engine_name(text: str) -> str:
 
 
 def speculation_method(text: str) -> str | None:
-    """The method of speculation that this spelling names; None where it is none, as a model's name.
+    """Method of speculation of this spelling; None for others, such as a model's name.
 
     Example
     -------
@@ -377,7 +377,7 @@ def _digits(number: float) -> str:
 
 
 def counted_devices(text: str) -> tuple[int, str] | None:
-    """How many devices, and which, in text such as `8xH100`; None where no number is beside a name.
+    """Number and device in text such as `8xH100`; None without a number.
 
     Example
     -------

@@ -113,7 +113,7 @@ class VerifyPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def kind(self) -> PlanKind:
-        """Is a server loaded, or are points of a sweep measured?"""
+        """Kind of plan: loads of a server, or points of a sweep."""
         return "load" if self.traffic is not None else "sweep"
 
 

@@ -34,7 +34,7 @@ _EXPORTER: Final = f"{_HTTP}.trace_exporter"
 
 
 def traces_url(endpoint: str) -> str:
-    """Where an exporter posts to: an endpoint without a path gets the protocol's.
+    """URL to which spans are posted; an endpoint without a path gets the protocol's.
 
     Raises
     ------
@@ -83,7 +83,7 @@ class SpanSender:
         self._readable = _converter(sdk, service_name)
 
     def check(self) -> None:
-        """Ask the collector to take an export without spans.
+        """Send an export without spans to check that the collector accepts it.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class SpanSender:
         _check_taken("spans", result, self._why, self._url)
 
     def close(self) -> None:
-        """Nothing more will be sent."""
+        """Close the exporter."""
         self._exporter.shutdown()
 
 
@@ -201,7 +201,7 @@ def _check_taken(what: str, result: Any, why: "_LastWarning", url: str) -> None:
 
 
 def _sender(service_name: str) -> tuple[Any, Any]:
-    """Who sends: the service, and this program as the scope."""
+    """The sending service, and this program as the scope."""
     resource = _imported("opentelemetry.sdk.resources").Resource.create(
         {"service.name": service_name, "service.version": __version__}
     )
@@ -240,7 +240,7 @@ def _converter(sdk: ModuleType, service_name: str) -> Callable[[Span], Any]:
 
 
 class _LastWarning(logging.Handler):
-    """What the SDK's exporter last complained of, which it only logs."""
+    """The SDK exporter's last warning, which it only logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -33,12 +33,12 @@ class TimeRange(NamedTuple):
 
     @property
     def duration_s(self) -> float:
-        """From the start to the end."""
+        """Length of the range."""
         return self.end_s - self.start_s
 
     @property
     def text(self) -> str:
-        """As it is written, in UTC.
+        """Start and end in UTC, as on the command line.
 
         Example
         -------
@@ -79,7 +79,7 @@ def time_range(text: str, *, where: str) -> TimeRange:
 
 
 def prometheus_samples(url: str, instance: str, past: TimeRange) -> ServerSampleTable:
-    """All that the Prometheus at ``url`` scraped of ``instance`` then.
+    """Everything the Prometheus at ``url`` scraped from ``instance`` in this time.
 
     The samples are those that were scraped, not those of a ``query_range``, which would repeat or
     skip some of them at its own step.
@@ -223,7 +223,7 @@ def instances_of(answer: bytes, *, where: str) -> tuple[str, ...]:
 
 
 def _kept(metric: dict[str, str], target: dict[str, str]) -> SeriesName | None:
-    """The series with the server's own labels; None where nothing reads it, or it is another job's."""
+    """The series with the server's own labels; None where unused, or of another job."""
     name = metric.get("__name__", "")
     if name == UP or any(metric.get(label) != value for label, value in target.items()):
         return None

@@ -51,11 +51,11 @@ class ServerFault(EngineError):
 
 
 class PlaceFault(EngineError):
-    """A server cannot be started here now, whichever it is: what was there before is not gone."""
+    """No server can be started here now, whichever it is."""
 
 
 class ServedFacts(NamedTuple):
-    """What was seen of one server."""
+    """Facts about one started server."""
 
     start_s: float
     """From its start until it listed its models."""
@@ -71,7 +71,7 @@ class ServedFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStart:
-    """Which command, where it answers, and how long it may take."""
+    """Start command, address and time limit."""
 
     words: tuple[str, ...]
     url: str
@@ -114,7 +114,7 @@ def address_of(url: str) -> tuple[str, int]:
 
 @contextmanager
 def served(start: ServerStart) -> Generator[ServedFacts]:
-    """The server while it runs; it is stopped however this is left.
+    """Run a server inside the context; it is stopped in any case.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def served(start: ServerStart) -> Generator[ServedFacts]:
 
 
 def warm_up(url: str, model: str) -> None:
-    """A few short answers that nobody counts: the first ones of a server are slow.
+    """Send a few short requests that do not count: the first ones of a server are slow.
 
     What a server refuses here is not worth a word: the load test says it.
     """
@@ -237,7 +237,7 @@ def _ended(process: subprocess.Popen[bytes], start: ServerStart, what: str) -> S
 
 
 def _ending(code: int) -> str:
-    """How a command ended, by the exit code of its guard: a signal's number is taken from 256."""
+    """How a command ended, by its guard's exit code (256 + signal number for signals)."""
     number = 256 - code if code > _MOST_CODES else code - 128
     if number not in {int(one) for one in signal.Signals}:
         return f"exit code {code}"
@@ -257,7 +257,7 @@ def _last_words(log: Path) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask, then kill the whole group; returns when nobody is left in it."""
+    """Terminate, then kill the process group; returns when it is empty."""
     with suppress(ProcessLookupError):
         process.terminate()
     with suppress(subprocess.TimeoutExpired):

@@ -27,7 +27,7 @@ _Pages: TypeAlias = Callable[[str], _Json]
 
 
 class ServerIdentity(NamedTuple):
-    """What the server says of itself; None: it does not."""
+    """Model, version and settings that the server reports; None: not reported."""
 
     model: str | None
     facts: EngineFacts | None
@@ -40,7 +40,7 @@ class ServerIdentity(NamedTuple):
 
 
 def server_identity(source: MetricsSource | str, kind: ServerKind) -> ServerIdentity:
-    """What the server of this kind says, at the address of its metrics.
+    """What the server of this kind reports about itself, at the address of its metrics.
 
     A page that is not there says nothing.
     """
@@ -76,7 +76,7 @@ def _of_others(pages: _Pages, kind: ServerKind) -> _Stated:
 
 
 def _of_vllm(pages: _Pages, kind: ServerKind) -> _Stated:
-    """Its ``VllmConfig``, field by field (vLLM 0.32, ``entrypoints/serve/dev/server_info``)."""
+    """Fields of its ``VllmConfig`` (vLLM 0.32, ``entrypoints/serve/dev/server_info``)."""
     _, facts = _of_others(pages, kind)
     config = _object(pages("/server_info?config_format=json").get("vllm_config"))
     scheduler, model, parallel, cache = (
@@ -106,7 +106,7 @@ def _of_vllm(pages: _Pages, kind: ServerKind) -> _Stated:
 
 
 def _of_sglang(pages: _Pages, kind: ServerKind) -> _Stated:
-    """Its arguments, and what the first data-parallel rank made of them (SGLang 0.5, ``http_server.py``).
+    """Its arguments, as the first data-parallel rank resolved them (SGLang 0.5).
 
     A prefill is cut at ``chunked_prefill_size``; where that is -1, prompts are taken whole up to
     ``max_prefill_tokens``.

@@ -58,7 +58,7 @@ Row: TypeAlias = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRepetition:
-    """One repetition and what the machine did meanwhile."""
+    """One repetition with the machine's telemetry."""
 
     repetition: Repetition
     telemetry: Telemetry
@@ -66,7 +66,7 @@ class MeasuredRepetition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedCeiling:
-    """One ceiling and where it stood: before repetition ``repetition``, or after the last.
+    """One ceiling, measured before repetition ``repetition`` or after the last.
 
     ``point_index`` -1 is outside all points.
     """
@@ -78,7 +78,7 @@ class ProbedCeiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPoint:
-    """All that happened at one visit to a point of the plan."""
+    """All measurements of one visit to a point of the plan."""
 
     visit: SweepVisit
     point: SweepPoint
@@ -291,7 +291,7 @@ class PointMeasurer:
         )
 
     def cautions(self) -> tuple[Caution, ...]:
-        """What telemetry found to be wrong so far."""
+        """Cautions from telemetry so far."""
         reasons = self._sampler.throttle_reasons
         caution = Caution(
             code="THROTTLED",
@@ -414,7 +414,7 @@ def measure_missing(
 
 
 def _left_out(plan: SweepPlan, done: frozenset[int], until_s: float | None) -> tuple[Caution, ...]:
-    """What was not measured for want of time, in words."""
+    """Points that were not measured for lack of time, in words."""
     measured = {visit.point_index for visit in visits_of(plan) if visit.number in done}
     n_left = len(plan.points) - len(measured)
     if until_s is None or not n_left:

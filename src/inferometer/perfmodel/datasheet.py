@@ -200,7 +200,7 @@ def sheet_at(sheet: DatasheetPrediction, ttft_s: Estimate, tpot_s: Estimate) -> 
 def memory_question(
     scenario: Scenario, *, utilization_fraction: float = DEFAULT_UTILIZATION.value
 ) -> MemoryQuestion:
-    """What the memory of each device must hold in this scenario."""
+    """Memory that each device needs in this scenario."""
     return MemoryQuestion(
         model=scenario.model,
         engine=scenario.engine,

@@ -28,7 +28,7 @@ TRANSFERABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSubject:
-    """What was fitted; None: not stated."""
+    """Model, engine, device and formats that a fit is of; None: not stated."""
 
     hardware_id: str | None
     """Of the catalogue; None also where the catalogue does not have the device."""
@@ -52,7 +52,7 @@ class FitSubject:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which of device, engine, number format and number of devices are not stated."""
+        """Device, engine, number format or number of devices that are not stated."""
         facts = {
             "device": self.device,
             "engine": self.engine,
@@ -98,7 +98,7 @@ class FitSubject:
         return self.engine is not None and self.engine not in _WITH_SCHEDULER
 
     def reservations(self, policy: str | None = None) -> tuple[str, ...]:
-        """Why an answer is less than one from measured step times.
+        """Why answers are less certain than from measured step times.
 
         They were carried over, their subject is not stated, or the engine's rules are another's.
         """
@@ -136,7 +136,7 @@ NOTHING_STATED: Final = FitSubject(
 
 
 class FitQuestion(NamedTuple):
-    """What an answer is wanted for; None: as in the fit."""
+    """Model, engine and device of a question; None: as in the fit."""
 
     model: ModelSpec | None
     hardware: HardwareSpec | None
@@ -233,7 +233,7 @@ def differences(
 
 
 class Refusal(NamedTuple):
-    """What an error reports beside the difference."""
+    """Parts of an error besides the difference."""
 
     where: str
     is_transfer: bool

@@ -122,7 +122,7 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
 
 
 def _rows_of_heads(model: ModelSpec, top_k: int | None) -> list[CacheRows]:
-    """Of keys and values, first of the layers of full attention, then of those with a window."""
+    """Rows of keys and values: of full-attention layers, then of sliding-window layers."""
     window = model.attention.sliding_window_tokens
     found = list[CacheRows]()
     limits = ((None, top_k), (window, window))
@@ -239,7 +239,7 @@ def n_full_attention_layers(model: ModelSpec) -> int:
 
 
 class KvGroups(NamedTuple):
-    """How vLLM splits the layers of a model over tables of KV blocks, all from one pool of blocks."""
+    """How vLLM divides a model's layers into groups with KV block tables, from one pool."""
 
     n_layers: int
     """Of each group, layers of padding included: a block has this many layers of a few tokens."""

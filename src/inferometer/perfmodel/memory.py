@@ -56,7 +56,7 @@ _SCORE_BYTES: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """What one device of the group holds for a batch, in bytes.
+    """Memory use of one device for a batch, in bytes.
 
     ``free_bytes`` is negative where it does not fit.
     """
@@ -71,7 +71,7 @@ class MemoryBudget:
 
     @property
     def free_bytes(self) -> int:
-        """What is left."""
+        """Bytes that are left."""
         return (
             self.total_bytes
             - self.reserve_bytes
@@ -89,7 +89,7 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryQuestion:
-    """What is to be held: ``batch_size`` sequences that grow to ``context_tokens``."""
+    """``batch_size`` sequences that grow to ``context_tokens``, on a device."""
 
     model: ModelSpec
     engine: EngineSpec
@@ -140,7 +140,7 @@ class LogitsTrap:
 
 
 def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
-    """What each device holds for this batch.
+    """Memory use of each device for this batch.
 
     With pipeline parallelism the largest stage counts, with its share of weights and cache.
     Activations are those of the widest layer (its outputs, what its activation function makes of
@@ -186,7 +186,7 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
 
 
 def largest_batch_size(question: MemoryQuestion) -> int:
-    """The most such sequences that fit at once; 0 where not even one does.
+    """The largest batch that fits; 0 where not even one sequence does.
 
     Example
     -------
@@ -248,7 +248,7 @@ class SmallestGroup:
 
     @property
     def flags(self) -> str:
-        """As they are typed: ``--tp 8 --pp 2``."""
+        """Command-line flags: ``--tp 8 --pp 2``."""
         return f"--tp {self.n_tensor}" + f" --pp {self.n_pipeline}" * (self.n_pipeline > 1)
 
 
@@ -293,7 +293,7 @@ def groups_on(hardware: HardwareSpec, model: ModelSpec) -> tuple[SmallestGroup, 
 
 
 def how_it_fits(flags: str | None) -> str:
-    """What to try, given the flags of the smallest group that fits; None where none does."""
+    """A remedy, given the flags of the smallest group that fits (None: none does)."""
     if flags is None:
         return (
             "fewer bits (--quantization int4), a device with more memory, or a smaller model:"
@@ -315,7 +315,7 @@ def logits_trap(
 
 
 def _state_bytes(question: MemoryQuestion) -> float:
-    """Of linear attention, on one device, for a sequence."""
+    """State of linear attention for a sequence on one device, in bytes."""
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
     return state_bytes(model, engine.dtype) / engine.tensor_parallel_size * stage_fraction
@@ -353,7 +353,7 @@ small one."""
 
 
 def default_limits(hardware: HardwareSpec | None, *, n_devices: int) -> BatchLimits:
-    """Those of ``vllm serve`` on ``n_devices`` of these; where the device is not known, those of a small one.
+    """Defaults of ``vllm serve`` on ``n_devices`` of these; unknown devices count as small.
 
     Source
     ------

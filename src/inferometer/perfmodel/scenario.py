@@ -393,7 +393,7 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
 
 
 def stored_scores_bytes(scenario: Scenario, n_scores: int) -> float:
-    """What eager attention writes and reads of the scores of a head, which kernels that tile never store.
+    """Bytes of a head's scores that eager attention writes and reads; tiled kernels store none.
 
     ``n_scores``: of each sequence and head. 24 bytes for each: products, scale and mask in 16 bit,
     softmax in 32, and back.
@@ -406,7 +406,7 @@ def stored_scores_bytes(scenario: Scenario, n_scores: int) -> float:
 
 
 def fixed_step_s(model: ModelSpec, efficiency: Efficiency, mode: RunMode = "engine") -> float:
-    """What follows the matrices of a step: small kernels, gaps, and an engine's own work."""
+    """Fixed time of a step: small kernels, gaps, and the engine's own work."""
     engine_s = efficiency.engine_step_s * (mode == "engine")
     return model.n_layers * efficiency.graph_layer_s + engine_s
 
@@ -421,7 +421,7 @@ def host_step_s(scenario: Scenario, efficiency: Efficiency) -> float:
 
 
 def peaks_at(hardware: HardwareSpec, engine: EngineSpec, efficiency: Efficiency) -> Peaks:
-    """What the device does at this efficiency; at the best, what no kernel exceeds."""
+    """The device's rates at this efficiency; at the best one, an upper bound of any kernel."""
     peaks = (bound_peaks if efficiency is BEST else peaks_of)(hardware, engine)
     link = efficiency.host_link_fraction if peaks.is_host_link else efficiency.link_fraction
     return replace(

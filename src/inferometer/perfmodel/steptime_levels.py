@@ -68,7 +68,7 @@ _WEAKEST_LAST: Final[tuple[Basis, ...]] = get_args(Basis)
 
 
 def weakest_basis(bases: Iterable[Basis]) -> Basis:
-    """Of servers of several kinds: the source that says least about the servers that run.
+    """The least certain source of several kinds of server.
 
     Example
     -------
@@ -79,14 +79,14 @@ def weakest_basis(bases: Iterable[Basis]) -> Basis:
 
 
 class StepDraw(NamedTuple):
-    """One possible machine: its step times, and the time of a request outside of the engine."""
+    """One plausible machine: step times, and a request's time outside of the engine."""
 
     steps: StepTimeArrays
     front_end_s: float
 
 
 class _Draws(NamedTuple):
-    """Of D machines."""
+    """Step times of D plausible machines."""
 
     vector: F64
     """(D, parameters)"""
@@ -268,7 +268,7 @@ def datasheet_levels(
 
 
 def _sheet_text(hardware: HardwareSpec) -> str:
-    """From where the device's peaks are."""
+    """Source of the device's peaks, in words."""
     is_measured = hardware.memory_bytes_per_s.source.kind == "measured"
     return f"{'ceilings measured on' if is_measured else 'the datasheet of'} {hardware.name}"
 
@@ -471,7 +471,7 @@ def check_sharing(model: ModelSpec, n_devices: int, n_replicas: int) -> None:
 
 
 def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
-    """Step times of a replica of the group, given its own statistics and the rows of all.
+    """Step times of a replica in a lockstep group, by its own tokens and the rows of all.
 
     Two exchanges in each layer of experts: every replica's rows are gathered by all, and results
     are summed and scattered.
@@ -539,7 +539,7 @@ _REACHED: Final[dict[str, Efficiency]] = {"fast": BEST, "likely": LIKELY, "slow"
 def through_stages(
     times: StepTimes, model: ModelSpec, hardware: HardwareSpec | None, n_stages: int
 ) -> StepTimes:
-    """These step times on ``n_stages`` stages, all of them together.
+    """These step times on ``n_stages`` pipeline stages, summed.
 
     Transfers between stages go over the network, which is no faster than the host link.
 

@@ -171,7 +171,7 @@ class ParameterPosterior:
         return np.asarray((ends[0] - ends[1]) / (2 * _STEP), dtype=np.float64)
 
     def _moved(self, step: float) -> tuple[F64, Staircase]:
-        """K sets of parameters, in each of which one free parameter has moved."""
+        """K sets of parameters, each with one free parameter changed."""
         return moved(self.vector, self.staircase, self.free, step)
 
 

@@ -186,7 +186,7 @@ def work_columns(
     plan: ParallelPlan | None = None,
     captured_tokens: int = 0,
 ) -> WorkColumns:
-    """Work of these steps; the plan is the engine's tensor parallelism unless it is given.
+    """Work of these steps; the plan defaults to the engine's tensor parallelism.
 
     ``kv_traffic_ratio`` is the number of bytes that attention moves for each byte of KV cache
     that a decoding request holds; ``captured_tokens`` the most rows of a step with prompts that

@@ -70,7 +70,7 @@ def decode_shape(*, batch_size: int, context_tokens: int) -> BatchShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What a step computes and moves on one device."""
+    """FLOP and bytes of a step on one device."""
 
     matmul_flop: float
     attention_flop: float
@@ -110,7 +110,7 @@ class StepBound:
 
     @property
     def upper_s(self) -> float:
-        """Nothing overlaps: the sum of the three."""
+        """Upper bound: the sum of the three times, without overlap."""
         return self.compute_s + self.memory_s + self.link_s
 
 
@@ -139,7 +139,7 @@ class StepPrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFormat:
-    """How a quantised matrix is stored.
+    """Storage of a quantised matrix.
 
     ``value_bits`` for a weight, and a scale and a zero point for each group of weights.
     """

@@ -532,7 +532,7 @@ def _positions(model: ModelSpec) -> int:
 
 
 def _per_layer_elements(model: ModelSpec) -> int:
-    """Of the table of each layer's inputs, which is looked up like the embedding."""
+    """Elements of the per-layer input tables, which are looked up like the embedding."""
     inputs = model.per_layer_inputs
     return 0 if inputs is None else inputs.vocab_size * inputs.size * model.n_layers
 

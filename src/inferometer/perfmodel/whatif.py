@@ -44,7 +44,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """What a change gains.
+    """Gains of a change.
 
     Ratios are before / after: above 1 is faster; that of throughput is after / before.
     """
@@ -138,7 +138,7 @@ def with_sparsity(scenario: Scenario) -> Change:
 
 
 def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
-    """As many query heads sharing fewer (or more) KV heads.
+    """The model with another number of KV heads for its query heads.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
 
 
 def with_window(scenario: Scenario, *, window_tokens: int, n_sinks: int) -> Change:
-    """Each layer keeps and reads the first tokens (sinks) and the last ones (the window) alone."""
+    """The model with attention to the first tokens (sinks) and a window of the last ones."""
     model = windowed(scenario.model, window_tokens=window_tokens, n_sinks=n_sinks)
     return Change(
         name=suggestions.flags("--attention-window", window_tokens, "--attention-sinks", n_sinks),
@@ -286,7 +286,7 @@ def with_sequence_parallelism(scenario: Scenario) -> Change:
 
 
 def without_kv_cache(scenario: Scenario) -> Change:
-    """Each output token computes the whole sequence again."""
+    """No KV cache: each output token computes the whole sequence again."""
     return Change(
         name="no KV cache: token N computes N",
         scenario=replace(scenario, has_kv_cache=False),
@@ -321,7 +321,7 @@ class Acceptance(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """How drafts are made, how many tokens at most, and how many are accepted in publications."""
+    """A speculation method: its drafts, their largest number, and published acceptance."""
 
     name: MethodName
     needs: str
@@ -381,7 +381,7 @@ _KNOWN: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLength:
-    """What a number of draft tokens gains at the scenario's batch."""
+    """Gain of a number of draft tokens at the scenario's batch."""
 
     n_draft_tokens: int
     tpot_gain_ratio: float
@@ -426,7 +426,7 @@ class Draft(NamedTuple):
 
 
 def find_method(name: MethodName) -> Method:
-    """What publications say of this method.
+    """Published numbers of this method.
 
     Example
     -------

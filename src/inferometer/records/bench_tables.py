@@ -140,7 +140,7 @@ def _of_mapping(one: object, where: str) -> Mapping[str, Any]:
 
 
 def _test(row: Mapping[str, Any], door: Door, where: str) -> _Test | None:
-    """What was timed; None for a test that tells neither phase."""
+    """The test's times; None for a test of neither phase."""
     if "test" in row:
         match, rate = _TEST.fullmatch(str(row["test"])), _RATE.fullmatch(str(row.get("t/s", "")))
         if match is None or rate is None:

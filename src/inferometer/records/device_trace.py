@@ -61,7 +61,7 @@ class Activities(Spans):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTrace:
-    """One file of a profiler."""
+    """Contents of one profiler file."""
 
     profiler: Profiler
     device_names: dict[int, str]
@@ -107,7 +107,7 @@ class _ChromeTrace(msgspec.Struct):
 
 
 def is_trace(path: Path) -> bool:
-    """Is this file a profiler's: a SQLite database, or JSON with trace events near its start?
+    """Is this a profiler's file: a SQLite database, or JSON with trace events near its start?
 
     Raises
     ------
@@ -123,7 +123,7 @@ def is_trace(path: Path) -> bool:
 
 
 def read_trace(path: Path) -> DeviceTrace:
-    """All that the file says of devices and of the host.
+    """Read the activity of devices and host from the file.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def read_trace(path: Path) -> DeviceTrace:
 
 
 def is_blocking(call: str) -> bool:
-    """Does the host wait in this call until the device is done?"""
+    """Does the host wait in this call for the device?"""
     return call.endswith("Synchronize") or call.partition("(")[0] in _BLOCKING
 
 

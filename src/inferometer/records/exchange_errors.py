@@ -14,7 +14,7 @@ from inferometer.records.types import ExchangeTable, RequestStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeError:
-    """What a code means, and what to do about it."""
+    """Meaning and remedy of an error code."""
 
     meaning: str
     remedy: str
@@ -160,7 +160,7 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorCount:
-    """One kind of error."""
+    """One kind of error, and its number."""
 
     code: str
     n_requests: int

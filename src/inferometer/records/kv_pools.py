@@ -11,7 +11,7 @@ from inferometer.records.types import KvPoolFacts, RequestTable, Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvPoolView:
-    """One pool of a divided KV cache, and the requests that had their blocks there in the likely run."""
+    """One KV pool, and its requests in the likely run."""
 
     rule: str
     """Whose blocks these are, in words."""
@@ -35,7 +35,7 @@ class KvPoolView:
 
 
 def kv_pool_views(run: Run) -> tuple[KvPoolView, ...]:
-    """All pools, in their order; none where the KV cache is whole, or the record does not know its pools."""
+    """All KV pools in order; empty where the cache is undivided or the pools are not recorded."""
     pools, requests = run.manifest.kv_pools, run.requests
     if not pools or requests is None:
         return ()

@@ -52,7 +52,7 @@ _DOOR: Final = Door(
 
 
 def reading_from(exchanges: Iterable[tuple[int, int, int]]) -> ClockReading:
-    """What (begin, there, end) of at least one exchange say together.
+    """A clock reading from at least one exchange (begin, remote clock, end).
 
     Example
     -------
@@ -213,7 +213,7 @@ def most_frequent(words: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _refusal(frame: RequestFrame, code: str) -> bytes:
-    """The part of the body about the error: all, an event of a stream, or nothing if it is fine."""
+    """The part of a body that concerns the error: all, one stream event, or nothing."""
     if code == "error_event":
         return next(
             (event.data for event in reversed(events_of(frame.body)) if _ERROR in event.data), b""
@@ -231,7 +231,7 @@ def _of_body(body: bytes) -> str:
 
 
 class DecodedLoad(NamedTuple):
-    """What the raw logs of a load test hold."""
+    """Content of the raw logs of a load test."""
 
     requests: RequestTable
     exchanges: ExchangeTable

@@ -44,7 +44,7 @@ PitfallName: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pitfall:
-    """One mistake that a number shows."""
+    """One mistake of a set-up that a number shows."""
 
     name: PitfallName
     words: str
@@ -67,7 +67,7 @@ class Pitfall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRow:
-    """What one number says directly of one pitfall."""
+    """Verdict on one pitfall, with the number that shows it."""
 
     name: PitfallName
     finding: CheckFinding
@@ -101,7 +101,7 @@ class CheckRow:
 
 
 def judged(name: PitfallName, value: float | None, evidence: str = "") -> CheckRow:
-    """What this number says of the pitfall; ``evidence`` in place of the number in words.
+    """Verdict of this number on the pitfall; ``evidence`` replaces the number in words.
 
     Example
     -------
@@ -130,17 +130,17 @@ def judged(name: PitfallName, value: float | None, evidence: str = "") -> CheckR
 
 
 def judged_all(values: Mapping[PitfallName, float | None]) -> tuple[CheckRow, ...]:
-    """Each of these, in the order of the table."""
+    """Verdict on each of these, in the order of the table."""
     return tuple(judged(one.name, values[one.name]) for one in PITFALLS if one.name in values)
 
 
 def found_sentence(checks: Sequence[CheckRow]) -> str:
-    """Those that are found, one after the other; '' where there is none."""
+    """Sentences of the pitfalls found; '' without any."""
     return "; ".join(one.sentence for one in checks if one.finding == "found")
 
 
 def empty_share(block_tokens: int, held_tokens: float) -> float:
-    """Of the KV cache's blocks, what is empty: the last block of each sequence is half full.
+    """Empty share of the KV blocks: each sequence's last block is half full on average.
 
     ``held_tokens`` is the mean context of a sequence.
 

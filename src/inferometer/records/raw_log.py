@@ -59,7 +59,7 @@ class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
 
 
 class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="request"):
-    """One request that is over, however it ended. None: it never came so far."""
+    """One request that is over, however it ended; None: it did not get that far."""
 
     request_index: int
     """Row of the workload's ``RequestPlan``."""
@@ -102,7 +102,7 @@ class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
 
 
 class LagFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="lag"):
-    """A second's worth of the process's own timer: due every few milliseconds, how late was it?"""
+    """Delays in one second of the sending process's timer, which is due every few milliseconds."""
 
     process_index: int
     due_ns: bytes
@@ -133,7 +133,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(Frame)
 
 
 def file_name(session_index: int, process_index: int) -> str:
-    """How is the file of this process in this session called?
+    """Name of this process's file in this session.
 
     Names sort by session, then by process.
     """
@@ -141,7 +141,7 @@ def file_name(session_index: int, process_index: int) -> str:
 
 
 def indices_of(path: Path) -> tuple[int, int]:
-    """Of which session and process is this file?"""
+    """Session and process of a file."""
     _, session, _, process = path.stem.split("-")
     return int(session), int(process)
 
@@ -210,12 +210,12 @@ def session_frames(folder: Path) -> tuple[SessionFrame, ...]:
 
 
 def int64s(packed: bytes) -> I64:
-    """The numbers of a field that is said to be int64."""
+    """Numbers of a packed int64 field."""
     return np.frombuffer(packed, "<i8")
 
 
 def int32s(packed: bytes) -> I32:
-    """The numbers of a field that is said to be int32."""
+    """Numbers of a packed int32 field."""
     return np.frombuffer(packed, "<i4")
 
 

@@ -73,7 +73,7 @@ class PointRepetitions:
 
     @property
     def n_reps(self) -> int:
-        """How many repetitions ended OK?"""
+        """The number of repetitions with status OK."""
         return len(self.started_ns)
 
     @property
@@ -355,7 +355,7 @@ def noise_of(run: Run) -> NoiseSummary:
 
 
 def noise_cautions(run: Run) -> tuple[Caution, ...]:
-    """What makes the run's numbers less good, and what to do about it?"""
+    """Cautions on noise and drift, with remedies."""
     noise = noise_of(run)
     points = [point for point in repetitions_of(run) if point.n_reps]
     cautions = [
@@ -377,7 +377,7 @@ def noise_cautions(run: Run) -> tuple[Caution, ...]:
 
 
 def _relative(points: tuple[PointRepetitions, ...], phase: Literal["prefill", "decode"]) -> F64:
-    """Each repetition / the median of its point, in the order in which they were measured.
+    """Each repetition divided by the median of its point, in the order measured.
 
     Points with two or more only.
     """

@@ -96,7 +96,7 @@ class LatencySummary:
     """Empty without samples."""
 
     def percentile(self, fraction: float) -> Percentile | None:
-        """The percentile of that fraction, or None where it was not asked for or there is none."""
+        """The percentile of that fraction, or None if it was not requested or does not exist."""
         return next(
             (one for one in self.percentiles if abs(one.percentile_fraction - fraction) < 1e-9),
             None,
@@ -105,7 +105,7 @@ class LatencySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSummary:
-    """What became of requests: how many ended how, how fast, how much per second."""
+    """Numbers of requests by status, latencies and rates."""
 
     name: str
     """All of the run, or one class or tenant of it."""
@@ -137,13 +137,13 @@ class RequestSummary:
         return next(one for one in self.latencies if one.latency == name)
 
     def n_of(self, *statuses: RequestStatus) -> int:
-        """How many requests ended in one of these ways?"""
+        """The number of requests that ended in one of these ways."""
         names = {status.name.lower() for status in statuses}
         return sum(n for name, n in self.n_by_status if name in names)
 
 
 def summarise_requests(run: Run, *, percentiles: Sequence[float] = PERCENTILES) -> RequestSummary:
-    """What became of all requests of the run, and how fast? Of its workflows, too.
+    """Summarise all requests of the run, and its workflows.
 
     Raises
     ------
@@ -239,7 +239,7 @@ def _requests_of(run: Run) -> RequestTable:
 
 
 class _Span(NamedTuple):
-    """Of which part of the run are rates?"""
+    """The part of the run that rates cover."""
 
     start_ns: int
     end_ns: int
@@ -338,7 +338,7 @@ def _mean(samples: LatencySamples) -> LatencyMean | None:
 
 
 def _known_sum(counts: I32) -> int | None:
-    """None where nobody could tell one of them."""
+    """The sum; None where a count is unknown."""
     return None if bool((counts == UNKNOWN_COUNT).any()) else int(counts.sum(dtype=np.int64))
 
 
@@ -431,7 +431,7 @@ def _summary(samples_s: F64) -> GapSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedThreshold:
-    """One limit of an SLO, what was measured, and whether it was met."""
+    """One limit of an SLO, the measured value, and its verdict."""
 
     threshold: Threshold
     seen: Percentile | None
@@ -442,7 +442,7 @@ class JudgedThreshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Was the objective met? Its verdict is that of its weakest link."""
+    """Verdict of an SLO: the worst of its limits."""
 
     objective: ObjectiveSpec
     verdict: Verdict
@@ -543,14 +543,17 @@ def _judged(threshold: Threshold, samples: LatencySamples, *, is_growing: bool) 
 
 
 def _is_beyond(seen: Percentile, threshold: Threshold) -> bool:
-    """Of what the queue is part of: TPOT is that of a full batch however long it becomes."""
+    """Is a latency that includes the queue beyond its limit?
+
+    TPOT does not grow with the queue: it is that of a full batch.
+    """
     return (
         threshold.metric in {"ttft", "e2e", "workflow"} and seen.seconds.value > threshold.limit_s
     )
 
 
 def _certainly_missed(is_within: Bools, percentile_fraction: float) -> Estimate | None:
-    """The share within the limit, where it is certainly too small.
+    """The share within the limit, where it is certainly too small; else None.
 
     That needs fewer requests than the percentile's own interval.
     """

@@ -46,7 +46,7 @@ class Metric(NamedTuple):
 
 
 class PointKey(NamedTuple):
-    """What makes two points of two sweeps the same."""
+    """Identity of a point, by which two sweeps are matched."""
 
     prompt_tokens: int
     batch_size: int
@@ -66,7 +66,7 @@ class EqualTokens(NamedTuple):
 
     @property
     def n_prompt_tokens(self) -> int:
-        """Of all sequences."""
+        """Prompt tokens of all sequences together."""
         return self.old.prompt_tokens * self.old.batch_size
 
     @property
@@ -183,7 +183,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """What is different, by how much, and how sure is that?"""
+    """Differences between two sets of runs, with intervals."""
 
     replicate: Replicate
     is_paired: bool
@@ -202,7 +202,7 @@ class RunComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRule:
-    """What counts as different?
+    """Margin and confidence of a comparison.
 
     ``metric`` None: E2E p50 of requests, the decode step of all points of sweeps, the prefill of
     all equal token counts.
@@ -230,7 +230,7 @@ class _Numbers(NamedTuple):
 
 
 def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -> RunComparison:
-    """How do the new runs compare with the old?
+    """Compare the new runs with the old ones.
 
     Raises
     ------
@@ -287,7 +287,7 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
 
 
 def differences(old: RunManifest, new: RunManifest) -> tuple[Difference, ...]:
-    """What do the manifests of two runs say differently, of model, engine, machine, plan and version?"""
+    """Differences in the manifests of two runs: model, engine, machine, plan, version."""
     olds, news = _flat(old), _flat(new)
     return tuple(
         Difference(what=key, old=olds.get(key, "–"), new=news.get(key, "–"))
@@ -568,7 +568,7 @@ def _cautions(old: Sequence[Run], new: Sequence[Run], *, is_single: bool) -> tup
 def _unlike(
     old: RunManifest, new: RunManifest, paces: _Numbers, rule: ComparisonRule
 ) -> Iterator[Caution]:
-    """Of two servers of one model: the least by which their TPOT differs, if that is much."""
+    """A caution where the TPOT of two servers of one model differs by much."""
     a, b = old.load, new.load
     if a is None or b is None or a.url == b.url or a.served_model != b.served_model:
         return

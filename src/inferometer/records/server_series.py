@@ -40,7 +40,7 @@ _RANK = "tp_rank"
 
 
 class Series(NamedTuple):
-    """One series at every scrape that was answered (T): NaN where it was not on the page."""
+    """One series at every answered scrape (T): NaN where it was missing."""
 
     labels: dict[str, str]
     value: F64
@@ -56,7 +56,7 @@ class TimeSeries(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """By how much did a histogram grow in a window?"""
+    """Growth of a histogram in a window."""
 
     n: int
     total: float
@@ -134,7 +134,7 @@ def series_of(record: ServerRecord, gauge: Gauge) -> tuple[Series, ...]:
 
 
 def counter_series(record: ServerRecord, counter: Counter) -> TimeSeries | None:
-    """By how much had a counter grown since the first scrape, resets taken out?
+    """Growth of a counter since the first scrape, corrected for resets.
 
     None where the server has none.
     """
@@ -151,7 +151,7 @@ def counter_series(record: ServerRecord, counter: Counter) -> TimeSeries | None:
 def histogram_growth(
     record: ServerRecord, histogram: Histogram | TokenHistogram, rows: slice
 ) -> Growth | None:
-    """By how much did a histogram grow between the first and the last of these scrapes?
+    """Growth of a histogram between the first and the last of these scrapes.
 
     None where the server has none.
     """
@@ -180,7 +180,7 @@ def histogram_growth(
 def histogram_series(
     record: ServerRecord, histogram: Histogram | TokenHistogram
 ) -> tuple[TimeSeries, TimeSeries] | None:
-    """How many observations, and their sum, had a histogram gained since the first scrape?
+    """Growth of a histogram's count and sum since the first scrape.
 
     None where the server has none.
     """
@@ -200,7 +200,7 @@ def histogram_series(
 
 
 def bucket_series(record: ServerRecord, histogram: Histogram | TokenHistogram) -> F64:
-    """(T, B) How many observations had each bucket gained since the first scrape?
+    """(T, B) Growth of each bucket since the first scrape.
 
     The buckets are those of ``histogram_growth``; none where the server has none.
     """
@@ -219,7 +219,7 @@ def bucket_series(record: ServerRecord, histogram: Histogram | TokenHistogram) -
 
 
 def n_restarts(record: ServerRecord) -> int:
-    """How often was the server started anew between scrapes?
+    """The number of restarts of the server between scrapes.
 
     By its start time, or, where it does not say, by counters that fell.
     """
@@ -232,7 +232,7 @@ def n_restarts(record: ServerRecord) -> int:
 
 
 def is_of_several(record: ServerRecord) -> bool:
-    """Do several servers answer in turn, behind one address?
+    """Do several servers behind one address answer in turn?
 
     A server that is started anew starts later than before, and counts from 0 on. A start time that
     went back is another server's, and so are counters that fell and were back one scrape later, and
@@ -381,7 +381,7 @@ def sample_table(
 def table_of(
     scrapes: Iterable[tuple[int, Iterable[tuple[SeriesName, float]] | None]],
 ) -> ServerSampleTable:
-    """What was read at each scrape, ns since the run's start; None where no answer came."""
+    """A table of scrapes, ns since the run's start; None where no answer came."""
     rows: list[tuple[int, str, str, float]] = []
     last: dict[SeriesName, float] = {}
     for at_ns, samples in scrapes:
@@ -401,7 +401,7 @@ def table_of(
 
 
 def page_kind(page: bytes) -> ServerKind:
-    """Whose page is this, of the model servers that are known?
+    """Kind of model server that wrote this page of metrics.
 
     Raises
     ------

@@ -23,7 +23,7 @@ DEFAULT_STEPS: Final = 120
 
 
 class CellState(IntEnum):
-    """What did a slot do in a step?"""
+    """Activity of a slot in a step."""
 
     IDLE = 0
     CONTEXT = 1
@@ -74,7 +74,7 @@ def slot_timeline(
     tick_ns: int | None = None,
     needs_parts: bool = True,
 ) -> SlotTimeline:
-    """What did each slot do in these steps?
+    """Activity of each slot in these steps.
 
     Seats that are never used in the window are there if one above them is.
 
@@ -147,7 +147,7 @@ def slices_of(timeline: SlotTimeline) -> tuple[Slice, ...]:
 
 
 def state_shares(timeline: SlotTimeline) -> dict[CellState, float]:
-    """Which fraction of all cells of the window is in each state?"""
+    """Share of all cells of the window in each state."""
     n_cells = max(timeline.states.size, 1)
     return {state: float((timeline.states == state).sum()) / n_cells for state in CellState}
 
@@ -177,7 +177,7 @@ def _recorded(run: Run, *, needs_parts: bool) -> tuple[StepTable, StepPartTable]
 
 
 def _last_generations(run: Run, parts: StepPartTable, begin: int, end: int) -> NDArray[np.intp]:
-    """Which parts of the window (from ``begin``) computed the last token of a completed answer?"""
+    """Parts of the window (from ``begin``) that computed the last token of a completed answer."""
     if run.requests is None:
         return np.empty(0, np.intp)
     is_completed = np.zeros(

@@ -93,7 +93,7 @@ class StepLog(NamedTuple):
 
 
 class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
-    """Of Forward Pass Metrics: the requests of one step."""
+    """Requests of one step, in Forward Pass Metrics."""
 
     num_prefill_requests: int = 0
     sum_prefill_tokens: int = 0
@@ -103,7 +103,7 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True):
-    """Of Forward Pass Metrics: the requests that wait."""
+    """Waiting requests, in Forward Pass Metrics."""
 
     num_prefill_requests: int = 0
     num_decode_requests: int = 0
@@ -158,7 +158,7 @@ def step_log_of(steps: StepTable, source: str) -> StepLog:
 
 
 def read_step_log(path: Path) -> StepLog:
-    """The steps in a file; of which kind it is, its first lines tell.
+    """Read the steps of a file; its first lines show its format.
 
     Raises
     ------

@@ -115,7 +115,7 @@ class PointSummary:
 
 
 def summarise_points(run: Run) -> tuple[PointSummary, ...]:
-    """How fast was each point?
+    """Medians of each point.
 
     Ordered by prompt, batch and generated tokens; empty for a run without a sweep.
 
@@ -171,7 +171,7 @@ def _summarise(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCostChange:
-    """By which factor does a token cost more at ``point`` than at ``previous``?"""
+    """Factor by which a token costs more at ``point`` than at ``previous``."""
 
     point_index: int
     point: SweepPoint
@@ -197,7 +197,7 @@ class TokenCostChange:
 
 
 def collapses(run: Run, *, factor_ratio: float | None = None) -> tuple[TokenCostChange, ...]:
-    """Where does the run collapse? The factor is that of the run's plan unless it is given."""
+    """Collapses of the run, by its plan's factor unless another is given."""
     return tuple(
         change
         for change in token_cost_changes(run, factor_ratio=factor_ratio)
@@ -208,7 +208,7 @@ def collapses(run: Run, *, factor_ratio: float | None = None) -> tuple[TokenCost
 def token_cost_changes(
     run: Run, *, factor_ratio: float | None = None
 ) -> tuple[TokenCostChange, ...]:
-    """Every pair of neighbouring points of a run, on both axes, prefill and decode apart."""
+    """All pairs of neighbouring points on both axes, prefill and decode separately."""
     planned = (
         run.manifest.plan.collapse_factor_ratio
         if run.manifest.plan
@@ -223,7 +223,7 @@ def token_cost_changes(
 
 
 def flag_text(changes: Iterable[TokenCostChange], point_index: int) -> str:
-    """What the flag column says of a point: its worst collapse in each phase, or nothing."""
+    """The flags of a point: its worst collapse in each phase, or ''."""
     worst: dict[SweepPhase, TokenCostChange] = {}
     for change in changes:
         if change.point_index == point_index and change.is_collapse:
@@ -344,7 +344,7 @@ class StepShares:
 
     @property
     def half_ratio(self) -> float | None:
-        """How much faster half the weight bytes would make it; None where they are not the limit."""
+        """Speed-up with half the weight bytes; None where they are not the limit."""
         is_limit = self.limited_by == "weight bandwidth"
         return 1 / (1 - self.parts[0].fraction.value / 2) if is_limit else None
 
@@ -473,7 +473,7 @@ def limit_sentence(shares: StepShares) -> str:
 
 
 def _meaning(shares: StepShares, most: Estimate) -> str:
-    """Why that is the limit, as a student may repeat it."""
+    """Why that is the limit, in plain words."""
     if shares.limited_by == "weight bandwidth":
         return (
             f"each token reads all {format_bytes(shares.weight_bytes)} of weights, which takes"

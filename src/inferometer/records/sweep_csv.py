@@ -64,7 +64,7 @@ class SweepRow:
 
 
 def column_texts(row: SweepRow) -> dict[str, str]:
-    """What stands in each column of a line, in order. Nothing where there is no number."""
+    """Text of each column of a line, in order; empty where there is no number."""
     summary, point = row.summary, row.summary.point
     n_prompt_tokens = point.batch_size * point.prompt_tokens
     prefill, decode = summary.prefill_s, summary.tpot_s
@@ -165,7 +165,7 @@ class Column(NamedTuple):
 
     @property
     def is_median(self) -> bool:
-        """Its header says so; ranks are ten times a name's preference, and a statistic's."""
+        """Does the header name a median?"""
         return self.rank % 10 == _STATISTIC["median"]
 
 
@@ -295,7 +295,7 @@ _FLAGS: Final = {"seq_len": "--prompt", "batch": "--batch", "gen_tokens": "--gen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """What does the reader know of a table that it does not say itself?
+    """Facts about a table that it does not contain itself.
 
     What it does say, counts more.
     """

@@ -98,7 +98,7 @@ class _Answers(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """When a load test began and ended by the instants that tools use, and what was done in it."""
+    """Start and end of a load test as the tools define them, and the work between."""
 
     intended_ns: int
     """First intended send."""
@@ -254,7 +254,7 @@ _SENDS: Final = {"intended_ns": "scheduled send", "sent_ns": "actual send"}
 
 
 def tool_views(run: Run) -> tuple[ToolView, ...]:
-    """What each tool would have reported of this run, ours first.
+    """Results that each tool would have reported for this run, ours first.
 
     Empty for a run that is no load test or has no completed answer.
     """
@@ -292,7 +292,7 @@ def _view(tool: _Tool, answers: _Answers, rates: ToolRates | None) -> ToolView:
 
 
 def _our_rates(course: _Course) -> ToolRates | None:
-    """As everywhere in this program: tokens of unfinished and failed requests count too."""
+    """Our own definition: tokens of unfinished and failed requests count too."""
     span_s = (course.own_end_ns - course.intended_ns) / NS_PER_S
     if span_s <= 0:
         return None

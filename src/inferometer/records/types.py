@@ -37,7 +37,7 @@ Origin: TypeAlias = Literal["measured", "simulated", "published"]
 
 
 class ChunkKind(IntEnum):
-    """What did a chunk of an answer carry?"""
+    """Content of a chunk of an answer."""
 
     CONTENT = 0
     REASONING = 1
@@ -62,7 +62,7 @@ class ChunkTable(NamedTuple):
 
 
 class ExchangeTable(NamedTuple):
-    """What went over the wire for each request sent (N rows, in ``RequestTable`` order)."""
+    """HTTP traffic of each request sent (N rows, in ``RequestTable`` order)."""
 
     request_index: I32
     process_index: I32
@@ -103,7 +103,7 @@ class ExchangeTable(NamedTuple):
 
 
 class LagTable(NamedTuple):
-    """How late was the client itself (L rows)?
+    """Delays of the client itself (L rows).
 
     A timer that should fire every few milliseconds says by how much it was late.
     """
@@ -127,7 +127,7 @@ class ServerSampleTable(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReading:
-    """What another host's clock showed beside the driver's, asked again and again around one instant."""
+    """Another host's clock relative to the driver's, read repeatedly around one instant."""
 
     at_ns: int
     """Instant of the run, by the driver's clock."""
@@ -159,7 +159,7 @@ class HostClock:
 
     @property
     def drift_ratio(self) -> float:
-        """By how much faster than the driver's did it run?
+        """Relative rate difference from the driver's clock.
 
         0 where that was not measured, or lies within the uncertainty of the readings.
         """
@@ -172,7 +172,7 @@ class HostClock:
 
     @property
     def error_s(self) -> float:
-        """How far off the instant that was asked may a request have been due.
+        """Largest error of a request's due time (seconds).
 
         What the clock moved by, and what is not known of it.
         """
@@ -184,7 +184,7 @@ class HostClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidityReason:
-    """One check of a load test, and what it found."""
+    """Result of one check of a load test."""
 
     check: str
     verdict: ValidityVerdict
@@ -195,7 +195,7 @@ class ValidityReason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validity:
-    """May a load test's numbers be trusted? The worst of its checks decides."""
+    """Validity of a load test: the worst of its checks."""
 
     verdict: ValidityVerdict
     reasons: tuple[ValidityReason, ...]
@@ -203,7 +203,7 @@ class Validity:
 
 
 class PointStatus(IntEnum):
-    """How did a repetition of a sweep point end?"""
+    """How a repetition of a sweep point ended."""
 
     OK = 0
     OUT_OF_MEMORY = 1
@@ -211,7 +211,7 @@ class PointStatus(IntEnum):
 
 
 class Phase(IntEnum):
-    """What did a step do?"""
+    """Phase of a step."""
 
     PREFILL = 0
     DECODE = 1
@@ -219,7 +219,7 @@ class Phase(IntEnum):
 
 
 class RequestStatus(IntEnum):
-    """How did a request end, or did it not?"""
+    """How a request ended, or that it did not."""
 
     STOPPED = 0
     """The model said its last word."""
@@ -235,7 +235,7 @@ class RequestStatus(IntEnum):
 
 
 class PartKind(IntEnum):
-    """What did a step do for a request in its batch?"""
+    """Work of a step for one request of its batch."""
 
     CONTEXT = 0
     """It computed (a chunk of) the prompt, or again what was thrown away."""
@@ -246,7 +246,7 @@ class PartKind(IntEnum):
 
 
 class ProbeKind(IntEnum):
-    """Which ceiling of the machine did a probe measure?"""
+    """The ceiling of the machine that a probe measured."""
 
     READ = 0
     COPY = 1
@@ -455,7 +455,7 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What did the engine say it was? Absent facts are None."""
+    """Engine, version and settings as reported; None: not reported."""
 
     engine: str
     version: str
@@ -485,7 +485,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFacts:
-    """How was a server's scheduler set up, in vLLM's names? What is not recorded is None."""
+    """Scheduler settings of a server, in vLLM's names; None: not recorded."""
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -499,7 +499,7 @@ class SchedulerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvPoolFacts:
-    """One pool of a divided KV cache: whose blocks it has, and how full it was."""
+    """One KV pool: its rules and its occupancy."""
 
     rule: str
     """Whose blocks these are, in words: of those that no pool before takes."""
@@ -521,7 +521,7 @@ class KvPoolFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunManifest:
-    """Where, when, with what and by which command was a run made?"""
+    """Where, when, with what and by which command a run was made."""
 
     run_id: str
     origin: Origin
@@ -554,7 +554,7 @@ class RunManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What happened: a manifest and its tables. Tables that a run does not have are None."""
+    """A manifest and its tables; None for tables that a run does not have."""
 
     manifest: RunManifest
     sweep: SweepTable | None = None

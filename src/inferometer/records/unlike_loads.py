@@ -32,7 +32,7 @@ class _Mean(NamedTuple):
 
 
 def unlike_loads(old: Sequence[Run], new: Sequence[Run]) -> Iterator[Caution]:
-    """What is unlike of the requests of both sides, in one caution; none where they are alike."""
+    """One caution on differences between the requests of both sides; none where they are alike."""
     found = [
         text for text in (_arrivals(old, new), *(_lengths(old, new, of) for of in _LENGTHS)) if text
     ]
@@ -85,7 +85,7 @@ def _prompts(requests: RequestTable) -> F64:
 
 
 def _answers(requests: RequestTable) -> F64:
-    """Of requests that were not cut short."""
+    """Output lengths of requests that were not cut short."""
     return np.asarray(requests.output_tokens[is_one_of(requests, COMPLETED)], np.float64)
 
 
@@ -159,7 +159,7 @@ def _gaps_s(run: Run) -> F64:
 
 
 def _mean(of_runs: Sequence[F64]) -> _Mean | None:
-    """Of all requests of a side; None where there is none, or all are 0."""
+    """Mean over all requests of a side; None where there is none, or all are 0."""
     values = np.concatenate([np.zeros(0), *of_runs])
     mean = float(values.mean()) if len(values) else 0.0
     if mean <= 0:

@@ -43,7 +43,7 @@ class RatePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateView:
-    """All that a report on several runs of requests shows."""
+    """Data of a report on several runs of requests."""
 
     title: str
     subtitle: str
@@ -65,7 +65,7 @@ class RateView:
 
     @property
     def is_closed(self) -> bool:
-        """Are all runs closed loops, so that curves go with the concurrency?"""
+        """Are all runs closed loops, so that the x-axis is the concurrency?"""
         return all(point.concurrency is not None for point in self.points)
 
 
@@ -83,7 +83,7 @@ class TradePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitCost:
-    """What the traffic costs on one device under limits of this strictness."""
+    """Cost of the traffic on one device under limits of this strictness."""
 
     device: str
     limit_ratio: float

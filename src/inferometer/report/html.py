@@ -55,7 +55,7 @@ def render_page(page: Page) -> str:
 
 
 def loose_cautions(page: Page) -> list[Caution]:
-    """Those that no section shows."""
+    """Cautions that no section shows."""
     return [
         caution
         for caution in page.cautions
@@ -65,7 +65,7 @@ def loose_cautions(page: Page) -> list[Caution]:
 
 @cache
 def templates() -> jinja2.Environment:
-    """The templates that come with the package; whatever they are given is escaped."""
+    """The package's templates; all values are escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: str(resource(name))),
         autoescape=True,
@@ -88,7 +88,7 @@ def _percent(share: float) -> str:
 
 
 def number_note(number: Number) -> str:
-    """What stands below a number: its limit, its interval, and its note."""
+    """Text below a number: its limit, its interval, and its note."""
     limit = (
         ""
         if number.limit is None
@@ -111,5 +111,5 @@ def _drawn(plot: Plot) -> Markup:
 
 
 def sha256_of(script: str) -> str:
-    """As a page's policy names the script that it runs."""
+    """Hash of a script in the page's content security policy."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

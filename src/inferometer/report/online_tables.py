@@ -55,7 +55,7 @@ def validity_line(validity: Validity) -> str:
 
 
 def validity_table(view: OnlineView) -> TextTable:
-    """Every check, what it saw, and what to do about it."""
+    """Every check with its observation and its remedy."""
     rows = tuple((one.verdict, one.check, one.text, one.remedy) for one in view.validity.reasons)
     return TextTable(
         caption=f"Validity: {view.validity.verdict}",
@@ -65,7 +65,7 @@ def validity_table(view: OnlineView) -> TextTable:
 
 
 def steady_sentence(steady: SteadyState | None) -> str:
-    """From when to when the run was steady."""
+    """Start and end of the run's steady state."""
     if steady is None:
         return "Too few requests to tell warm-up and steady state from chance."
     start_s, end_s = steady.start_ns / NS_PER_S, steady.end_ns / NS_PER_S
@@ -139,7 +139,7 @@ def errors_table(view: OnlineView) -> TextTable | None:
 
 
 def tools_table(view: OnlineView) -> TextTable | None:
-    """What other tools would have reported; None where no answer was completed."""
+    """Results that other tools would have reported; None where no answer was completed."""
     rows = tuple(
         (
             one.tool,
@@ -175,7 +175,7 @@ def tools_table(view: OnlineView) -> TextTable | None:
 
 
 def tool_rates_table(view: OnlineView) -> TextTable | None:
-    """What throughput other tools would have reported; None where no answer was completed."""
+    """Throughput that other tools would have reported; None where no answer was completed."""
     rows = tuple(
         (
             one.tool,

@@ -127,7 +127,7 @@ class Number:
 
     @property
     def places(self) -> dict[str, float] | None:
-        """Where value, interval and limit stand on a bar from 0 to 1; None: nothing to compare."""
+        """Positions (0 to 1) of value, interval and limit on a bar; None without the latter two."""
         if self.low is None and self.limit is None:
             return None
         ends = [one for one in (self.value, self.high, self.limit) if one is not None]
@@ -153,7 +153,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What follows the first screen, named by a question; drawn in the order of its fields."""
+    """A section after the first screen, titled with a question; drawn in field order."""
 
     id: str
     """Its anchor, which is no chart's."""
@@ -211,7 +211,7 @@ class Page:
 
 
 def method_section(definitions: tuple[tuple[str, str], ...]) -> Section:
-    """What the words of a page mean."""
+    """Definitions of the words on a page."""
     return Section(
         id="method", title="What do the words mean?", nav="Method", definitions=definitions
     )
@@ -223,7 +223,7 @@ def closing_sections(
     files: tuple[tuple[str, str], ...],
     command: str,
 ) -> tuple[Section, Section, Section]:
-    """What the words mean, where the numbers are from, and how they are made again."""
+    """Sections on definitions, provenance, and how to reproduce the numbers."""
     return (
         method_section(definitions),
         Section(id="provenance", title="Where is it from?", nav="Provenance", groups=groups),
@@ -253,7 +253,7 @@ def duration_number(
     limit_s: float | None = None,
     note: str = "",
 ) -> tuple[Number, ...]:
-    """A latency in the unit in which it is read: ms below 10 s, s above; nothing where absent."""
+    """A latency in ms below 10 s, in s above; empty where it is unknown."""
     if measured is None:
         return ()
     seconds = measured if isinstance(measured, Estimate) else measured.seconds
@@ -283,7 +283,7 @@ def spanned(number: Number, others: Sequence[float]) -> Number:
 def rate_number(
     name: str, rate: Estimate | None, unit: str, *, note: str = ""
 ) -> tuple[Number, ...]:
-    """A rate with its interval; nothing where it is absent."""
+    """A rate with its interval; empty where it is unknown."""
     return () if rate is None else (number_of(name, rate, unit, note=note),)
 
 

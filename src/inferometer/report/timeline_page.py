@@ -17,7 +17,7 @@ from inferometer.units import format_fraction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineView:
-    """One timeline, or several of the same load with the name of each."""
+    """One timeline, or several of the same load with their names."""
 
     title: str
     subtitle: str

@@ -110,7 +110,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """What the fitted model says between and beyond the points.
+    """Predictions of the fitted model between and beyond the points.
 
     A phase over prompts at one batch, or over batches at one prompt.
     """
@@ -132,7 +132,7 @@ class RoofCeiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflinePoint:
-    """What a phase of a point achieved, under the roof."""
+    """Achieved FLOP/s and intensity of a phase of a point."""
 
     run_label: str
     phase: PhaseName
@@ -152,7 +152,7 @@ class RooflineView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedPoint:
-    """What was predicted for a point, and what was measured there."""
+    """Predicted and measured time of a point."""
 
     run_label: str
     phase: PhaseName
@@ -179,7 +179,7 @@ class TimePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """Where the time of one phase of one point goes.
+    """Parts of the time of one phase of one point.
 
     The parts sum to what was measured, ``unexplained`` may be negative.
     """
@@ -195,7 +195,7 @@ class Explained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CeilingMoment:
-    """What the machine could do at one moment of the run."""
+    """The machine's ceilings at one moment of the run."""
 
     run_label: str
     elapsed_s: float
@@ -223,7 +223,7 @@ class ParameterRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutRow:
-    """How wrong the model was on points that it had not seen: those of them whose repetitions agree."""
+    """Error of the model on held-out points, for those whose repetitions agree."""
 
     run_label: str
     phase: PhaseName
@@ -278,7 +278,7 @@ class SweepReportView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerUse:
-    """How much of one accelerator the server says that it uses, of the datasheet's peaks.
+    """Share of the datasheet's peaks that one accelerator uses, by the server's estimate.
 
     None: it does not estimate it.
     """
@@ -293,7 +293,7 @@ class ServerUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineView:
-    """All that a report on a load test shows beside what every run of requests has."""
+    """Data of a report on a load test that other runs of requests do not have."""
 
     validity: Validity
     steady: SteadyState | None
@@ -321,7 +321,7 @@ class LatencyTail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyHistory:
-    """One latency over the time of the run: percentiles of windows, and some of the requests one by one."""
+    """One latency over time: percentiles of windows, and some single requests."""
 
     latency: latencies.Latency
     windows: LatencyWindows
@@ -336,7 +336,7 @@ class LatencyHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassJudgement:
-    """Did one class of requests meet its own SLO?"""
+    """Verdict on the SLO of one class of requests."""
 
     name: str
     judgement: Judgement
@@ -344,7 +344,7 @@ class ClassJudgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReportView:
-    """All that a report on a run of requests shows.
+    """Data of a report on a run of requests.
 
     ``summaries`` are those of all requests, of the steady state, then of each class.
     """

@@ -94,7 +94,7 @@ _REASONS = {
 
 
 class Histogram:
-    """How often was which value seen?"""
+    """Counts of observed values by bucket."""
 
     __slots__ = ("_counts", "_edges", "_total")
 
@@ -104,12 +104,12 @@ class Histogram:
         self._total = 0.0
 
     def observe(self, value: float, n_times: int = 1) -> None:
-        """It was seen so many times."""
+        """Add a value ``n_times``."""
         self._counts[bisect_left(self._edges, value)] += n_times
         self._total += value * n_times
 
     def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
-        """Its samples: cumulative buckets, count and sum."""
+        """Prometheus samples: cumulative buckets, count and sum."""
         cumulative = list(accumulate(self._counts))
         for edge, count in zip(
             [*(str(float(edge)) for edge in self._edges), "+Inf"], cumulative, strict=True
@@ -123,7 +123,7 @@ _START_TIME_HELP: Final = "Start time of the process since unix epoch in seconds
 
 
 class Now(NamedTuple):
-    """What the gauges show."""
+    """Values of the gauges."""
 
     n_running: int
     n_waiting: int
@@ -133,7 +133,7 @@ class Now(NamedTuple):
 
 
 class Metrics:
-    """All that vLLM's frontend counts, for one engine.
+    """All metrics of vLLM's front end, for one engine.
 
     What an emulator never has (images, other servers' caches) stays at 0.
     """
@@ -270,7 +270,7 @@ class _Life:
 
 
 class Accounts:
-    """Keeps the metrics true, told what the engine does.
+    """Updates the metrics from the engine's events.
 
     Source
     ------
@@ -338,7 +338,7 @@ class Accounts:
             self._sizes(request)
 
     def _first_token(self, request: LiveRequest, life: _Life, now_ns: int) -> int:
-        """How many tokens of the prompt were computed for it?"""
+        """Count a first token; returns the prompt tokens computed for it."""
         n_computed = request.num_prompt_tokens - request.num_cached_tokens
         life.first_token_ns = now_ns
         counters, by_source = (

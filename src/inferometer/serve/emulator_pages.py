@@ -63,7 +63,7 @@ class Pages:
         }
 
     def page(self, request: HttpRequest) -> bytes:
-        """What does this page say, as JSON?
+        """Content of this page as JSON.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class Pages:
         )
 
     def _version(self, body: bytes) -> bytes:
-        """Names the tool: nobody shall take an emulation for a server."""
+        """The version page, which names this tool, so that nobody takes it for a real server."""
         del body
         return msgspec.json.encode(
             {"version": f"inferometer {__version__} emulating {self._emulated}"}
@@ -128,7 +128,7 @@ class Pages:
 
 
 def refuse_by_fault(rule: FaultRule, line: Line, request: HttpRequest) -> bool:
-    """Answer with this fault if it is one that needs no engine; was it?"""
+    """Answer with this fault if it needs no engine; True if it did."""
     refuse = _REFUSALS.get(rule.kind)
     if refuse is None:
         return False
@@ -214,14 +214,14 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 class Usage(NamedTuple):
-    """How many tokens?"""
+    """Token counts of a reply."""
 
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
 
     def counts(self, *, has_details: bool) -> dict[str, Any]:
-        """As JSON has it."""
+        """The counts as JSON."""
         counts: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + self.output_tokens,
@@ -235,7 +235,7 @@ class Usage(NamedTuple):
 
 
 class End(NamedTuple):
-    """Why was it the last token?"""
+    """Finish reason."""
 
     finish_reason: str
     stop_reason: str | None
@@ -250,7 +250,7 @@ class Delta(NamedTuple):
 
 
 class Wording:
-    """One reply in OpenAI's words; words of the emulator need no escape, other texts get one."""
+    """Writes replies in OpenAI's format; the emulator's own words need no escaping."""
 
     def __init__(self, *, reply_id: str, model_name: str, created_s: int, is_chat: bool) -> None:
         self._is_chat = is_chat
@@ -363,7 +363,7 @@ def _counts(usage: Usage | None) -> bytes:
 
 
 class Likelihoods(NamedTuple):
-    """Tells the logarithms of probabilities, with so many of the likeliest words beside each."""
+    """Writes logprobs, with this number of most likely words for each token."""
 
     n_top: int
     vocabulary: tuple[str, ...]
@@ -371,7 +371,7 @@ class Likelihoods(NamedTuple):
     def of_completion(
         self, tokens: Sequence[str], *, n_chars_before: int, is_from_start: bool
     ) -> dict[str, Any]:
-        """Of tokens that begin behind so many characters.
+        """Logprobs of tokens that begin after ``n_chars_before`` characters.
 
         ``is_from_start``: nothing tells how likely the first one was.
         """
@@ -390,7 +390,7 @@ class Likelihoods(NamedTuple):
         }
 
     def of_chat(self, tokens: Sequence[str]) -> dict[str, Any]:
-        """Of tokens of an answer."""
+        """Logprobs of the tokens of an answer."""
         return {
             "content": [
                 _told(token, self._each)

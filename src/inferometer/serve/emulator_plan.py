@@ -56,7 +56,7 @@ _RULE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRule:
-    """One kind of fault: on which share of the requests, and how."""
+    """One kind of fault: its share of the requests, and its options."""
 
     kind: FaultKind
     share_fraction: float = 1.0
@@ -81,7 +81,7 @@ class FaultRule:
 
 
 class Faults(NamedTuple):
-    """What befalls one request."""
+    """Faults of one request."""
 
     strike: FaultRule | None
     """At most one, the first rule that hits."""
@@ -108,7 +108,7 @@ def parse_faults(text: str) -> tuple[FaultRule, ...]:
 
 
 def draw_faults(rules: tuple[FaultRule, ...], seed: int, number: int) -> Faults:
-    """What befalls the request with this number? The same under the same seed."""
+    """Draw the faults of the request with this number; deterministic for a seed."""
     if not rules:
         return Faults(None)
     chances = np.random.default_rng((seed, number, 1)).random(len(rules)).tolist()
@@ -191,7 +191,7 @@ DEFAULT_MEAN_TOKENS: Final = 128.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatorPlan:
-    """All that an emulated server needs before it starts.
+    """Everything an emulated server needs to start.
 
     Two servers with the same plan draw the same for their n-th requests.
     """
@@ -272,7 +272,7 @@ class EmulatorPlan:
         return replace(fleet, step_times=times, prefill=prefill, placement=placement)
 
     def kind_of(self, class_name: str | None, tenant_name: str | None) -> Kind:
-        """What a gate and a router take a request for that says this of itself."""
+        """Kind of a request with this class and tenant, for gate and router."""
         return Kind(
             class_index=_place(class_name, self.class_names),
             tenant_index=_place(tenant_name, self.tenant_names),
@@ -293,14 +293,14 @@ class Known(NamedTuple):
 
 
 class ServedFleet(NamedTuple):
-    """What is simulated on the wall clock, and whom its gate and router know."""
+    """The simulated fleet, and the classes and tenants that its gate and router know."""
 
     fleet: Fleet
     known: Known
 
 
 def served_fleet(servers: Servers, gate: Gate, seed: int) -> ServedFleet:
-    """These servers behind their gate; requests of classes without replicas may go to all.
+    """These servers behind their gate; classes without replicas may use all.
 
     Raises
     ------

@@ -46,7 +46,7 @@ def run_emulator(
 
 @contextmanager
 def start(plan: EmulatorPlan) -> Generator[Emulator, None, None]:
-    """Serve in a process of its own, until the context ends or somebody calls ``stop``.
+    """Serve in another process, until the context ends or ``stop`` is called.
 
     Raises
     ------

@@ -96,7 +96,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Which token counts come with a stream?"""
+    """Token counts to send with a stream."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -126,7 +126,7 @@ class CompletionBody(_Body, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One turn of a chat: a text, or parts of which those of type text count."""
+    """One turn of a chat: a text, or parts, of which those of type text are used."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -172,14 +172,14 @@ class ParsedRequest:
 
 
 class Limits(NamedTuple):
-    """What the server can serve."""
+    """Limits of the server on requests."""
 
     model_name: str
     max_model_len: int
 
 
 def read_completion(body: bytes, limits: Limits, tokenizer: Tokenizer) -> ParsedRequest:
-    """What is parsed by this body of a completion?
+    """Parse the body of a completion.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def read_completion(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Parsed
 
 
 def read_chat(body: bytes, limits: Limits, tokenizer: Tokenizer) -> ParsedRequest:
-    """What is parsed by this body of a chat?
+    """Parse the body of a chat.
 
     Its prompt is the words of all its messages, one after the other.
 
@@ -245,7 +245,7 @@ def chat_texts(messages: Sequence[Message]) -> list[str]:
 
 
 def decoded_body(body: bytes, kind: type[Body]) -> Body:
-    """The body as this kind of request; refused where it is none."""
+    """Decode the body as this kind of request; refused where it is invalid."""
     try:
         return _BODY.json(body, kind, where="the request")
     except SpecError as problem:
@@ -253,7 +253,7 @@ def decoded_body(body: bytes, kind: type[Body]) -> Body:
 
 
 def check_model(name: str | None, limits: Limits) -> None:
-    """Refuse a model that is not served; none named means the one that is."""
+    """Refuse a model that is not served; None means the served one."""
     if name and name != limits.model_name:
         raise Refusal(
             404, f"The model `{name}` does not exist.", kind="NotFoundError", param="model"

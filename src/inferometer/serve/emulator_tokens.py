@@ -48,11 +48,11 @@ class Answer(NamedTuple):
     stop_text: str | None = None
 
     def places(self) -> range:
-        """Where in the vocabulary each token is found, if that were repeated for ever."""
+        """Index in the endlessly repeated vocabulary of each token."""
         return range(self.start, self.start + self.n_tokens * self.stride, self.stride)
 
     def word(self, i_token: int) -> str:
-        """The word of the i-th token; it is led by a space."""
+        """Word of the i-th token, with a leading space."""
         return self.vocabulary[(self.start + i_token * self.stride) % len(self.vocabulary)]
 
     def text(self, first: int, end: int) -> str:
@@ -66,7 +66,7 @@ class Answer(NamedTuple):
     def stopped_at(
         self, stops: Sequence[str], least_tokens: int, *, includes_stop: bool = False
     ) -> "Answer":
-        """The same, ended by the first of these texts that shows after so many tokens."""
+        """The answer cut at the first stop text after ``least_tokens`` tokens."""
         full = self._replace(n_chars=None).text(0, self.n_tokens)
         n_least = len(self._replace(n_chars=None).text(0, least_tokens))
         found = [(full.find(stop, n_least), stop) for stop in stops if stop]
@@ -157,7 +157,7 @@ def draw_answer(
     number: int,
     place: int = 0,
 ) -> Answer:
-    """What the request with this number is answered, in one of its places.
+    """Draw the answer to the request with this number.
 
     A geometric number of words, or as many as may be.
     """

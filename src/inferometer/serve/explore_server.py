@@ -47,7 +47,7 @@ _STAGES: Final[Mapping[str, Callable[..., exploring.Explored]]] = {
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What a page asks for: a state, how well, and which of its tab's questions this is."""
+    """A page's request: a state, an accuracy, and its number in the tab."""
 
     query: str
     stage: str
@@ -60,7 +60,7 @@ class SupersededError(Exception):
 
 
 class Turns:
-    """Who computes next: one at a time, coarse answers before what refines."""
+    """Orders computations: one at a time, coarse answers before refinements."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -87,13 +87,13 @@ class Turns:
 
 
 class InTurns:
-    """Does the parts of one answer, each in its turn, until the tab asks for something newer."""
+    """Computes the parts of one answer in turns, until the tab requests something newer."""
 
     def __init__(self, turns: Turns, rank: int, is_wanted: Callable[[], bool]) -> None:
         self._turns, self._rank, self._is_wanted = turns, rank, is_wanted
 
     def map(self, function: Callable[[T], R], parts: Iterable[T]) -> tuple[R, ...]:
-        """What the function says of each part, in their order."""
+        """Results of the function for each part, in their order."""
         answers = list[R]()
         for part in parts:
             if not self._is_wanted():
@@ -137,7 +137,7 @@ class Answers:
 def answer_parts(
     stage: str, explored: exploring.Explored, measured: tuple[explore_page.Measured, ...]
 ) -> dict[str, Any]:
-    """What the script of the page takes."""
+    """Data of an answer for the page's script."""
     found = explore_page.shown(explored, measured)
     steps = [
         {
@@ -162,7 +162,7 @@ def answer_parts(
 
 
 def start_of(launched: explore.Explore) -> dict[str, Any]:
-    """What the script knows before the first answer."""
+    """Data for the page's script before the first answer."""
     return {
         "query": explore.query_of(explore.state_of(launched)),
         "lacking": explore.lacking(),

@@ -25,7 +25,7 @@ JSON: Final = "application/json"
 
 
 class HttpRequest(NamedTuple):
-    """What came in."""
+    """One HTTP request."""
 
     method: str
     path: str
@@ -36,7 +36,7 @@ class HttpRequest(NamedTuple):
 
 
 class Line(asyncio.Protocol):
-    """One connection.
+    """One HTTP connection.
 
     ``on_request`` gets each request when the reply to the one before is complete, ``on_lost`` the
     end of it all.
@@ -207,7 +207,7 @@ class Line(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Is anyone there to write to?"""
+        """Is the client still connected?"""
         return self._is_open
 
     def _next(self) -> None:

@@ -19,7 +19,7 @@ _WHERE: Final = "the batcher's configuration"
 
 
 class BatchRules(NamedTuple):
-    """How is a batch formed, and who hears of its tokens when? 0 means: no such rule."""
+    """Rules of forming a batch, and of delivering its tokens; 0 means no such rule."""
 
     max_batch_size: int
     preferred_batch_size: tuple[int, ...] = ()
@@ -37,12 +37,12 @@ class BatchRules(NamedTuple):
 
     @property
     def largest(self) -> int:
-        """Which batch is worth no further wait?"""
+        """Size of a batch that starts without further waiting."""
         return max(self.preferred_batch_size, default=self.max_batch_size)
 
 
 class _OneBatchAtATime:
-    """What the loops ask of every engine, where it takes one batch after the other."""
+    """Properties that the simulation reads, for engines that run whole batches."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ class _OneBatchAtATime:
 
     @property
     def rules(self) -> BatchRules:
-        """How is a batch formed?"""
+        """Rules of forming a batch."""
         raise NotImplementedError
 
     @property
@@ -68,22 +68,22 @@ class _OneBatchAtATime:
 
     @property
     def max_num_active(self) -> int:
-        """How many requests may run at once?"""
+        """The largest number of requests that run at once."""
         return self.rules.max_batch_size * self.rules.n_instances
 
     @property
     def n_instances(self) -> int:
-        """How many batches run side by side?"""
+        """The number of batches that run side by side."""
         return self.rules.n_instances
 
     @property
     def depth(self) -> int:
-        """How many batches may be in flight?"""
+        """The largest number of batches in flight."""
         return self.rules.n_instances
 
     @property
     def n_kv_blocks(self) -> int:
-        """How many blocks can hold tokens?"""
+        """The number of usable KV blocks."""
         return self.num_blocks * self.rules.n_instances
 
     def _check(self) -> None:
@@ -130,12 +130,12 @@ class StaticBatching(_OneBatchAtATime):
 
     @property
     def engine(self) -> str:
-        """Whose rules are these?"""
+        """Name of the scheduling policy."""
         return "static batching"
 
     @property
     def rules(self) -> BatchRules:
-        """How is a batch formed?"""
+        """Rules of forming a batch."""
         return BatchRules(
             max_batch_size=self.max_batch_size,
             max_delay_ns=self.max_wait_ns,
@@ -175,14 +175,14 @@ class DynamicBatching(_OneBatchAtATime):
 
     @property
     def engine(self) -> str:
-        """Whose rules are these?"""
+        """Name of the scheduling policy."""
         return "Triton's dynamic batcher" + f", {self.instance_count} instances" * (
             self.instance_count > 1
         )
 
     @property
     def rules(self) -> BatchRules:
-        """How is a batch formed?"""
+        """Rules of forming a batch."""
         return BatchRules(
             max_batch_size=self.max_batch_size,
             preferred_batch_size=self.preferred_batch_size,
@@ -210,12 +210,12 @@ class NoBatching(_OneBatchAtATime):
 
     @property
     def engine(self) -> str:
-        """Whose rules are these?"""
+        """Name of the scheduling policy."""
         return "no batching"
 
     @property
     def rules(self) -> BatchRules:
-        """How is a batch formed?"""
+        """Rules of forming a batch."""
         return BatchRules(max_batch_size=1)
 
 

@@ -48,7 +48,7 @@ class _Compiling(event.Listener):
         self._n_open += 1
 
     def on_end(self, event: object) -> None:
-        """It is."""
+        """End of the compilation; nothing to do."""
         del event
         self._n_open -= 1
         if self._n_open == 0:
@@ -62,7 +62,7 @@ class _NoMachineCode:
     """Takes the environment of a function for which there is no machine code."""
 
     def set_env(self, name: str, env: object) -> None:
-        """Nothing refers to it: compiled functions raise no errors of Python's."""
+        """Do nothing: compiled functions raise no Python errors, so nothing needs it."""
 
 
 class _Inside(codegen.JITCodeLibrary):
@@ -109,7 +109,7 @@ class _Whole(codegen.JITCodeLibrary):
 
 
 def _with_callees(libraries: list[Any]) -> list[Any]:
-    """These and all that they call, each once, in order."""
+    """These libraries and all that they call, each once, in order."""
     found: dict[int, Any] = {}
     waiting = list(libraries)
     while waiting:
@@ -213,7 +213,7 @@ class _InsideCompiler(_ShortCompiler):
 
 
 class _EntryCompiler(_ShortCompiler):
-    """As ``_InsideCompiler``, for what Python calls."""
+    """As ``_InsideCompiler``, for functions that Python calls."""
 
     def compile_extra(self, func: Callable[..., object]) -> Any:
         self.state.library = _Whole(self.state.targetctx.codegen(), func.__qualname__)
@@ -265,7 +265,7 @@ REACHED: Final = (
 
 @cache
 def _sources_digest() -> str:
-    """One text for all that is compiled together."""
+    """A digest of all sources that are compiled together."""
     room = resources.files("inferometer.simulate")
     files = [file for file in (room / "kernel").iterdir() if file.name.endswith(".py")]
     files += [room / f"{name}.py" for name in REACHED]
@@ -303,7 +303,7 @@ def _inside(function: Function, *, inline: bool) -> Function:
 
 
 def _widest(kind: Any) -> Any:
-    """One type for whole numbers of all widths: for each, the function would be compiled again."""
+    """The widest integer type for all integers, so that a function is compiled only once."""
     if isinstance(kind, types.Literal):
         kind = kind.literal_type
     return types.int64 if isinstance(kind, types.Integer) else kind

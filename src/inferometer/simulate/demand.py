@@ -61,17 +61,17 @@ class Demand(NamedTuple):
 
     @property
     def n_requests(self) -> int:
-        """How many requests?"""
+        """The number of requests."""
         return len(self.arrival_ns)
 
     @property
     def n_contents(self) -> int:
-        """How many different contents?"""
+        """The number of different block contents."""
         return int(self.contents.max()) + 1 if self.contents.size else 0
 
 
 class SharedBlocks(NamedTuple):
-    """Which full blocks of which requests have equal contents, as any integers; the rest of each request is its own."""
+    """Contents (any integers) of full blocks that requests share; other blocks are unique."""
 
     start: I64
     """(N + 1) Where each request's ids begin."""
@@ -277,7 +277,7 @@ def _column(name: str, values: ArrayLike, n_requests: int, dtype: type[Number]) 
 
 
 def leaving_order(requests: Demand) -> I32:
-    """Whose client goes away at a known time, in order of that, and room behind them for those that follow others."""
+    """Requests whose client leaves, in order of time, then room for those that follow others."""
     is_leaving = requests.abort_ns != ABSENT
     known = np.flatnonzero(is_leaving & (requests.follows == -1))
     leaving = np.zeros(int(is_leaving.sum()), np.int32)

@@ -55,7 +55,7 @@ _PLAIN_KV_CACHE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """What is asked of the engine. What is not said is the engine's default, or what fits."""
+    """Settings of an engine that were given; the others are the engine's defaults or computed."""
 
     policy: str = "vllm"
     """One of ``engine_config.ENGINE_NAMES``."""
@@ -71,7 +71,7 @@ class Knobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """A replica that may as well be the one: limits, step times and front end go together.
+    """One draw of a replica's limits, step times and front end together.
 
     The true one is as likely as any draw: of each number the lowest and the highest of 19 draws are
     the ends of an interval of 90 %.
@@ -84,7 +84,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One replica, and where its numbers are from."""
+    """One replica, and the sources of its numbers."""
 
     model: ModelSpec
     engine: EngineSpec
@@ -104,7 +104,7 @@ class Deployment:
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """Which servers are simulated to tell how far a number may be off: the likely one first."""
+        """The plausible servers to simulate, the likely one first."""
         return ("likely", *range(len(self.draws))) if self.draws else PACES
 
     def at(self, case: Case) -> "Deployment":
@@ -124,7 +124,7 @@ class Deployment:
         )
 
     def for_classes(self, class_names: Sequence[str]) -> "Deployment":
-        """The same for a workload whose classes have these names, of which KV pools may ask."""
+        """The same for a workload with these classes, which rules of KV pools may name."""
         draws = (
             replace(one, config=engine_config.for_classes(one.config, class_names))
             for one in self.draws
@@ -139,7 +139,7 @@ class Deployment:
 
     @property
     def kv_block_bytes(self) -> int:
-        """Of a KV block on all devices together: each holds a part, and sends it by its own link."""
+        """Bytes of a KV block on all devices together."""
         return kv_cache.kv_block_bytes(
             self.model,
             kv_dtype(self.engine),
@@ -149,14 +149,14 @@ class Deployment:
 
     @property
     def n_kv_tokens(self) -> int:
-        """How many tokens can the KV cache hold?"""
+        """Capacity of the KV cache in tokens."""
         if isinstance(self.config, SchedulerConfig):
             return self.config.n_kv_tokens
         return self.config.n_kv_blocks * self.config.block_size
 
     @property
     def keeps_windows_whole(self) -> bool:
-        """Do layers hold blocks here for tokens that have left their window?"""
+        """Do sliding-window layers keep blocks of tokens outside the window?"""
         window_tokens = kv_cache.kv_groups(self.model).window_tokens
         return (
             window_tokens is not None
@@ -170,7 +170,7 @@ class Deployment:
 
     @property
     def parallelism(self) -> str:
-        """How the replica spreads over its devices: ``TP8``, or with pipeline stages ``TP8 PP2``."""
+        """The replica's parallelism: ``TP8``, or with pipeline stages ``TP8 PP2``."""
         plan = self._plan
         return f"TP{plan.n_tensor}" + f" PP{plan.n_pipeline}" * (plan.n_pipeline > 1)
 
@@ -345,7 +345,7 @@ def _check_sharing(model: ModelSpec, n_measured: int, plan: ParallelPlan, n_shar
 
 
 def _is_budget_for_contexts(knobs: Knobs) -> bool:
-    """Must a step hold the longest context: vLLM without chunked prefill, and no step budget given?"""
+    """Must a step hold the longest context (vLLM without chunked prefill or a step budget)?"""
     is_whole = (
         knobs.policy == "vllm" and knobs.own.get("enable_chunked_prefill", "").lower() == "false"
     )
@@ -429,7 +429,7 @@ def _window_knobs(model: ModelSpec, hardware: HardwareSpec | None, knobs: Knobs)
 
 
 def _group_words(model: ModelSpec, own: Mapping[str, str]) -> str:
-    """What a block is where layers with a window give theirs back."""
+    """Unit of KV blocks, in words, where sliding-window layers free theirs."""
     if own.get("sliding_window", "0") == "0":
         return ""
     groups = kv_cache.kv_groups(model)
@@ -490,7 +490,7 @@ def _copying_knobs(
     block_size: int,
     own: Mapping[str, str],
 ) -> dict[str, str]:
-    """What swapping and compaction need to know, where they are on.
+    """Settings for swapping and compaction, where they are on.
 
     The bytes of a block on one device, and the speed of its host link.
     """
@@ -510,7 +510,7 @@ def _copying_knobs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkAsked:
-    """What is asked of the link.
+    """Requested settings of the KV link.
 
     Without a speed: that of the scale-up links of the pool that has fewer devices in a replica.
     """
@@ -547,7 +547,7 @@ class PrefillPool:
 
     @property
     def replicas(self) -> PrefillReplicas:
-        """What is simulated, with the expected step times."""
+        """The prefill replicas to simulate, with expected step times."""
         return PrefillReplicas(
             replicas=self.cluster,
             step_times=self.deployment.step_times.likely,

@@ -70,12 +70,12 @@ EngineConfig: TypeAlias = SchedulerConfig | TrtllmConfig | SglangConfig | BatchC
 
 
 def n_stages_of(config: EngineConfig) -> int:
-    """Through how many stages does a batch go, one after the other (pipeline parallelism)?"""
+    """The number of pipeline stages."""
     return config.pipeline_parallel_size if isinstance(config, SchedulerConfig) else 1
 
 
 def n_kv_groups_of(config: EngineConfig) -> int:
-    """How many groups of layers have tables of KV blocks of their own?"""
+    """The number of layer groups with KV block tables of their own."""
     return config.n_kv_groups if isinstance(config, SchedulerConfig) else 1
 
 
@@ -85,16 +85,16 @@ def kv_pools_of(config: EngineConfig) -> tuple[KvPool, ...]:
 
 
 class Sorted(Protocol):
-    """What says to which pool a request goes (N requests)."""
+    """Properties by which requests are assigned to KV pools (N requests)."""
 
     @property
     def class_index(self) -> I32:
-        """Which class of the workload?"""
+        """Class of each request in the workload (N)."""
         ...
 
     @property
     def prompt_tokens(self) -> I32:
-        """How long is the prompt?"""
+        """Prompt length of each request (N)."""
         ...
 
 
@@ -147,7 +147,7 @@ def block_sizes_of(config: EngineConfig, requests: Sorted) -> int | I64:
 
 
 class AskedPool(NamedTuple):
-    """A pool as it is written: what is not said of block and format is the server's."""
+    """A KV pool as written; block size and format default to the server's."""
 
     share_millionths: int
     """Of the bytes of the KV cache."""
@@ -384,7 +384,7 @@ _WORDS: Final[dict[Any, str]] = {
 
 
 def default_block_size(engine: str) -> int:
-    """How many tokens has a block of this engine's KV cache, if nobody says?"""
+    """Default block size of this engine's KV cache, in tokens."""
     name = own_name(engine, "block_size")
     default = next(
         (field.default for field in fields(_ENGINES[engine].config) if field.name == name), 1
@@ -393,7 +393,7 @@ def default_block_size(engine: str) -> int:
 
 
 def has_knob(engine: str, name: str) -> bool:
-    """Has this engine a knob of vLLM's name, or of its own name for it?
+    """Has this engine a setting of vLLM's name, or of its own name for it?
 
     Example
     -------
@@ -404,7 +404,7 @@ def has_knob(engine: str, name: str) -> bool:
 
 
 def own_name(engine: str, name: str) -> str:
-    """What this engine calls a knob of vLLM's name.
+    """This engine's name of a setting that vLLM names so.
 
     Example
     -------
@@ -415,7 +415,7 @@ def own_name(engine: str, name: str) -> str:
 
 
 def check_knob(engine: str, name: str, *, where: str) -> None:
-    """Nothing, if this engine has a knob of that name.
+    """Refuse a name that is no setting of this engine.
 
     Raises
     ------
@@ -440,7 +440,7 @@ def with_defaults(
 def check_positions(
     model: ModelSpec, engine: str, shared: Mapping[str, int], own: Mapping[str, str]
 ) -> None:
-    """Nothing, unless these knobs say longer contexts than the model has positions.
+    """Refuse contexts that are longer than the model's positions.
 
     Raises
     ------
@@ -466,7 +466,7 @@ def engine_config(
     where: str,
     origins: Mapping[str, str] | None = None,
 ) -> EngineConfig:
-    """The configuration of ``engine`` with these knobs; what is not said is the engine's default.
+    """The configuration of ``engine`` with these settings; others are the engine's defaults.
 
     ``shared`` has vLLM's names (num_blocks, max_model_len, max_num_seqs, max_num_batched_tokens,
     block_size); those that the engine does not have are refused. ``own`` has the engine's names and
@@ -531,7 +531,7 @@ def _converted(
     where: str,
     places: Mapping[str, str],
 ) -> EngineConfig:
-    """The configuration with these values; what it refuses is said with the place that it came from."""
+    """The configuration with these values; errors name the place that a value came from."""
     kind = _ENGINES[engine]
     known = {field.name: field for field in fields(kind.config)}
     try:
@@ -560,7 +560,7 @@ def _converted(
 
 
 def _allowed(knob: Field[Any]) -> str:
-    """What does a knob take, in words?"""
+    """Allowed values of a setting, in words."""
     kind: Any = knob.type
     if get_origin(kind) is tuple:
         return "whole numbers with commas between"

@@ -193,7 +193,7 @@ def _check_lockstep(engine: EngineConfig) -> None:
 
 
 def replicas_of_classes(config: ClusterConfig, n_classes: int) -> tuple[tuple[int, ...], ...]:
-    """Which replicas serve each class?
+    """Replicas that serve each class.
 
     Raises
     ------
@@ -260,7 +260,7 @@ class KvLink:
 
     @property
     def block_ps(self) -> int:
-        """How many picoseconds does a block take?"""
+        """Transfer time of a block in picoseconds."""
         return round(self.block_bytes / self.bytes_per_s * _PS_PER_S)
 
     @property
@@ -344,7 +344,7 @@ class DisaggregatedConfig:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """How many requests may run at once on each replica?"""
+        """Requests that may run at once on each replica."""
         prefill, decode = self.engines
         return (prefill.max_num_active,) * self.prefill.n_replicas + (
             decode.max_num_active,
@@ -352,7 +352,7 @@ class DisaggregatedConfig:
 
     @property
     def n_replicas(self) -> int:
-        """How many replicas are there? Those that prefill come first."""
+        """The number of replicas; prefill replicas come first."""
         return self.prefill.n_replicas + self.decode.n_replicas
 
 
@@ -376,7 +376,7 @@ class ReplicaGroup:
             )
 
     def takes(self, requests: Demand | RequestPlan) -> Bools:
-        """(N) Do the rules of this group let these requests in?"""
+        """(N) Do the rules of this group accept the request?"""
         is_taken = requests.prompt_tokens >= self.min_prompt_tokens
         if self.max_prompt_tokens is not None:
             is_taken &= requests.prompt_tokens <= self.max_prompt_tokens
@@ -479,7 +479,7 @@ class Placement:
         return chosen
 
     def is_of(self, route: Route, requests: Demand | RequestPlan) -> Bools:
-        """(N) Which requests go this way: of its class, and let in by the rules of its takers alone?"""
+        """(N) Does this route apply to the request, by its class and by the groups' rules?"""
         is_own: Bools = requests.class_index == route.class_index
         for number, group in enumerate(self.groups if route.takers is not None else ()):
             is_own &= group.takes(requests) == (number in (route.takers or ()))
@@ -487,7 +487,7 @@ class Placement:
 
 
 class Dealt(NamedTuple):
-    """Of all requests those that go to one group: that group can then be simulated by itself."""
+    """The requests that go to one group, so that it can be simulated by itself."""
 
     placement: Placement
     """Of all groups."""
@@ -509,7 +509,7 @@ class Dealt(NamedTuple):
 
 
 def _draws_of(engine: EngineConfig) -> tuple[int, ...]:
-    """What all replicas of a simulation draw by."""
+    """Random draws that all replicas of a simulation share."""
     if isinstance(engine, SglangConfig):
         return engine.shuffle_draws
     return tuple(engine.acceptance) if isinstance(engine, SchedulerConfig) else ()
@@ -527,7 +527,7 @@ class PrefillReplicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """All that answers the requests of one simulation: ``run.run`` simulates it."""
+    """All servers of one simulation: ``run.run`` simulates it."""
 
     replicas: ClusterConfig
     """The engine of each replica, how many there are, their router, and whether they take each
@@ -546,7 +546,7 @@ class Fleet:
 
     @property
     def n_replicas(self) -> int:
-        """All of them: those that generate answers, and those that compute prompts alone."""
+        """The number of all replicas, prefill and decode."""
         n_prefill = 0 if self.prefill is None else self.prefill.replicas.n_replicas
         return self.replicas.n_replicas + n_prefill
 
@@ -570,12 +570,12 @@ class Fleet:
 
     @property
     def rules(self) -> EngineConfig | DisaggregatedConfig | Placement:
-        """What ``simulated_run`` wants to know: groups, pools, or the engine where there are none."""
+        """Rules for ``simulated_run``: groups, pools, or the engine where there are none."""
         return self.placement or self.pools or self.replicas.engine
 
     @property
     def engines(self) -> tuple[EngineConfig, ...]:
-        """One of each kind: of each group, or of those that prefill and of those that generate."""
+        """One engine of each kind: of each group, or of prefill and decode replicas."""
         if self.placement is not None:
             return tuple(group.engine for group in self.placement.groups)
         return (self.replicas.engine,) if self.pools is None else self.pools.engines
@@ -590,10 +590,10 @@ class Fleet:
 
     @property
     def has_contents(self) -> bool:
-        """Does any replica cache prefixes, so that it matters what a prompt contains?"""
+        """Does any replica cache prefixes, so that contents of prompts matter?"""
         return any(engine.enable_prefix_caching for engine in self.engines)
 
 
 def lone_replica(engine: EngineConfig, step_times: StepTimeArrays) -> Fleet:
-    """One replica of this engine, and nothing before it."""
+    """One replica of this engine without router and gate."""
     return Fleet(replicas=ClusterConfig(engine=engine), step_times=step_times)

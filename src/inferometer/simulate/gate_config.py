@@ -92,7 +92,7 @@ _LONG_TOKENS: Final = 2048
 
 
 class Reason(IntEnum):
-    """Why was a request turned away at the gate?"""
+    """Why the gate turned a request away."""
 
     NONE = 0
     """It was not."""
@@ -109,7 +109,7 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassRules:
-    """What holds for the requests of one class; 0 and None mean: no such rule.
+    """Rules for requests of one class; 0 and None mean: no such rule.
 
     Limits count all replicas together.
     """
@@ -160,7 +160,7 @@ class ClassRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRules:
-    """What holds for one tenant.
+    """Rules for one tenant.
 
     Its bucket holds ``burst_tokens``, full at first, and fills at a rate; 0: no bucket.
 
@@ -258,17 +258,17 @@ class GateConfig:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What are the classes called, where they are?"""
+        """Names of the classes; empty where they have none."""
         return tuple(rules.name or f"class {index}" for index, rules in enumerate(self.classes))
 
     @property
     def knows_tenants(self) -> bool:
-        """Do any rules tell tenants apart?"""
+        """Do any rules distinguish tenants?"""
         return self.order == "fair" or any(rules.tokens_per_s for rules in self.tenants)
 
 
 def treated_as(requests: Demand, config: GateConfig) -> I32:
-    """The class by whose rules the gate treats each request: its own, but for oversized prompts."""
+    """The class whose rules apply to each request: its own, except for oversized prompts."""
     if config.oversized_above_tokens == 0:
         return requests.class_index
     is_oversized = requests.prompt_tokens > config.oversized_above_tokens
@@ -312,17 +312,17 @@ class Names(Protocol):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Of each class."""
+        """Name of each class."""
         ...
 
     @property
     def class_slos(self) -> tuple[str | None, ...]:
-        """As the workload promises them."""
+        """SLO of each class in the workload's file."""
         ...
 
     @property
     def tenant_names(self) -> tuple[str, ...]:
-        """Of each tenant."""
+        """Name of each tenant."""
         ...
 
 
@@ -407,7 +407,7 @@ def gate_rules(
 
 
 def _with_background(names: tuple[str, ...], gate: GateSpec) -> tuple[str, ...]:
-    """The workload's classes, and behind them the one of oversized prompts that only the gate has."""
+    """The workload's classes, then the gate's own class of oversized prompts."""
     if gate.oversized is None or gate.oversized.class_name in names:
         return names
     return (*names, gate.oversized.class_name)
@@ -416,7 +416,7 @@ def _with_background(names: tuple[str, ...], gate: GateSpec) -> tuple[str, ...]:
 def _by_name(
     rules: Sequence[Named], names: tuple[str, ...], noun: str, where: str
 ) -> list[Named | None]:
-    """The rules of each name, of all others where it has none of its own."""
+    """Rules of each name; a name without rules gets those for all others."""
     known = {one.name: one for one in rules}
     strangers = [name for name in known if name not in {*names, OTHERS}]
     if strangers:

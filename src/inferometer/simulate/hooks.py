@@ -26,7 +26,7 @@ _POLL: Final[ContextVar[Poll]] = ContextVar("poll", default=_go_on)
 
 @contextmanager
 def polled(poll: Poll) -> Generator[None]:
-    """Let the simulations inside call this between their pieces."""
+    """Call this function between pieces of the simulations inside the context."""
     token = _POLL.set(poll)
     try:
         yield
@@ -58,7 +58,7 @@ def compiling_ends() -> None:
 
 
 def listen(listener: Callable[[str], None]) -> None:
-    """The listener gets a line of text before a wait that nobody expects."""
+    """Register a listener for a line of text before each long wait."""
     _listeners.append(listener)
 
 

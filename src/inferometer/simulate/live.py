@@ -90,7 +90,7 @@ class LiveMemory:
         return n_inside + (self._front.n_waiting if self._has_gate else 0)
 
     def next_event_ns(self) -> int:
-        """When does the oldest batch of a replica end, or anything else happen?"""
+        """Time of the next event of any replica."""
         world, counters = self.states.world[0], self.counters
         when_ns = min(self._next_arrival_ns(), self._next_abort_ns())
         if self.is_alone:
@@ -106,7 +106,7 @@ class LiveMemory:
         return min(when_ns, int(world["now_ns"])) if is_untold else when_ns
 
     def allowed_tokens(self, kind: Kind, max_tokens: int) -> int:
-        """How long the answer of such a request may be."""
+        """Largest output length of a request of this kind."""
         return self._front.allowed_tokens(kind, max_tokens)
 
     def note(self, slot: int, kind: Kind) -> None:
@@ -141,12 +141,12 @@ class LiveMemory:
         world["n_leaving"] = n_leaving + 1
 
     def _next_arrival_ns(self) -> int:
-        """When does the next request come? ``FAR_NS`` where none is known to."""
+        """Time of the next arrival; ``FAR_NS`` where none is known."""
         place = int(self.states.world["next_arrival"][0])
         return int(self.states.requests["arrival_ns"][place]) if place < self._n_slots else FAR_NS
 
     def _next_abort_ns(self) -> int:
-        """When does the next client go away? ``FAR_NS`` where none is known to."""
+        """Time when the next client disconnects; ``FAR_NS`` where none is known."""
         has_any = self.states.world["n_leaving"][0] > 0
         return (
             int(self.states.arrivals.abort_ns[self.states.arrivals.leaving[0]])
@@ -168,7 +168,7 @@ class LiveMemory:
         return taken
 
     def turned_away(self, slots: Iterable[int]) -> list[int]:
-        """Who of these was turned away before a replica had it?"""
+        """Requests among these that were turned away before a replica got them."""
         if not self._has_gate:
             return []
         indices = np.fromiter(slots, np.int64)
@@ -206,7 +206,7 @@ class LiveMemory:
         self._point()
 
     def _point(self) -> None:
-        """The handles that the loop takes before the step times."""
+        """The pointers that compiled loops take before the step times."""
         if self.is_alone:
             self.handles: tuple[object, ...] = (pointed(front.one_of(self.states, 0)),)
         else:
@@ -253,7 +253,7 @@ class LiveMemory:
         )
 
     def _is_idle(self) -> bool:
-        """May slots begin at 0 again: has every request ended, with nothing in flight, and does nothing name one?"""
+        """Has every request ended, so that slots can start at 0 again?"""
         status, world = self.states.requests["status"][: self._n_slots], self.states.world[0]
         return (
             bool(np.all(status >= int(Status.STOPPED)))
@@ -267,7 +267,7 @@ class LiveMemory:
         )
 
     def _begin_again(self) -> None:
-        """Nobody is there: the next request gets slot 0. What is cached stays."""
+        """Start again at slot 0 when idle; caches are unchanged."""
         state = self.states
         state.requests[:] = self._blank[0]
         state.arrivals.abort_ns[:] = ABSENT
@@ -300,7 +300,7 @@ class LiveMemory:
         return runs
 
     def _collect_numbers(self, n_wanted: int) -> None:
-        """Take back the numbers of contents that nobody needs any more; add more where too few are left."""
+        """Reuse content numbers that are no longer needed; add more where too few are left."""
         state, n_groups = self.states, int(self.states.config["n_kv_groups"].max())
         n_old = state.memory.first_equal.shape[1] // n_groups
         is_needed = np.zeros(n_old, np.bool_)
@@ -403,14 +403,14 @@ class LiveRequest:
 
 
 class Delivery(NamedTuple):
-    """How many tokens a request got by a step; its status says whether they are the last."""
+    """Tokens that a request got in a step; its status tells whether they are the last."""
 
     request: LiveRequest
     num_tokens: int
 
 
 class Listener(Protocol):
-    """Hears what the engine does; instants are virtual: when something is due, not when it is told."""
+    """Callbacks for events of the engine; times are virtual (when due)."""
 
     def on_scheduled(self, admitted: Sequence[LiveRequest], n_preempted: int) -> None:
         """Steps were decided: these requests have their first part in one of them."""
@@ -489,7 +489,7 @@ class LiveFleet:
             self._memory.note_abort(request.slot, when_ns)
 
     def advance(self, until_ns: int) -> int:
-        """Do all that is due until then; when will the next thing be due if nobody comes or goes?
+        """Process all events until then; returns the time of the next one without new requests.
 
         ``FAR_NS``: never.
         """
@@ -543,7 +543,7 @@ class LiveFleet:
         return int(self._part_log.n_filled[0])
 
     def _deliveries(self) -> list[tuple[int, list[Delivery]]]:
-        """Of each step that has ended: when, and who got how many tokens."""
+        """Time and deliveries of each step that has ended."""
         log, found = self._part_log, list[tuple[int, list[Delivery]]]()
         number = ABSENT
         rows = (log.step_index, log.request_index, log.n_delivered_tokens)
@@ -559,7 +559,7 @@ class LiveFleet:
         return found
 
     def _dropped(self) -> list[tuple[int, LiveRequest]]:
-        """Who has ended without a last token, and when?"""
+        """Requests that ended without a last token, with the time."""
         rows, found = self._memory.states.requests, list[tuple[int, LiveRequest]]()
         turned_away = self._memory.turned_away(self._requests)
         for slot in dict.fromkeys([*self._memory.take_ended(), *turned_away, *self._leaving]):
@@ -569,7 +569,7 @@ class LiveFleet:
         return found
 
     def _update(self, request: LiveRequest, n_tokens: int) -> None:
-        """A request has got tokens: were they its last?"""
+        """Count tokens of a request; were they its last?"""
         request.num_output_tokens += n_tokens
         row = self._memory.states.requests[request.slot]
         is_whole = request.num_output_tokens == row["num_tokens"] - request.num_prompt_tokens

@@ -29,7 +29,7 @@ FAR_NS: Final = 2**62
 
 
 class Status(IntEnum):
-    """Where is a request in its life?"""
+    """State of a request."""
 
     UNSEEN = 0
     WAITING = 1
@@ -44,12 +44,12 @@ class Status(IntEnum):
 
     @property
     def is_finished(self) -> bool:
-        """Will nothing happen to it any more?"""
+        """Is the request over?"""
         return self >= Status.STOPPED
 
 
 class Stage(IntEnum):
-    """Where is the KV cache of a request whose prompt another replica computes?"""
+    """State of the KV cache of a request with a separate prefill replica."""
 
     ABSENT = 0
     FOR_ROOM = 1
@@ -62,7 +62,7 @@ class Stage(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How did a simulation end?"""
+    """How a simulation ended."""
 
     LOG_FULL = -1
     """Not yet: there is no room to log another step."""
@@ -117,7 +117,7 @@ class PartLog(NamedTuple):
 
 
 class RequestFacts(NamedTuple):
-    """What became of N requests, in the workload's order."""
+    """Results of N requests, in the workload's order."""
 
     status: I64
     """A ``Status``."""
@@ -136,7 +136,7 @@ class RequestFacts(NamedTuple):
 
 
 class HoleTable(NamedTuple):
-    """What contiguous allocation does to the memory: one row per step (S rows), after the admissions."""
+    """Fragmentation by contiguous allocation: one row per step (S rows), after its admissions."""
 
     free_blocks: I64
     largest_hole_blocks: I64
@@ -149,7 +149,7 @@ class HoleTable(NamedTuple):
 
 
 class TransferTable(NamedTuple):
-    """One row per request that was handed from one replica to another (T rows), in the workload's order."""
+    """One row per request with a KV transfer (T rows), in the workload's order."""
 
     request_index: I32
     source: I32
@@ -167,7 +167,7 @@ class TransferTable(NamedTuple):
     received_ns: I64
 
     def on_way_ns(self, requests: RequestTable) -> tuple[I64, I64]:
-        """When the prefill of each request was over, and its KV cache had come.
+        """End of prefill and arrival of the KV cache, for each request.
 
         Both are the first token's instant where it stays in one place.
         """
@@ -181,7 +181,7 @@ class TransferTable(NamedTuple):
 
 
 class KvPoolUse(NamedTuple):
-    """How full were the parts of a divided KV cache? (replicas, pools) Over the time of steps."""
+    """Time-weighted occupancy of the KV pools (replicas, pools) over steps."""
 
     peak_blocks: I64
     block_ns: I64
@@ -204,7 +204,7 @@ class CutAnswers(NamedTuple):
 
 
 class Simulation(NamedTuple):
-    """What happened, and why it ended."""
+    """Results of a simulation, and why it ended."""
 
     outcome: Outcome
     end_ns: int
@@ -242,7 +242,7 @@ class Simulation(NamedTuple):
 
     @property
     def busy_fraction(self) -> float:
-        """Of the time from 0 to the end: how much of it was in steps, mean of the replicas."""
+        """Share of the time from 0 to the end spent in steps, mean of the replicas."""
         return float(self.busy_ns.mean()) / self.end_ns if self.end_ns else 0.0
 
 
@@ -335,7 +335,7 @@ def slots_numbered_through(simulation: Simulation, n_slots: int) -> Simulation:
 
 
 def n_running(requests: RequestTable, at_ns: int) -> int:
-    """How many had been let into an engine by then, and had not left?
+    """The number of requests that were running on engines at this time.
 
     Fewer than the slots where KV blocks are short.
     """
@@ -444,7 +444,7 @@ def _column(logs: Sequence[StepLog], name: str) -> I64:
 
 
 class HandoverFacts(NamedTuple):
-    """What became of N requests between two replicas, in the workload's order.
+    """Results of N requests between two replicas, in the workload's order.
 
     Of those that stayed where they were ``stage`` alone.
     """
@@ -524,7 +524,7 @@ def _until(instants_ns: I64, end_ns: int) -> I64:
 
 
 def left_cautions(requests: RequestTable) -> tuple[Caution, ...]:
-    """How many users left before they had their answers? None where everybody stayed."""
+    """A caution on users who left before they got their answers; empty where none did."""
     n_left = int(np.sum(requests.status == RequestStatus.ABORTED))
     if not n_left:
         return ()

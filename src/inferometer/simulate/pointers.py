@@ -82,7 +82,7 @@ class PointerType(types.Type):
         return dict(self.fields).get(name)
 
     def first_word(self, name: str) -> int:
-        """Where in the list does a field begin?"""
+        """Index of a field's first word."""
         names = [other for other, _ in self.fields]
         return sum(_n_words(kind) for _, kind in self.fields[: names.index(name)])
 
@@ -105,7 +105,7 @@ class Handle:
 
 
 def pointed(table: Table) -> Table:
-    """The handle of a NamedTuple of C-ordered arrays, numbers and further such tuples.
+    """A pointer to a NamedTuple of C-ordered arrays, numbers and further such tuples.
 
     Compiled code reads it as it would the tuple; Python reads the tuple.
     """
@@ -134,7 +134,7 @@ def pointed_stack(stack: Table, rows: Sequence[Table]) -> Table:
 def _row_of(
     _typing_context: object, stack: PointerType, index: types.Integer
 ) -> tuple[Any, Callable[..., Any]]:
-    """One of the rows of a stack, in compiled code: their number and their lists lie behind the stack's own.
+    """A row of a stack in compiled code; its numbers and lists follow the stack's own.
 
     As of an array, the row of -1 is the last: a request that no replica got is dropped there, in
     vain.
@@ -208,7 +208,7 @@ def _laid_down(table: Any) -> tuple[PointerType, list[int], list[object]]:
 def _array_type(
     dtype: np.dtype[Any], n_axes: int, *, is_writeable: bool, is_aligned: bool
 ) -> types.Type:
-    """What ``numba.typeof`` says of such an array in C order."""
+    """The type that ``numba.typeof`` returns for such a C-ordered array."""
     return types.Array(
         numba.from_dtype(dtype), n_axes, "C", readonly=not is_writeable, aligned=is_aligned
     )
@@ -223,7 +223,7 @@ def _n_words(kind: types.Type) -> int:
 
 @_register_model(PointerType)
 class _PointerModel(models.OpaqueModel):
-    """In compiled code: an address."""
+    """Representation in compiled code: an address."""
 
 
 @_unbox(PointerType)
@@ -276,7 +276,7 @@ def _field(context: Any, builder: Any, table: PointerType, address: Any, name: s
 
 
 class Row:
-    """The fields of a row, which Python has by name: it is a row of numpy's in truth."""
+    """A row of a structured array, with its fields by name, for type checkers."""
 
     def __getitem__(self, field: str) -> int:
         """A field's number."""
@@ -320,12 +320,12 @@ class RowsOfBatches(np.ndarray[Any, np.dtype[Any]], Generic[Kind]):
 
 
 def blank(n_rows: int, kind: type[Kind]) -> Rows[Kind]:
-    """An array of such rows, in which all is 0."""
+    """An array of rows of zeros."""
     return cast("Rows[Kind]", np.zeros(n_rows, _dtype_of(cast("type", kind))))
 
 
 def blank_of_batches(n_batches: int, n_rows: int, kind: type[Kind]) -> RowsOfBatches[Kind]:
-    """The same for each batch that may be in flight."""
+    """Rows of zeros for each batch that may be in flight."""
     return cast("RowsOfBatches[Kind]", np.zeros((n_batches, n_rows), _dtype_of(cast("type", kind))))
 
 

@@ -55,7 +55,7 @@ _PART_ROWS: Final = 1 << 18
 
 
 class Wanted(NamedTuple):
-    """What is to be kept, and how many rows may come at one instant."""
+    """What to record, and how many rows one instant may need."""
 
     steps: bool
     parts: bool
@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """How the run ended, and the logs that were asked for."""
+    """How the run ended, and the requested logs."""
 
     outcome: Outcome
     steps: list[StepLog] | None
@@ -97,7 +97,7 @@ def run_logged(
 
 
 def facts_of(state: State) -> RequestFacts:
-    """What became of the requests of a simulation that is over?"""
+    """Results of the requests of a finished simulation."""
     columns = {"arrival_ns": "sent_ns", "arrived_ns": "arrival_ns"}
     return RequestFacts(
         **{name: state.requests[columns.get(name, name)].copy() for name in RequestFacts._fields}
@@ -105,7 +105,7 @@ def facts_of(state: State) -> RequestFacts:
 
 
 class PoolCosts(NamedTuple):
-    """How long do steps take in each pool?"""
+    """Step times of the prefill and the decode replicas."""
 
     prefill: StepTimeArrays
     decode: StepTimeArrays
@@ -119,7 +119,7 @@ def run(
     record_steps: bool = True,
     record_parts: bool = False,
 ) -> Simulation:
-    """What becomes of the plan's requests, timed as their clients see it?
+    """Simulate the plan's requests, with times as their clients see them.
 
     ``until_ns`` ends it there: what was computed by then is delivered, requests still there are
     unfinished. ``record_steps`` keeps a row for each step, which in a long and quiet run take more
@@ -270,7 +270,7 @@ in which an answer ends: the answer has to reach the client first."""
 
 
 class _Recording(NamedTuple):
-    """How far is simulated, and what is recorded?"""
+    """End of the simulation, and what to record."""
 
     until_ns: int | None
     steps: bool
@@ -467,7 +467,7 @@ def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) 
 
 
 def contents_in_pools(plan: RequestPlan, pools: Sequence[KvPool]) -> BlockContents:
-    """What full KV blocks hold where each request has those of its pool: no two pools share any.
+    """Contents of full KV blocks where each request has blocks of its pool; pools share none.
 
     Raises
     ------
@@ -526,6 +526,6 @@ def as_clients_see(simulation: Simulation, requests: Demand, front_end_s: float)
 
 
 def _delay_ns(requests: Demand, front_end_s: float) -> I64:
-    """Of each request (N)."""
+    """Front-end delay of each request (N)."""
     delay_ns = np.int64(round(front_end_s * NS_PER_S))
     return np.where(sent_by_server(requests.accompanies), np.int64(0), delay_ns)

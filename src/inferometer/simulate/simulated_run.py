@@ -54,7 +54,7 @@ class _Growth(NamedTuple):
 def overload_cautions(
     simulation: Simulation, slots: Sequence[int], pools: DisaggregatedConfig | None
 ) -> tuple[Caution, ...]:
-    """What grows without bound while this load goes on, on replicas with ``slots`` each, in ``pools``?"""
+    """Cautions on queues that grow without bound at this load."""
     cautions, sent_ns = list[Caution](), simulation.requests.intended_send_ns
     if len(sent_ns) < _MIN_REQUESTS or sent_ns.max() == sent_ns.min():
         return ()
@@ -101,7 +101,7 @@ def overload_cautions(
 
 
 def _longer_queue(requests: RequestTable, window: _Window) -> list[Caution]:
-    """Does the queue grow, though all of the growth could be of those who are served together?
+    """A caution where the queue grows, though the growth may be of running requests.
 
     Means over halves of the window: batches that fill and drain move what waits at an instant.
     """
@@ -122,7 +122,7 @@ def _longer_queue(requests: RequestTable, window: _Window) -> list[Caution]:
 def _of_pools(
     simulation: Simulation, window: _Window, slots: Sequence[int], n_prefill: int
 ) -> list[Caution]:
-    """Where between the first prompt token and the last of the answer do requests pile up?
+    """Cautions on where requests accumulate between prefill and decode.
 
     KV caches that wait to be fetched keep their blocks: where more of them wait than prompts can be
     computed at once, they are what the prompts wait for.
@@ -167,7 +167,7 @@ def _bottleneck(where: str, remedy: str) -> Caution:
 
 
 def _grows(simulation: Simulation, window: _Window, slots: Sequence[int], replicas: range) -> bool:
-    """Do more and more requests stay with these replicas?"""
+    """Does the number of requests on these replicas grow?"""
     visits = simulation.visits
     if visits is None:
         return False
@@ -179,7 +179,7 @@ def _grows(simulation: Simulation, window: _Window, slots: Sequence[int], replic
 
 
 def _growth(came_ns: I64, left_ns: I64, window: _Window, n_served: int) -> _Growth | None:
-    """By how much did the number of requests inside grow in the window?
+    """Growth of the number of requests in the window.
 
     None where that may be chance.
 
@@ -248,7 +248,7 @@ def cautions_of(
     config: EngineConfig | DisaggregatedConfig | Placement,
     model: ModelSpec | None = None,
 ) -> tuple[Caution, ...]:
-    """Why are these numbers less good than they look?
+    """Cautions that limit what the run's numbers mean.
 
     Requests without an end are counted here, never dropped.
     """
@@ -271,7 +271,7 @@ def cautions_of(
 
 
 def _ending_cautions(simulation: Simulation, config: EngineConfig) -> list[Caution]:
-    """Which requests have no end, or were never sent, and why?"""
+    """Cautions on requests without an end, or that were never sent."""
     status = simulation.requests.status
     n_requests, n_unfinished = len(status), int(np.sum(status == RequestStatus.UNFINISHED))
     n_in_all = n_requests + simulation.n_never_sent
@@ -316,7 +316,7 @@ def _ending_cautions(simulation: Simulation, config: EngineConfig) -> list[Cauti
 def _refusal_cautions(
     simulation: Simulation, config: EngineConfig, model: ModelSpec | None
 ) -> list[Caution]:
-    """Which requests did the engine refuse, and why? Those that the gate turned away are not among them."""
+    """Cautions on requests that the engine refused (not those the gate turned away)."""
     status, cautions = simulation.requests.status, list[Caution]()
     n_requests = len(status)
     is_rejected = status == RequestStatus.REJECTED
@@ -343,7 +343,7 @@ def _refusal_cautions(
 
 
 def _too_long(config: EngineConfig, model: ModelSpec | None) -> tuple[str, str]:
-    """Which prompts does the server refuse, and what would make it take them?"""
+    """Which prompts the server refuses, and the setting that would accept them."""
     if isinstance(config, TrtllmConfig) and config.max_prompt_tokens < config.max_seq_len - 1:
         remedy = (
             f"--max-num-batched-tokens {config.max_seq_len}, or --set enable_chunked_prefill=true"
@@ -377,7 +377,7 @@ def _cut_cautions(
 
 
 def _assumptions(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:
-    """What was said, not measured, or may mean something else than the workload does?"""
+    """Cautions on assumptions that were not measured, or differ from the workload."""
     if (
         isinstance(config, SglangConfig)
         and config.enable_priority_scheduling
@@ -404,7 +404,7 @@ def _assumptions(simulation: Simulation, config: EngineConfig) -> tuple[Caution,
 
 
 def _shed_reasons(simulation: Simulation) -> I32:
-    """Why did the gate turn away whom, of those in the table?"""
+    """The gate's reason for each request of the table."""
     index = simulation.requests.request_index
     return (
         np.zeros(len(index), np.int32)
@@ -435,7 +435,7 @@ _WORDS: Final = {
 
 
 class ShedCount(NamedTuple):
-    """How many of a class were turned away for one reason?"""
+    """Requests of a class that were turned away for one reason."""
 
     class_index: int
     reason: Reason
@@ -443,7 +443,7 @@ class ShedCount(NamedTuple):
 
 
 def shed_counts(reasons: I32, class_index: I32) -> tuple[ShedCount, ...]:
-    """By class, then by reason; those who were turned away only.
+    """Numbers of turned-away requests by class, then by reason.
 
     ``reasons`` has a ``Reason`` for each of the requests.
     """
@@ -461,7 +461,7 @@ def shed_counts(reasons: I32, class_index: I32) -> tuple[ShedCount, ...]:
 def shed_cautions(
     reasons: I32, class_index: I32, class_names: Sequence[str]
 ) -> tuple[Caution, ...]:
-    """One caution for each class of which somebody was turned away."""
+    """One caution for each class with turned-away requests."""
     n_of_class = np.bincount(class_index, minlength=len(class_names))
     counts = shed_counts(reasons, class_index)
     cautions = list[Caution]()
@@ -484,7 +484,7 @@ Role: TypeAlias = Literal["both", "prefill", "decode"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaShare:
-    """What one replica got and did; tokens are of the requests that it was sent."""
+    """Requests and work of one replica; tokens are of the requests sent to it."""
 
     replica: int
     role: Role

@@ -102,7 +102,7 @@ def run_quantile_estimates(
 def _quantile_alone(
     lower: _Floats, sorted_lower: _Floats, sorted_above: _Floats, quantile_fraction: float
 ) -> Estimate:
-    """A quantile with the interval of its own effective sample size."""
+    """A quantile, with the interval of its own effective sample size."""
     value = float(sorted_lower[quantile_rank(lower.size, quantile_fraction)])
     worth = independent_samples(lower <= value)
     plan = interval_plan(
@@ -287,7 +287,7 @@ def run_share_estimate(is_good: ArrayLike, *, name: str) -> Estimate | None:
 def grouped_share(
     groups: Sequence[Sequence[bool]], *, confidence_fraction: float = 0.9
 ) -> Estimate:
-    """A share of all members of G groups, of which those of a group are alike.
+    """Share of all members of G groups, whose members are correlated.
 
     Clopper and Pearson's interval at the effective sample size of Korn and Graubard (Survey
     Methodology 24, 1998); groups that do not differ count as one sample each. No interval of one

@@ -345,7 +345,7 @@ _N_TESTS: Final = 2
 
 
 def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Estimate | None:
-    """The gain (ratio - 1) of B over A, with an interval that holds however often it is looked at.
+    """The gain (ratio - 1) of B over A, with an interval that is valid at every look.
 
     Parameters
     ----------
@@ -437,7 +437,7 @@ def is_futile(
 
 
 def decide_pairs(gain: Estimate | None, *, least_gain_ratio: float) -> PairDecision:
-    """May the pairs end: is it a gain for sure, or for sure not one that is worth a change?
+    """Stop when the gain is certainly worth a change, or certainly not.
 
     Example
     -------
@@ -452,7 +452,7 @@ def decide_pairs(gain: Estimate | None, *, least_gain_ratio: float) -> PairDecis
 
 
 class PairJudgement(NamedTuple):
-    """What pairs decide, and the gain that they show."""
+    """Decision and gain by pairs."""
 
     decision: PairDecision
     gain: Estimate | None
@@ -462,7 +462,7 @@ class PairJudgement(NamedTuple):
 def judge_pairs(
     series: Sequence[Sequence[float]], *, least_gain_ratio: float, confidence_fraction: float
 ) -> PairJudgement:
-    """May the pairs end? Each test of each series has an equal share of the error (Bonferroni).
+    """Decide whether to stop; the tests of all series share the error (Bonferroni).
 
     Parameters
     ----------
@@ -504,7 +504,7 @@ def _width(gain: Estimate | None) -> float:
 def _decide_signs(
     logs: Sequence[float], gain: Estimate | None, least_gain_ratio: float, enough: float
 ) -> PairDecision:
-    """Take what gains in nearly every pair, and enough in half of them and in the mean."""
+    """Accept a change that gains in nearly every pair, and enough in the median and the mean."""
     if gain is None or sign_evidence(logs) < enough:
         return "go on"
     middle = math.expm1(float(np.median(logs)))
@@ -530,7 +530,7 @@ def sign_evidence(log_ratios: Sequence[float]) -> float:
 
 
 def chance_of_more(n_hits: int, n: int, n_hits_before: int, n_before: int) -> float:
-    """How often do as many hits fall on these ``n``, where all are as likely to be hit?
+    """Probability of as many hits among these ``n``, if all are equally likely to be hit.
 
     The binomial test of two rates, given the hits of both together (Przyborowski and Wilenski, 1940).
 

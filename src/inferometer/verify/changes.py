@@ -34,7 +34,7 @@ _CHANCE_SDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedChange:
-    """A change, and the traffic for which it is predicted."""
+    """A change, and the traffic for which its effect is predicted."""
 
     target: str
     cause: str
@@ -54,7 +54,7 @@ class SealedChange:
 
 
 def started_s(window: ServerWindow) -> float | None:
-    """When the process of the server began (Unix time); None where it does not report that."""
+    """Start of the server's process (Unix time); None where not reported."""
     found = window.record.families.get(START_TIME, ())
     return float(found[0].value[-1]) if found and math.isfinite(found[0].value[-1]) else None
 
@@ -76,7 +76,7 @@ def _mean(seen: Growth) -> float:
 
 
 def why_nothing_is_proved(sealed: SealedChange, window: ServerWindow) -> str:
-    """Why this window does not answer whether the prediction came true; '' where it does."""
+    """Why this window cannot test the prediction; '' where it can."""
     now_s = started_s(window)
     if now_s is not None and now_s == sealed.server_started_s:
         return "the server was not started anew since the prediction: it has no other settings"
@@ -94,7 +94,7 @@ def why_nothing_is_proved(sealed: SealedChange, window: ServerWindow) -> str:
 
 
 def measured_latencies(window: ServerWindow) -> dict[Metric, Estimate]:
-    """Each latency of the server's own histograms that it reports."""
+    """Each latency that the server's own histograms report."""
     found: dict[Metric, Estimate] = {}
     for metric, (latency, fraction) in STATISTICS.items():
         time, seen = window.summary.time(latency), window.spreads.get(latency)
@@ -110,7 +110,7 @@ def measured_latencies(window: ServerWindow) -> dict[Metric, Estimate]:
 
 
 def _within_bucket(seen: Growth, fraction: float) -> Estimate:
-    """A percentile between the edges of its bucket; where in it, by the requests below (linear)."""
+    """A percentile in its bucket, interpolated linearly; the interval is the bucket."""
     bucket = bucket_percentile(seen, fraction)
     if bucket is None:
         raise ValueError("a histogram without observations")
@@ -130,7 +130,7 @@ def _within_bucket(seen: Growth, fraction: float) -> Estimate:
 
 
 def objective_met(objective: str, window: ServerWindow) -> Verdict:
-    """Is the SLO met by the server's own histograms? *undecided* where a bucket holds the limit."""
+    """Verdict on the SLO by the server's histograms; *undecided* if a bucket holds the limit."""
     verdicts: list[Verdict] = []
     for one in parse_objective(objective).thresholds:
         if one.percentile_fraction is None:

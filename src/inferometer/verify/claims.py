@@ -44,7 +44,7 @@ _WORST_FIRST: Final[tuple[CheckVerdict, ...]] = ("INVALID", "wrong", "open", "un
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One question that was measured."""
+    """The measurement of one question."""
 
     at: str
     run_id: str
@@ -176,7 +176,7 @@ def outcome_of(claim: Claim, measured: Estimate) -> Outcome:
 
 
 def verdict_of(verdicts: Sequence[CheckVerdict]) -> CheckVerdict:
-    """Of all together: INVALID before wrong before open before undecided before held."""
+    """The worst of several verdicts: INVALID, wrong, open, undecided, held."""
     for verdict in _WORST_FIRST:
         if verdict in verdicts:
             return verdict
@@ -243,7 +243,7 @@ times, numbers come out as far off."""
 
 
 class Commitment(NamedTuple):
-    """What is claimed, and what it is based on."""
+    """Claims, and what they are based on."""
 
     belief: Belief
     claims: tuple[Claim, ...]

@@ -89,7 +89,7 @@ class Entry:
 
 
 def read_ledger(path: Path) -> tuple[Entry, ...]:
-    """Every entry, in order; none where there is no file.
+    """All entries in order; empty where there is no file.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def read_ledger(path: Path) -> tuple[Entry, ...]:
 def append(
     path: Path, *, at_utc: str, add: Callable[[Sequence[Entry]], Content | None]
 ) -> Entry | None:
-    """Append the entry that ``add`` makes of the present ones, unless it is None.
+    """Append the entry that ``add`` makes from the present ones, unless it is None.
 
     A lock excludes other writers meanwhile.
 
@@ -165,7 +165,7 @@ def checks_of(entries: Sequence[Entry], seal_sha256: str) -> tuple[Check, ...]:
 
 
 def attempts_of(entries: Sequence[Entry], seal_sha256: str) -> tuple[Attempt, ...]:
-    """Every measurement of them that was begun, in order."""
+    """All measurements of this seal that were begun, in order."""
     return tuple(
         entry.attempt
         for entry in entries
@@ -348,7 +348,7 @@ class Experiment:
 
     @property
     def verdict(self) -> CheckVerdict:
-        """Of all its claims together."""
+        """Worst verdict of all claims."""
         invalid = {one.at for one in self.measured if one.validity == "INVALID"}
         undone: list[CheckVerdict] = [
             "INVALID" if at in invalid else "open" for at in self.open_questions
@@ -357,7 +357,7 @@ class Experiment:
 
     @property
     def verdicts(self) -> tuple[ClaimVerdict, ...]:
-        """Of every measured claim, SLO claims too."""
+        """Verdict of every measured claim, SLO claims too."""
         found = list[ClaimVerdict]()
         for outcome in (
             *(one.outcome for one in self.claims),
@@ -374,7 +374,7 @@ class Experiment:
 
     @property
     def n_open(self) -> int:
-        """Of them: without an outcome."""
+        """The number of claims without an outcome."""
         return self.n_predictions - len(self.verdicts)
 
     @property
@@ -485,7 +485,7 @@ def experiment_of(entries: Sequence[Entry], sealed: Entry) -> Experiment:
 def check_of(
     entries: Sequence[Entry], seal_sha256: str, measurements: Sequence[Measurement]
 ) -> Check | None:
-    """What is new in these measurements; None where the ledger has all of them.
+    """Results that are new in these measurements; None where the ledger has all of them.
 
     Raises
     ------

@@ -95,7 +95,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseClaim:
-    """Is the SLO met at this load? *undecided* claims nothing."""
+    """Predicted verdict on the SLO at this load; *undecided* claims nothing."""
 
     at: str
     objective: str
@@ -262,7 +262,7 @@ class FileSum:
 
     @property
     def is_raw_log(self) -> bool:
-        """What came over the wire: no two runs have the same."""
+        """Is it a raw log? Those differ between any two runs."""
         return self.name.startswith(f"{raw_log.RAW_FOLDER}/")
 
 
@@ -309,6 +309,6 @@ def refuse_changed(path: Path, stored: Sequence[FileSum], *, run_id: str) -> Non
 
 
 def shared_raw_log(evidence: Iterable[FileSum], known: Iterable[FileSum]) -> bool:
-    """Is one of these raw logs in the other list?"""
+    """Do both lists have a raw log in common?"""
     sums = {one.sha256 for one in known if one.is_raw_log}
     return any(one.is_raw_log and one.sha256 in sums for one in evidence)

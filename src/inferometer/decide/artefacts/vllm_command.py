@@ -171,7 +171,7 @@ def _flag_words(fleet: Replica) -> list[str]:
 
 
 def _online(fleet: Replica) -> str | None:
-    """vLLM's quantization method that makes these weights while loading a 16-bit checkpoint.
+    """VLLM's quantization method that makes these weights while loading a 16-bit checkpoint.
 
     Of a checkpoint in 16 bits or more.
     """

@@ -33,7 +33,7 @@ from inferometer.perfmodel.steptime import FittedParameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is known of the server beforehand; mostly nothing."""
+    """Facts about the server that are known before the fit; often none."""
 
     address: conclusions.Address
     model: ModelSpec | None = None
@@ -52,7 +52,7 @@ class JudgedFit:
 
 
 def fit_server(tests: Sequence[load_tests.LoadTest], subject: Subject) -> ServerFit:
-    """The fit of ``judged_server``, whether or not it may be used."""
+    """The fit of ``judged_server``, without the judgement of its use."""
     return judged_server(tests, subject).fit
 
 

@@ -71,7 +71,7 @@ class ServedLoad:
 
     @property
     def has_shared_prefixes(self) -> bool:
-        """Do some prompts share a prefix, as far as is known?"""
+        """Do some prompts share a known prefix?"""
         return bool(self.shared_tokens().any())
 
     def shared_tokens(self) -> I64:

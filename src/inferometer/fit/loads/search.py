@@ -151,7 +151,7 @@ class ServerProblem:
         )
 
     def alone(self, index: int) -> "ServerProblem":
-        """One of the load tests."""
+        """The problem with one of the load tests only."""
         return replace(self, loads=(self.loads[index],))
 
     def _simulated(self, one: ServedLoad, knobs: ServerKnobs, x: F64) -> _Simulated:
@@ -233,7 +233,7 @@ def _searched_near(
 def _is_better(
     problem: ServerProblem, candidate: Candidate, name: Switch, flipped: Candidate
 ) -> bool:
-    """Does the flipped switch lower the loss by enough, and not only because it was searched anew?"""
+    """Does the flipped switch lower the loss by more than another search could?"""
     least = problem.loss(flipped) / _SWITCHED_RATIOS[name]
     if problem.loss(candidate) <= least:
         return False
@@ -242,7 +242,7 @@ def _is_better(
 
 
 def _openings(problem: ServerProblem) -> list[Candidate]:
-    """Where searches start: from all load tests but the busiest, which limits touch least.
+    """Starting points of searches, from all load tests but the busiest, least affected by limits.
 
     Where prompts share prefixes, one search starts with a prefix cache and one without: what a
     cache finds must otherwise be computed, and held twice.

@@ -356,7 +356,7 @@ def _from_pace(pace: StepPace, quick_ttft_s: float) -> tuple[dict[str, float], d
 def _base(
     model: ModelSpec | None, engine: EngineSpec, hardware: HardwareSpec | None
 ) -> StepTimeArrays:
-    """Shape of the closed form: the model's where it is known, else the plainest.
+    """Structure of the step-time formula: the model's, or the plainest if it is unknown.
 
     A model determines how experts are read with the rows, attention windows, and logits.
     """
@@ -374,7 +374,7 @@ def _base(
 
 
 def plainest() -> StepTimeArrays:
-    """The closed form of a model that nobody knows, every number 1 or nothing."""
+    """Step-time formula of an unknown model: every number 1 or 0."""
     return StepTimeArrays(
         launch_s=1.0,
         prefill_launch_s=1.0,

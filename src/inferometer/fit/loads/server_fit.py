@@ -119,7 +119,7 @@ class ServerFit:
         )
 
     def knob(self, name: str) -> int | bool:
-        """What a simulation uses for this limit or switch."""
+        """Value of this limit or switch for simulations."""
         return next(knob.value for knob in self.knobs if knob.name == name)
 
     def levels(self) -> steptime_levels.StepTimes:
@@ -204,7 +204,7 @@ class ServerFit:
         return prompts_slower(log_ratio)
 
     def _log_seconds(self, x: F64) -> F64:
-        """Of a typical prompt, and of typical decodes."""
+        """Logarithms of the times of a typical prompt and of typical decodes."""
         seen, steps = self.seen, self.steps(x)
         prefill = types.prefill_shape(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
         decode = types.decode_shape(
@@ -228,7 +228,7 @@ def plain_base(base: steptime_arrays.StepTimeArrays) -> dict[str, float | bool |
 
 
 def is_server_fit(path: Path) -> bool:
-    """Does this file, or this run's folder, hold a server's fit?"""
+    """Does this file or folder hold a fit of a server?"""
     try:
         return _door().json(_door().bytes_of(_file(path)), _Kind, where=str(path)).kind == "server"
     except ModelError:

@@ -85,7 +85,7 @@ class ApartSchedule:
         return np.asarray(step_s, dtype=np.float64)
 
     def _rate_per_s(self, batch: F64, decode_s: F64) -> F64:
-        """Requests per second of all replicas that decode so many at once."""
+        """Requests per second of all replicas that decode ``batch`` requests at once."""
         gaps_s = self.n_gaps[0] * self._token_s(batch, decode_s)
         return np.asarray(self.n_decode_replicas * batch / gaps_s, dtype=np.float64)
 
@@ -126,7 +126,7 @@ def apart_schedule(
 def apart_work(
     model: ModelSpec, engine: EngineSpec, schedule: ApartSchedule, plans: tuple[ParallelPlan, ...]
 ) -> WorkColumns:
-    """Work of the steps, each on the devices of its own kind of worker."""
+    """Work of the steps, on the devices of prefill and of decode workers."""
     n_prefill = schedule.n_prefill_shapes
     parts = [
         work_columns(

@@ -19,7 +19,7 @@ _MAX_MODEL_LEN: Final = 32_768
 
 
 class PublishedSubject(NamedTuple):
-    """How a published run is simulated, and the prior of its step times."""
+    """Set-up of a published run, and the prior of its step times."""
 
     replay: Replay
     prior: StepTimeModel

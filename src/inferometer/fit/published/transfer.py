@@ -75,7 +75,7 @@ the rows of the two formats are those of other models and engines."""
 
 
 class Changed(NamedTuple):
-    """What else is another than in the fit; None: as it is there."""
+    """What differs from the fit; None: as in the fit."""
 
     model: ModelSpec | None = None
     dtype: DType | None = None
@@ -201,7 +201,7 @@ def _subject(
     engine: EngineSpec,
     changed: Changed,
 ) -> FitSubject | None:
-    """What it is of now, and from where it was carried over."""
+    """New subject of the fit, with the source of the transfer."""
     if fit.subject is None:
         return None
     differing = _differing(fit, engine, changed)
@@ -231,7 +231,7 @@ def _engine_of(fit: StepTimeModel, n_tensor: int, changed: Changed) -> EngineSpe
 
 
 def _differing(fit: StepTimeModel, engine: EngineSpec, changed: Changed) -> frozenset[str]:
-    """Which of model, format and engine are others."""
+    """Those of model, format and engine that differ."""
     was, framework = fit.engine, None if fit.subject is None else fit.subject.engine
     is_other = {
         "model": changed.model is not None and changed.model != fit.model,
@@ -242,12 +242,12 @@ def _differing(fit: StepTimeModel, engine: EngineSpec, changed: Changed) -> froz
 
 
 def _formats(engine: EngineSpec) -> tuple[DType, DType]:
-    """Of the weights, and of the KV cache."""
+    """Formats of the weights, and of the KV cache."""
     return engine.quantization or engine.dtype, engine.kv_cache_dtype or engine.dtype
 
 
 def _words(fit: StepTimeModel, source: HardwareSpec, differing: frozenset[str]) -> str:
-    """What was measured, as far as it differs."""
+    """What was measured, as far as it differs, in words."""
     was = fit.engine
     parts = {
         "model": fit.model.model_id,

@@ -128,7 +128,7 @@ def _at_peaks(model: StepTimeModel) -> tuple[Unidentified, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedStep:
-    """One phase of one point: what was measured, and its parts."""
+    """Measured time of one phase of one point, and its parts."""
 
     phase: PhaseName
     prompt_tokens: int

@@ -66,7 +66,7 @@ class Repetitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftCorrection:
-    """How step times follow the machine's speed: read speed^-a · matmul speed^-b.
+    """Dependence of step times on the machine's speed: read speed^-a · matmul speed^-b.
 
     The spreads are standard deviations of log time between repetitions of the same point, before
     and after.

@@ -285,7 +285,7 @@ def model_from_kernels(
 def _priors(
     model: ModelSpec, tables: KernelTables, curves: KernelCurves, link: tuple[float, float]
 ) -> Priors:
-    """Wide, because kernels decide; host time is left out, the link has its own table."""
+    """Wide priors, as kernels decide; no host time; the link has its own table."""
     widest = tables.gemm.n * tables.gemm.k
     large = (widest >= np.quantile(widest, 0.7)) & (tables.gemm.m <= 4)
     read = float(np.median(2.0 * widest[large] / tables.gemm.duration_s[large]))

@@ -231,7 +231,7 @@ def _attention_of(engine: EngineSpec) -> str | None:
 
 
 def computes_all_logits(sweep: SweepTable, model: ModelSpec, engine: EngineSpec) -> bool:
-    """Did the prefill compute the logits of every position, not of the last only?
+    """Did the prefill compute the logits of every position?
 
     Such an engine shows it in the memory that it reserves: at least vocabulary · bytes per
     prompt token beside the cache, after what eager attention takes for its scores. Inferred from

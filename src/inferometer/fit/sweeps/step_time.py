@@ -69,7 +69,7 @@ class HeldOutPoint:
 
 
 def is_judged(point: HeldOutPoint) -> bool:
-    """Do its repetitions agree well enough to judge a model by it?"""
+    """Do the point's repetitions agree well enough to judge a model by it?"""
     return point.noise_ratio <= MAX_NOISE_RATIO
 
 

@@ -114,7 +114,7 @@ class Lengths(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Where the requests of S sessions stand."""
+    """Positions of the requests of S sessions."""
 
     firsts: I64
     """(S) The row of each one's first request."""
@@ -133,7 +133,7 @@ def close_loop(
     follows: I64,
     think_ns: I64,
 ) -> None:
-    """Let each user's next session follow the end of the one before.
+    """Start each user's next session at the end of the last one.
 
     Writes into ``follows`` and ``think_ns`` at ``rows.firsts``.
 
@@ -189,7 +189,7 @@ def _before(likely_s: Floats, pauses_s: Floats, n_users: int) -> I64:
 
 
 def users_of_classes(n_users: int, class_users: tuple[int | None, ...]) -> list[int]:
-    """All users by class, in the proportions of these numbers; none where no class has its own.
+    """All users divided over classes in these proportions; empty where no class has its own.
 
     By largest remainders, and one for each class at least.
 
@@ -352,7 +352,7 @@ def _points(profile: Points) -> RateProfile:
 
 
 def _instants(pieces: RateProfile, reached: Floats) -> Floats:
-    """When has the integral of the ratios reached these values?
+    """Times at which the integral of the ratios reaches these values.
 
     Beyond ``_MAX_S`` where it never does.
     """

@@ -395,7 +395,7 @@ Distribution: TypeAlias = Sampled | TraceLengths
 
 
 def quantile(distribution: Sampled, fractions: Floats) -> Floats:
-    """Below which values do these fractions (within 0 and 1) of the distribution lie?
+    """Quantiles of the distribution at these fractions (0 to 1).
 
     Example
     -------

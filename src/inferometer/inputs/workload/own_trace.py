@@ -78,7 +78,7 @@ _INSTANT: Final = re.compile(
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says besides its rows."""
+    """Contents of a file besides its rows."""
 
     format: str
     version: int
@@ -315,7 +315,7 @@ def _check_names(columns: Iterable[str], path: Path) -> None:
 
 
 def _root_arrival(columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """When the first request of each row's chain arrives, the last of these where chains join."""
+    """Arrival of the first request of each row's chain; the last where chains join."""
     arrival: list[int] = columns["arrival_ns"].tolist()
     leaders: list[int] = columns["follows"].tolist() if "follows" in columns else []
     none = [NONE] * len(leaders)
@@ -347,7 +347,7 @@ def _reordered(
 
 
 class TableHeading(NamedTuple):
-    """Which columns of a table of requests are the instant (None: it has none), prompt and answer?"""
+    """Columns of arrival (None: none), prompt and output in a table of requests."""
 
     at: str | None
     prompt: str
@@ -364,7 +364,7 @@ class TableHeading(NamedTuple):
 
 
 def table_heading(first: bytes) -> TableHeading | None:
-    """What the first line of a table says, by the names that tools give to such columns.
+    """Columns by the first line of a table, under the names that tools use.
 
     None where no column counts the tokens of prompts, or none those of answers.
 
@@ -392,7 +392,7 @@ def table_heading(first: bytes) -> TableHeading | None:
 
 
 def _named_so(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
-    """The columns that this may be, those whose names say tokens before mere lengths."""
+    """Columns that match, those named as tokens before mere lengths."""
     found = [name for name in names if pattern.fullmatch(_plain(name))]
     return sorted(found, key=lambda name: "tok" not in name.lower())
 

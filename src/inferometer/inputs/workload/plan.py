@@ -68,7 +68,7 @@ class RequestPlan(NamedTuple):
 
     @property
     def n_requests(self) -> int:
-        """How many requests?"""
+        """The number of requests."""
         return len(self.arrival_ns)
 
 
@@ -106,14 +106,14 @@ def first_of_each(follows: I32 | I64) -> NDArray[np.intp]:
 
 
 def first_requests(plan: RequestPlan, n_requests: int | None) -> RequestPlan:
-    """The plan's first ``n_requests`` (None: all); whoever is left out waits for none of them."""
+    """The plan's first ``n_requests`` (None: all); they wait for none of the others."""
     cut = RequestPlan._make(column[:n_requests] for column in plan)
     is_left_out = cut.joins >= cut.n_requests
     return cut._replace(joins=np.where(is_left_out, np.int32(NONE), cut.joins))
 
 
 def only_requests(plan: RequestPlan, rows: NDArray[np.bool_]) -> RequestPlan:
-    """Of N requests only these; what they wait for or share with others is NONE where those are left out.
+    """Only these of N requests; links to others become NONE.
 
     Example
     -------
@@ -136,12 +136,12 @@ def only_requests(plan: RequestPlan, rows: NDArray[np.bool_]) -> RequestPlan:
 
 
 def has_workflows(plan: RequestPlan) -> bool:
-    """Does a request wait for several others: for subtasks, or for the beams of a search?"""
+    """Does a request wait for several others (subtasks, or beams of a search)?"""
     return bool(((plan.joins != NONE) | (plan.accompanies != NONE)).any())
 
 
 def n_workflows(plan: RequestPlan) -> int:
-    """How many planners have subtasks that a synthesis waits for?
+    """The number of planners with subtasks that a synthesis waits for.
 
     Example
     -------
@@ -156,7 +156,7 @@ def n_workflows(plan: RequestPlan) -> int:
 
 
 class Part(IntEnum):
-    """Which part of a workflow is a request?"""
+    """Role of a request in a workflow."""
 
     NONE = 0
     PLANNER = 1
@@ -186,7 +186,7 @@ def workflow_parts(plan: RequestPlan) -> NDArray[np.int8]:
 
 
 def sent_by_server(accompanies: I32) -> NDArray[np.bool_]:
-    """Which requests (N) does a server send itself: every step of a beam search after its first request?
+    """(N) Does the server send it itself, as the steps of a beam search after its first request?
 
     Example
     -------
@@ -200,7 +200,7 @@ def sent_by_server(accompanies: I32) -> NDArray[np.bool_]:
 
 
 class BlockContents(NamedTuple):
-    """What each full block of prompt and output holds.
+    """Contents of the full blocks of prompts and outputs.
 
     Ids are equal if and only if all tokens from the start to the block's end are.
     """
@@ -227,7 +227,7 @@ _DEFAULTS: Final[dict[str, int]] = {**dict.fromkeys(_ZEROS, 0), **dict.fromkeys(
 
 
 def column_types() -> dict[str, np.dtype[Any]]:
-    """Which columns does a plan have, in order, of which dtype?"""
+    """Columns of a plan in order, with their dtypes."""
     return dict(_TYPES)
 
 
@@ -258,7 +258,7 @@ def request_plan(
 def check_plan(
     plan: RequestPlan, where: str, row_name: Callable[[int], str] = "request {}".format
 ) -> None:
-    """Can these requests be sent?
+    """Refuse requests that cannot be sent.
 
     Raises
     ------
@@ -278,7 +278,7 @@ def check_plan(
 def _range_checks(
     plan: RequestPlan,
 ) -> Iterator[tuple[str, NDArray[np.bool_], str, dict[str, str]]]:
-    """Each column that has a range: its name, where it is outside, why, and what is allowed."""
+    """Columns with a range: name, rows outside, reason and allowed values."""
     try_ = "remove them, or skip_empty = true under [replay] of a workload file"
     for name in ("prompt_tokens", "output_tokens"):
         yield name, getattr(plan, name) < 1, "", {"allowed": "1 or more", "try_": try_}
@@ -296,7 +296,7 @@ def _range_checks(
 
 
 def block_contents(plan: RequestPlan, block_size: int) -> BlockContents:
-    """What do the full blocks of ``block_size`` tokens hold?
+    """Contents of the full blocks of ``block_size`` tokens.
 
     Request by request, those of the shared prefix are its owner's.
 

@@ -326,7 +326,7 @@ def _searches(plan: RequestPlan, spec: WorkloadSpec) -> _Searches:
 
 
 def _links_of_beams(plan: RequestPlan, these: _Searches) -> dict[str, I64]:
-    """What each row points to; whatever followed a search waits for all of its last step."""
+    """Links of each row; requests that followed a search wait for its whole last step."""
     whose, row, width = these.whose, np.arange(len(these.whose)), these.width[these.whose]
     is_later, is_beside = these.step > 0, these.beam > 0
     links = dict[str, I64]()

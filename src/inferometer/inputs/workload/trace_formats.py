@@ -243,7 +243,7 @@ class Said(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What is said; '' of a call without words."""
+        """Text of the message; '' for a call without text."""
         return text_of_parts(self.content or "") if self.value is None else self.value
 
 
@@ -256,7 +256,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
     @property
     def said(self) -> tuple[Said, ...]:
-        """Its messages."""
+        """Messages of the conversation."""
         return self.conversations or self.conversation or self.messages
 
 
@@ -277,7 +277,7 @@ class BatchBody(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What an answer counted."""
+    """Token counts in an answer."""
 
     prompt_tokens: Count
     completion_tokens: Count

@@ -62,7 +62,7 @@ WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "promp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTrace:
-    """What a trace file says.
+    """Contents of a trace file.
 
     Without ``has_instants`` every first request is put at 0: the workload must say when they come.
     """
@@ -73,7 +73,7 @@ class ReadTrace:
 
 
 class PrefixTree:
-    """Which earlier request has the most leading blocks in common? Fed in order of requests."""
+    """Finds the earlier request with the longest common prefix; requests are added in order."""
 
     __slots__ = ("_children", "_owner")
 
@@ -101,7 +101,7 @@ class PrefixTree:
 
 
 def detect_format(path: Path) -> TraceFormat:
-    """Which format is the file, going by its beginning?
+    """Format of the file, by its beginning.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def detect_format(path: Path) -> TraceFormat:
 
 
 def known_format(path: Path) -> TraceFormat | None:
-    """Which format is the file, going by its beginning; None where it is none of the known ones.
+    """Format of the file, by its beginning; None where it is unknown.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def known_format(path: Path) -> TraceFormat | None:
 
 
 def _format_of_list(path: Path) -> TraceFormat:
-    """Whose rows are in a JSON list, going by the first name that is known in its beginning."""
+    """Format of a JSON list, by the first known name at its beginning."""
     start = DOOR.start_of(path, _LIST_BYTES)
     at = {match[1].decode(): match.start() for match in reversed([*_NAME.finditer(start)])}
     known: list[tuple[int, TraceFormat]] = [(at[key], name) for key, name in _KEYS if key in at]
@@ -162,7 +162,7 @@ def _format_of_list(path: Path) -> TraceFormat:
 
 
 def _is_of_others(first: bytes) -> bool:
-    """Has a table columns of other names, and none that only a trace of one's own has?"""
+    """Is it a table of another tool, without columns of our own traces?"""
     heading, own = table_heading(first), set(RequestPlan._fields)
     if heading is None:
         return False
@@ -221,7 +221,7 @@ def read_trace(source: TraceSource) -> ReadTrace:
 
 
 def read_texts(source: TraceSource) -> tuple[tuple[Spoken, ...], ...]:
-    """What each request of a file of texts says, in the order of ``read_trace``.
+    """Messages of each request of a file of texts, in the order of ``read_trace``.
 
     What it adds to the one before in its session.
 

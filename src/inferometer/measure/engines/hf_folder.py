@@ -100,7 +100,7 @@ def _write_config(content: str, folder: Path) -> None:
 
 
 def unpacked_folder() -> Path:
-    """Where models are kept that were rewritten for an engine: in the user's cache folder."""
+    """Folder of models that were rewritten for an engine, in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "inferometer" / "unpacked"
 

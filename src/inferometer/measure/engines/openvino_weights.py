@@ -35,7 +35,7 @@ _SCALE_BYTES: Final = 2
 
 
 class PackedWeights(NamedTuple):
-    """What was packed."""
+    """Result of packing weights."""
 
     n_bytes: int
     """Of integers, scales and zero points."""
@@ -136,7 +136,7 @@ def _weights(operations: list[Node]) -> Iterator[_Weight]:
 
 
 def _constant(node: Node) -> Node | None:
-    """The numbers that this node is, or widens; None where it is neither, or they are packed."""
+    """The constant that this node is, or converts; None for other nodes and packed constants."""
     if node.get_type_name() == "Convert":
         node = node.input_value(0).get_node()
     is_plain = node.get_type_name() == "Constant" and node.get_element_type().to_string() in _PLAIN
@@ -144,7 +144,7 @@ def _constant(node: Node) -> Node | None:
 
 
 def _is_weight(use: Node) -> bool:
-    """Is it the second factor of a product whose rows are outputs, or a table that is looked up?"""
+    """Is it the second factor of a matrix product, or the table of a lookup?"""
     node, index = use.get_node(), use.get_index()
     if node.get_type_name() == "Gather":
         return bool(index == 0)

@@ -38,7 +38,7 @@ class OutOfMemory(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReference:
-    """What is an engine to load?
+    """The model that an engine is to load.
 
     ``location`` is a Hugging Face folder, a GGUF file or a Hugging Face id; None where only the
     architecture is known (a catalogue entry), which can be run with random weights alone. ``spec``
@@ -52,7 +52,7 @@ class ModelReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """What one run of one point took. Clock readings are ``time.perf_counter_ns`` of the worker."""
+    """Times of one run of a point, by the worker's ``time.perf_counter_ns``."""
 
     started_ns: int
     prefill_ns: int
@@ -80,7 +80,7 @@ class Engine(Protocol):
     """One loaded model, ready to run static batches."""
 
     def facts(self) -> EngineFacts:
-        """What is loaded, in which versions? Asked again after each point: ``compile_s`` grows."""
+        """The loaded model and versions; read again after each point, as ``compile_s`` grows."""
         ...
 
     def run(self, prompt_ids: I64, gen_tokens: int) -> Repetition:
@@ -102,7 +102,7 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back memory and processes."""
+        """Free memory and end processes."""
         ...
 
 
@@ -112,7 +112,7 @@ STEP_KINDS: Final = tuple(SEQUENCES_OF_STEP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings:
-    """Which ceilings of the machine are to be probed between repetitions?"""
+    """Ceilings of the machine to probe between repetitions."""
 
     kinds: tuple[ProbeKind, ...]
     footprint_bytes: int
@@ -125,7 +125,7 @@ class ProbeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """What did one probe measure?"""
+    """Result of one probe."""
 
     kind: ProbeKind
     started_ns: int
@@ -144,7 +144,7 @@ class CeilingProbe(Protocol):
         ...
 
     def measure(self, settings: ProbeSettings) -> tuple[Ceiling, ...]:
-        """One measurement of each kind asked for, now."""
+        """One measurement of each requested kind, now."""
         ...
 
 
@@ -205,7 +205,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Close(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Give everything back and leave; answered by the end of the stream."""
+    """Free everything and exit; answered by the end of the stream."""
 
 
 # What the worker says.
@@ -230,7 +230,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Scored(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """How the text was read. Lists over windows, then over the tokens after the first."""
+    """Log-probabilities of a text: lists over windows, then over tokens after the first."""
 
     token_ids: tuple[tuple[int, ...], ...]
     nll: tuple[tuple[float, ...], ...]
@@ -241,7 +241,7 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class NoMemory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """It does not fit. The worker lives on and takes the next point, unless it was loading."""
+    """Out of memory. The worker goes on to the next point, unless it was loading."""
 
     why: str
 
@@ -261,7 +261,7 @@ Reply: TypeAlias = Loaded | Repeated | Probed | Scored | NoMemory | Failed
 
 
 def random_prompts(point: SweepPoint, *, vocab_size: int, seed: int, repetition: int) -> I64:
-    """Which prompts does this repetition run?
+    """Random prompts of this repetition.
 
     The same on every engine, different in every repetition.
 
@@ -283,12 +283,12 @@ _MEMORY_WORDS: Final = (
 
 
 def is_memory(error: BaseException) -> bool:
-    """Did an allocation fail, in whichever engine's words?"""
+    """Is it an out-of-memory error of any engine?"""
     return isinstance(error, MemoryError) or any(word in str(error) for word in _MEMORY_WORDS)
 
 
 def last_line(error: BaseException) -> str:
-    """What is it that an engine complains about, without pydantic's frame around it?"""
+    """The engine's error message, without pydantic's wrapping."""
     text = str(error).strip() or type(error).__name__
     if "Value error, " in text:
         return text.partition("Value error, ")[2].partition(" [type=")[0]
@@ -307,7 +307,7 @@ class ChannelClosed(Exception):
 
 
 class Channel(Generic[_MessageT]):
-    """One end of the wire: sends any message, receives messages of one type."""
+    """One end of a pipe: sends any message, receives messages of one type."""
 
     def __init__(self, end: socket.socket, decoder: "msgspec.json.Decoder[_MessageT]") -> None:
         self._end = end

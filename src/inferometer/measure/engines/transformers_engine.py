@@ -111,7 +111,7 @@ class TransformersEngine:
         self._weights_sha256 = None if spec.load_format == "dummy" else hash_weights(model)
 
     def facts(self) -> EngineFacts:
-        """What is loaded, in which versions?"""
+        """The loaded model, and versions."""
         parameters = list(distinct_parameters(self._model))
         packed_bytes, n_packed = packed_sizes(self._model)
         is_random = self._spec.load_format == "dummy" or self._reference.location is None
@@ -210,7 +210,7 @@ class TransformersEngine:
         return self._pairs.bout()
 
     def close(self) -> None:
-        """Give back memory and the other ranks."""
+        """Free memory and end the other ranks."""
         self._release()
         if self._ranks is not None:
             self._ranks.close()
@@ -307,7 +307,7 @@ class Decoder:
         return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
 
     def release(self) -> None:
-        """Give the cache and the compiled step back."""
+        """Free the cache and the compiled step."""
         self._cache = self._shape = None
         self._step = self._next_token
         if self._mode == "compiled":
@@ -460,7 +460,7 @@ class CpuClock:
         self._marks_ns.append(time.perf_counter_ns())
 
     def settle(self) -> None:
-        """Nothing is under way on a CPU."""
+        """Wait for the device; nothing to do on a CPU."""
 
     def durations_ns(self) -> tuple[int, ...]:
         """The intervals between readings."""

@@ -30,7 +30,7 @@ _WEIGHT_SUFFIXES: Final = (".safetensors", ".gguf", ".bin")
 
 
 def check_spec(spec: EngineSpec) -> None:
-    """Can this engine do what is asked, on this machine?
+    """Refuse settings that this engine does not support on this machine.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def sharding(config: HfConfig, spec: EngineSpec) -> DistributedConfig:
 
 
 def replicated_parts(config: HfConfig, spec: EngineSpec) -> tuple[str, ...]:
-    """What does every rank compute whole?
+    """Parts of the model that every tensor-parallel rank computes whole.
 
     Attention, where its heads do not divide among the ranks.
     """
@@ -202,7 +202,7 @@ def hash_weights(model: ModelReference) -> str | None:
 
 
 def distinct_parameters(loaded: HfModel) -> Iterator[torch.Tensor]:
-    """Every parameter tensor once: tied embeddings count once."""
+    """Every parameter tensor once, tied embeddings too."""
     seen: set[int] = set()
     for parameter in loaded.parameters():
         if id(parameter) not in seen:

@@ -85,7 +85,7 @@ class _Stepper:
         self.step()
 
     def step(self) -> Ceiling:
-        """One step; its time."""
+        """Run one step, and return its time."""
         self._settle()
         started_ns = time.perf_counter_ns()
         logits = self._model(

@@ -25,7 +25,7 @@ _INT4_ZERO: Final = 8
 
 
 def check_weights(spec: EngineSpec) -> None:
-    """Are there kernels for weights in this format?
+    """Refuse a weight format without kernels.
 
     Raises
     ------
@@ -62,7 +62,7 @@ class PackedLinear(Module):  # type: ignore[misc]  # torch has no types here
 
     @property
     def held_bytes(self) -> int:
-        """Of integers and scales."""
+        """Bytes of the packed weights and their scales."""
         return int(self.packed.nbytes + self.scales.nbytes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class PackedLinear(Module):  # type: ignore[misc]  # torch has no types here
 
 
 def pack_weights(model: HfModel, quantization: DType | None) -> HfModel:
-    """The model with its linear layers packed, in place; as it is where nothing is wanted."""
+    """The model with packed linear layers (in place); unchanged without a format."""
     if quantization is None:
         return model
     head = model.get_output_embeddings()

@@ -198,7 +198,7 @@ def run_point(engine: Engine, task: Measure, probe: CeilingProbe) -> Iterator[Pr
 
 
 def check_honoured(repetition: Repetition, point: SweepPoint) -> None:
-    """Did the engine generate what it was asked for, for every sequence?
+    """Check that the engine generated the requested tokens for every sequence.
 
     Raises
     ------

@@ -47,7 +47,7 @@ class OwnCode(NamedTuple):
 
 @cache
 def own_code() -> OwnCode:
-    """What runs in this process."""
+    """Versions and digest of the code in this process."""
     # Imported here: a load test without Ray would pay for it before its first request.
     from importlib import metadata  # noqa: PLC0415
 
@@ -131,7 +131,7 @@ def library() -> ModuleType:
 
 
 def require_same_code(expected: OwnCode) -> None:
-    """Called on a host of the cluster: does it run what the command runs?
+    """Check on a host of the cluster that it runs the same code as the command.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def require_same_code(expected: OwnCode) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Ray itself asks for minutes before it says that nobody is there."""
+    """Check that something listens there; Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
@@ -185,7 +185,7 @@ class OnRay:
         self._on_done = on_done
 
     def map(self, function: Callable[[T], R], parts: Iterable[T]) -> tuple[R, ...]:
-        """What the function says of each part; one whose worker or host died is done again elsewhere.
+        """Results of the function for each part; parts of a dead worker or host are repeated.
 
         Raises
         ------

@@ -19,19 +19,19 @@ _FRAMING_RATIO: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerLimits:
-    """How much of an answer is taken."""
+    """Largest size of an answer that is read."""
 
     head_bytes: int = 64 * 1024
     body_bytes: int = 64 * 1024 * 1024
     """Past it the answer is given up."""
 
     def is_framing(self, framing_bytes: int, body_bytes: int) -> bool:
-        """Does the answer have more framing (head, chunk headers, trailers) than any honest one?"""
+        """Is there more framing (head, chunk headers, trailers) than in any valid answer?"""
         return framing_bytes > 2 * self.head_bytes + _FRAMING_RATIO * body_bytes
 
 
 class Answer:
-    """One answer as it comes in.
+    """One answer while it arrives.
 
     ``error`` is '' or a code of ``records.exchange_errors`` once ``is_over``.
     """
@@ -90,7 +90,7 @@ class Answer:
         self.received_bytes = 0
 
     def feed(self, data: bytes, now_ns: int) -> None:
-        """Take what one read brought."""
+        """Process the bytes of one read."""
         self.is_begun = True
         self._new_bytes = 0
         had_head = self.head_ns is not None
@@ -211,7 +211,7 @@ class Answer:
             self._give_up("bad_http", str(error))
 
     def _judge(self) -> None:
-        """What does the head say of an answer that came whole?"""
+        """Check the head of an answer that was sent whole."""
         self.is_over = True
         status = self.status
         if status == 429:

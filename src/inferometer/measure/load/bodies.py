@@ -34,12 +34,12 @@ class Encoding(Protocol):
 
     @property
     def ids(self) -> Sequence[int]:
-        """One for each token."""
+        """Id of each token."""
         ...
 
     @property
     def offsets(self) -> Sequence[tuple[int, int]]:
-        """From which to which character each of them reaches."""
+        """First and last character of each token."""
         ...
 
 
@@ -84,7 +84,7 @@ def _opened(path: str | None) -> Any:  # noqa: ANN401 -- the library's own type
 
 
 class TokenPace(NamedTuple):
-    """How many tokens have the texts, and how long does it take to find and to write them?"""
+    """Number of tokens in the texts, and times of encoding and decoding them."""
 
     n_tokens: int
     encode_s: float
@@ -113,7 +113,7 @@ def token_pace(path: str, texts: Sequence[str]) -> TokenPace:
 
 
 def token_ends_of(path: str) -> Callable[[str], Sequence[int]]:
-    """After how many characters of a text does each of its tokens end?"""
+    """A function that returns the end (in characters) of each token of a text."""
     encode = encoder_of(path)
     return lambda text: [end for _, end in encode(text).offsets]
 
@@ -182,7 +182,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(plan: RequestPlan, row: int) -> tuple[Stretch, ...]:
-    """Whose tokens does the prompt of ``row`` hold, from its begin to its end?
+    """Parts of the prompt of ``row``, each with the content that it is from.
 
     Example
     -------
@@ -256,14 +256,14 @@ Message: TypeAlias = dict[str, object]
 
 
 class Prompts(Protocol):
-    """What each request says, the same whenever it is asked."""
+    """The text of each request; the same on every call."""
 
     def messages(self, row: int) -> list[Message]:
-        """Of a chat: turn by turn, the earliest first."""
+        """Messages of a chat, earliest turn first."""
         ...
 
     def prompt(self, row: int) -> str | list[int]:
-        """Of a completion."""
+        """Prompt of a completion."""
         ...
 
 
@@ -277,7 +277,7 @@ class InventedPrompts:
         """None for ids."""
 
     def prompt(self, row: int) -> str | list[int]:
-        """All of it, shared beginnings included."""
+        """The whole prompt, shared prefixes included."""
         parts = stretches(self._plan, row)
         return token_ids(self._seed, parts) if self._vocabulary is None else self._text(parts)
 
@@ -323,7 +323,7 @@ class InventedPrompts:
 
 
 class TracePrompts:
-    """What a file of texts says, its answers between the turns included."""
+    """Texts from a file, with its answers between the turns."""
 
     def __init__(self, plan: RequestPlan, texts: Sequence[tuple[Spoken, ...]]) -> None:
         self._plan = plan
@@ -359,7 +359,7 @@ LEAST_ANSWER_BYTES: Final = 1024 * 1024
 
 
 class BodyWriter:
-    """Writes the bodies of a plan's requests, each the same whenever it is written."""
+    """Writes the body of each request; the same on every call."""
 
     def __init__(self, load: LoadPlan, plan: RequestPlan, prompts: Prompts) -> None:
         self._load = load
@@ -444,7 +444,7 @@ def probe_body(load: LoadPlan) -> bytes:
 
 
 def _fixed(load: LoadPlan) -> Body:
-    """What all requests ask alike."""
+    """Fields that all requests have in common."""
     fixed: Body = {"model": load.served_model}
     if load.is_streaming:
         fixed |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -537,7 +537,7 @@ class MessagesAhead:
             self.prepare_for(_PART_NS)
 
     def skip_to(self, n_sent: int) -> None:
-        """So many have been sent: those are not written any more."""
+        """Skip the requests that were already sent."""
         self._next = max(self._next, n_sent)
 
     def _has_room(self) -> bool:

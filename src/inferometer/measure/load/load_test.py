@@ -49,7 +49,7 @@ def run_session(question: LoadQuestion, on_progress: watch.OnProgress) -> watch.
 
 
 def resolved(load: LoadPlan) -> tuple[str, ...]:
-    """The addresses of the first hop, the one that answers first.
+    """Addresses of the first hop, the one that answers first in front.
 
     Raises
     ------

@@ -22,7 +22,7 @@ ATOMIC_BYTES: Final = 4096
 
 
 class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long is waited for what, and how much is taken. None: as long as for the whole answer."""
+    """Timeouts and size limits; None: as for the whole answer."""
 
     connect_s: float = 10.0
     head_s: float | None = None
@@ -37,7 +37,7 @@ class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracing(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests carry a ``traceparent`` that asks the server to trace them."""
+    """Which requests carry a ``traceparent`` header, so that the server traces them."""
 
     run_name: str
     """Ids of spans follow from it."""
@@ -45,7 +45,7 @@ class Tracing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
-    """All that one client process must know before it starts. Instants are those of the run."""
+    """Everything a client process needs to start; instants are relative to the run."""
 
     load: LoadPlan
     limits: ClientLimits
@@ -90,7 +90,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
-    """What happened since the last report; ``n_`` counts are since the start."""
+    """Events since the last report; ``n_`` counts are since the start."""
 
     process_index: int
     n_sent: int
@@ -152,7 +152,7 @@ def read_message(descriptor: int) -> ToClient | None:
 
 
 class Inbox:
-    """What came of one client so far, message by message."""
+    """Messages from one client so far."""
 
     def __init__(self) -> None:
         self._buffered = bytearray()
@@ -229,7 +229,7 @@ class Tally:
     def report(
         self, process_index: int, n_in_flight: int, worst_lag_ns: int, *, n_waiting: int
     ) -> Report:
-        """What happened since the last report."""
+        """Events since the last report."""
         report = Report(
             process_index=process_index,
             n_sent=self.n_sent - n_waiting,

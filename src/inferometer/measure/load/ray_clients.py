@@ -39,7 +39,7 @@ _MOST_BYTES: Final = 8 * 1024 * 1024
 
 
 class News(NamedTuple):
-    """What came of a client since it was last expected."""
+    """Messages and raw log of a client since the last call."""
 
     output: bytes
     """Messages to the driver, cut anywhere."""
@@ -72,7 +72,7 @@ class HostedClient:
         return hostname_hash()
 
     def clock_ns(self) -> int:
-        """What CLOCK_MONOTONIC shows here."""
+        """CLOCK_MONOTONIC of this host."""
         return time.monotonic_ns()
 
     def begin(self, job: messages.Job) -> None:
@@ -82,13 +82,13 @@ class HostedClient:
         self.tell(messages.encoded(msgspec.structs.replace(job, raw_path=str(self._raw_path))))
 
     def tell(self, message: bytes) -> None:
-        """Hand a message on; a client that is gone is found out when it is expected for news."""
+        """Pass a message to the client; a dead client is noticed at the next ``news``."""
         assert self._client is not None and self._client.stdin is not None  # noqa: S101, PT018 -- begun before
         with contextlib.suppress(BrokenPipeError):
             messages.write_all(self._client.stdin.fileno(), message)
 
     def news(self, n_raw_bytes: int) -> News:
-        """What is new, waited for a moment; of the raw log what lies beyond this number of bytes."""
+        """Wait briefly for messages; also the raw log after this number of bytes."""
         assert self._client is not None and self._client.stdout is not None  # noqa: S101, PT018 -- begun before
         output, descriptor = b"", self._client.stdout.fileno()
         if not self._is_silent and select.select([descriptor], [], [], _WAIT_S)[0]:
@@ -170,7 +170,7 @@ class _Hosted:
         self._pump.start()
 
     def reading(self) -> types.ClockReading:
-        """What the host's clock shows beside ours, at an instant of ours."""
+        """The host's clock beside ours."""
 
         def exchange() -> tuple[int, int, int]:
             begin_ns = time.monotonic_ns()
@@ -180,12 +180,12 @@ class _Hosted:
         return load_decoding.reading_from([exchange() for _ in range(_N_EXCHANGES)])
 
     def tell(self, message: messages.ToClient) -> None:
-        """Send a message; a client that is gone is found out when it is listened to."""
+        """Send a message; a dead client is noticed when its messages are read."""
         with suppress(MeasureError):
             self.ask("tell", messages.encoded(message))
 
     def end(self) -> None:
-        """Nothing of it is left, here or there."""
+        """End the client, here and on its host."""
         with suppress(MeasureError):
             self.ask("close", within_s=_END_S)
         self._ray.kill(self._actor)
@@ -295,7 +295,7 @@ class RayClients:
         )
 
     def end(self) -> None:
-        """Nothing of them is left, here or there."""
+        """End the clients, here and on their hosts."""
         for one in self._hosted:
             one.end()
 
@@ -313,7 +313,7 @@ class RayClients:
 def of(
     cluster: ray_cluster.RayCluster,
 ) -> Callable[[Sequence[messages.Job]], AbstractContextManager[RayClients]]:
-    """How a load test starts its clients on this cluster."""
+    """A function that starts a load test's clients on this cluster."""
     return lambda jobs: started(cluster, jobs)
 
 

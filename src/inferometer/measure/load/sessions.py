@@ -32,7 +32,7 @@ _NOT_SENT_ENOUGH: Final = frozenset({"interrupted"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What earlier sessions did."""
+    """Results of earlier sessions."""
 
     n_sessions: int = 0
     done: frozenset[int] = frozenset()
@@ -67,7 +67,7 @@ class Session(NamedTuple):
 
 
 def past_of(folder: Path) -> Past:
-    """What the raw logs of a run's folder tell.
+    """Read the raw logs in a run's folder.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def session_after(
 
 
 def _waits(plan: RequestPlan, is_done: NDArray[np.bool_]) -> tuple[I64, I64]:
-    """Each end that is still to come, and the request that is still to be sent which waits for it."""
+    """Each end that is still to come, and the unsent request that waits for it."""
     followers, joining = np.flatnonzero(plan.follows != NONE), np.flatnonzero(plan.joins != NONE)
     before = np.concatenate([plan.follows[followers], joining]).astype(np.int64)
     after = np.concatenate([followers, plan.joins[joining]]).astype(np.int64)

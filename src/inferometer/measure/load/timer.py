@@ -56,7 +56,7 @@ class Agenda:
         self._alarm.close()
 
     def next_ns(self) -> int | None:
-        """When is something due next?"""
+        """When the next call is due."""
         return self._entries[0][0] if self._entries else None
 
     def _arm(self) -> None:

@@ -35,7 +35,7 @@ class Clients(Protocol):
 
     @property
     def outlets(self) -> Sequence[int]:
-        """Files to read, each of which says what its client says, until the client has ended."""
+        """File descriptors with the clients' messages, one per client that has not ended."""
         ...
 
     def begin(self, begins_ns: int) -> int:
@@ -50,7 +50,7 @@ class Clients(Protocol):
         ...
 
     def why_ended(self, index: int) -> str | None:
-        """Why did this client end, whose file is at its end?
+        """The reason why this client ended.
 
         None: it was done, or said itself why it failed.
         """
@@ -108,7 +108,7 @@ class ClientProcesses:
 
     @property
     def outlets(self) -> tuple[int, ...]:
-        """What each says is read there."""
+        """File descriptors with the clients' messages."""
         return tuple(
             client.stdout.fileno() for client in self.processes if client.stdout is not None
         )
@@ -125,7 +125,7 @@ class ClientProcesses:
         return f"client process {index} ended with code {code}" if code else None
 
     def tell(self, client: "subprocess.Popen[bytes]", message: messages.ToClient) -> None:
-        """Send a message; a client that is gone is found out when it is listened to."""
+        """Send a message; a dead client is noticed when its messages are read."""
         assert client.stdin is not None  # noqa: S101 -- asked for above
         try:
             messages.write_all(client.stdin.fileno(), messages.encoded(message))
@@ -138,7 +138,7 @@ class ClientProcesses:
             self.tell(client, message)
 
     def end(self) -> None:
-        """Whatever still runs is ended."""
+        """End the clients that still run."""
         for client in self.processes:
             end_client(client)
 
@@ -165,7 +165,7 @@ _WINDOW_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadProgress:
-    """Where a load test stands. None: nothing to say it from yet."""
+    """Progress of a load test; None: no data yet."""
 
     elapsed_s: float
     n_planned: int
@@ -212,7 +212,7 @@ class ProgressTally:
         self.is_news = True
 
     def progress(self) -> LoadProgress:
-        """Where it stands now."""
+        """Progress so far."""
         self.is_news = False
         reports = self._reports.values()
         n_sent = sum(report.n_sent for report in reports)
@@ -261,7 +261,7 @@ OnProgress = Callable[[LoadProgress], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOutcome:
-    """How a session went; what came over the wire is in the raw logs."""
+    """How a session ended; its data are in the raw logs."""
 
     origin_monotonic_ns: int
     """What CLOCK_MONOTONIC showed (or would have shown) at instant 0 of the run."""
@@ -346,7 +346,7 @@ class Watch:
                 self._dead.append(message.why)
 
     def _on_end(self, index: int) -> None:
-        """A client's end: it is done, has said why it failed, or was killed."""
+        """Handle a client's end: finished, failed or killed."""
         why = self._clients.why_ended(index)
         if why is not None and not any(done.process_index == index for done in self._done):
             self._dead.append(why)

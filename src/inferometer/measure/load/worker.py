@@ -77,7 +77,7 @@ async def _do(job: messages.Job, scheduled: str) -> messages.Done:
 
 
 def _send(message: messages.FromClient) -> None:
-    """Where the command is gone, nobody needs to know; what was received is in the raw log."""
+    """Send a message; if the command is gone, drop it, as the raw log has the data."""
     with suppress(BrokenPipeError):
         messages.write_all(_STDOUT, messages.encoded(message))
 
@@ -106,7 +106,7 @@ def _cause(context: dict[str, object]) -> BaseException:
 
 
 def _allow_many_files() -> None:
-    """As many connections as the system lets this user have."""
+    """Raise the limit on open files as far as the system allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -158,7 +158,7 @@ def wake_at_once() -> str:
 
 
 def _has_short_slices() -> bool:
-    """Ask for them; does the system know what is attributes?"""
+    """Request short scheduler time slices; False where the system does not support that."""
     number = _SET_ATTRIBUTES.get(platform.machine())
     if number is None:
         return False

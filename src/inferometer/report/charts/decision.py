@@ -327,7 +327,7 @@ _HOURS: Final = Axis(title="hours")
 
 
 def decision_charts(view: DecisionView, names: Sequence[str]) -> tuple[Chart, ...]:
-    """Those of these that the view has something for."""
+    """Those of the named charts for which the view has data."""
     builders = {
         "pareto": pareto_chart,
         "cost": limit_cost_chart,

@@ -64,7 +64,7 @@ def drawn_lines(lines: SeriesPoints) -> SeriesPoints:
 
 
 def left_out_text(lines: SeriesPoints) -> str:
-    """What the chart says of lines that it does not draw; '' where it draws all."""
+    """A note on lines that the chart does not draw; '' where it draws all."""
     n_left_out = len(lines) - MAX_SERIES
     return (
         f"{MAX_SERIES} of {len(lines)} lines are drawn, the table has all" if n_left_out > 0 else ""
@@ -148,7 +148,7 @@ def swept_axis(lines: SeriesPoints, axis: Axis) -> PlotAxis:
 
 
 def tested_values(lines: SeriesPoints, axis: Axis) -> tuple[int, ...]:
-    """Where on the axis were points measured?"""
+    """Measured values on the axis."""
     return tuple(sorted({along(row, axis) for rows in lines.values() for row in rows}))
 
 
@@ -187,14 +187,14 @@ def _marks_of_curve(
 
 
 def _spread(names: Sequence[str], n_kept: int) -> list[str]:
-    """Evenly spread over the list, both ends kept."""
+    """Names spread evenly over the list, both ends included."""
     if len(names) <= n_kept:
         return list(names)
     return [names[round(index * (len(names) - 1) / (n_kept - 1))] for index in range(n_kept)]
 
 
 def along(row: PointRow, axis: Axis) -> int:
-    """Where does the point stand along the axis?"""
+    """Value of the point on the axis."""
     return row.prompt_tokens if axis == "prompt_tokens" else row.batch_size
 
 

@@ -105,7 +105,7 @@ def holes_chart(view: RequestReportView) -> Chart | None:
 
 
 def swap_chart(view: RequestReportView) -> Chart | None:
-    """Where blocks are swapped: how many before a step."""
+    """Swapped blocks before each step."""
     load, swapped = view.load, view.swapped_blocks
     if load is None or swapped is None:
         return None

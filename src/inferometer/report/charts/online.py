@@ -260,7 +260,7 @@ def in_flight_chart(view: RequestReportView) -> Chart | None:
 
 
 def lateness_chart(view: RequestReportView) -> Chart | None:
-    """How late the client sent, and how late its own timer was: the largest of each window."""
+    """Delays of sends and of the client's own timer: the largest of each window."""
     late = None if view.online is None else view.online.lateness
     if late is None:
         return None

@@ -196,7 +196,7 @@ def bar_of(estimate: Estimate, factor: float = 1.0) -> tuple[float, float] | Non
 
 
 def tip(head: tuple[str, str], *parts: tuple[str, str]) -> str:
-    """What a point says: its name, then a line for each value that there is."""
+    """Tooltip of a point: its name, then a line for each value that is known."""
     return "\n".join(
         f"{name}\t{value}" for name, value in (head, *parts) if value or name == head[0]
     )
@@ -220,7 +220,7 @@ def ends_of(axis: Axis, values: Iterable[float]) -> tuple[float, float]:
 
 
 def place(axis: Axis, ends: tuple[float, float], value: float) -> float:
-    """Where a value stands between the ends: 0 to 1."""
+    """Position of a value between the ends: 0 to 1."""
     low, high = ends
     if axis.scale == "linear":
         return (value - low) / (high - low)
@@ -241,7 +241,7 @@ def places(axis: Axis, ends: tuple[float, float], values: F64) -> F64:
 
 
 def ticks_of(axis: Axis, ends: tuple[float, float]) -> list[tuple[float, str]]:
-    """Where the axis is labelled, and how."""
+    """Positions and labels of the axis."""
     if axis.ticks is not None:
         labels = axis.labels or tuple(tick_text(one) for one in axis.ticks)
         pairs = sorted(zip(axis.ticks, labels, strict=True))

@@ -263,7 +263,7 @@ _MAX_LETTERS: Final = 44
 
 
 class Effect(NamedTuple):
-    """One change and what it brings."""
+    """One change and its effect."""
 
     name: str
     gain: Estimate

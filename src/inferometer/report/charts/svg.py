@@ -137,7 +137,7 @@ def _file_style() -> str:
 
 
 class _Drawing:
-    """One plot, with what is known of it before the first mark is drawn."""
+    """One plot, with its axes and scales."""
 
     def __init__(self, plot: Plot, width: int | None) -> None:
         self.plot, self.width = plot, width
@@ -337,7 +337,7 @@ class _Drawing:
 
 
 def _values(marks: Sequence[Mark], *, is_x: bool) -> Iterable[float]:
-    """All that an axis must hold."""
+    """All values that an axis must include."""
     for mark in marks:
         match mark:
             case Line() | Dots():
@@ -355,7 +355,7 @@ def _values(marks: Sequence[Mark], *, is_x: bool) -> Iterable[float]:
 
 
 def _stretches(line: Line) -> list[list[tuple[float, float]]]:
-    """What lies between the gaps of a line; a step lasts until its gap begins."""
+    """Parts of a line between its gaps; a step lasts until its gap begins."""
     stretches: list[list[tuple[float, float]]] = [[]]
     for x, y in zip(line.xs, line.ys, strict=True):
         if math.isfinite(x) and math.isfinite(y):

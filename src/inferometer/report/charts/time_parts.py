@@ -192,7 +192,7 @@ def _time_chart(
 
 
 def _statistic(explained: Sequence[Explained]) -> str:
-    """What the whole of each bar is.
+    """The whole of each bar, in words.
 
     A median with its n, or the method of a number that came without samples of its own.
     """

@@ -37,7 +37,7 @@ Table = TypeVar("Table", State, Memory, Queue)
 
 
 class Front(NamedTuple):
-    """What stands before the replicas, and between pools that prefill and decode."""
+    """Router, gate, and links between prefill and decode replicas."""
 
     router: RouterState
     gate: GateState
@@ -46,7 +46,7 @@ class Front(NamedTuple):
 
 
 def new_front(requests: Demand, cluster: ClusterConfig, gate: GateConfig | None) -> Front:
-    """A router that has sent nothing and a gate to which nobody has come; the rest is not asked for."""
+    """A new router and gate; unused parts are left empty."""
     router = new_router_state(requests, cluster)
     return Front(router, _gate_state(requests, gate), router, new_link(KvLink(block_bytes=1), 0))
 
@@ -70,7 +70,7 @@ def _gate_state(requests: Demand, gate: GateConfig | None) -> GateState:
 
 
 def behind_gate(states: State, gate: GateConfig) -> State:
-    """The same replicas, of which the gate wants to know how much may be inside and who has ended."""
+    """The same replicas, with counters of admitted and ended requests for the gate."""
     config = states.config[:, 0]
     n_slots = config["max_num_active"]
     states.world["max_in_flight"] = gate.max_in_flight * len(n_slots) or n_slots.sum()
@@ -145,7 +145,7 @@ def _stacked_fields(tables: list[Table], names: Iterable[str]) -> Table:
 
 
 def _stack(name: str, arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
-    """All as large as the largest."""
+    """Stack arrays, padded to the size of the largest."""
     shape = tuple(max(array.shape[axis] for array in arrays) for axis in range(arrays[0].ndim))
     stack = np.zeros((len(arrays), *shape), arrays[0].dtype)
     for place, array in enumerate(arrays if name not in _UNWRITTEN else []):

@@ -52,7 +52,7 @@ class GateColumns(NamedTuple):
 
 
 def goes_by_deadline(config: GateConfig) -> bool:
-    """Is the arrival part of the order's key?"""
+    """Does the order depend on the arrival time?"""
     return config.order in {"earliest-deadline", "least-slack"}
 
 
@@ -132,7 +132,7 @@ def _of_classes(requests: Demand, config: GateConfig, name: str) -> I64:
 
 
 class Place(IntEnum):
-    """Where does a request stand?"""
+    """Where a request is."""
 
     OUTSIDE = 0
     GATHERING = 1
@@ -146,7 +146,7 @@ class Place(IntEnum):
 
 
 class GateRules(Row):
-    """How does the gate choose?"""
+    """The gate's rules of choice."""
 
     is_fair: i64
     goes_by_deadline: i64
@@ -156,7 +156,7 @@ class GateRules(Row):
 
 
 class GateCounters(Row):
-    """Where does the gate stand?"""
+    """Counters of the gate."""
 
     n_waiting: i64
     n_queued_tokens: i64
@@ -169,7 +169,7 @@ class GateCounters(Row):
 
 
 class GateClass(Row):
-    """The rules of a class of requests, and who of it is where."""
+    """Rules of a class of requests, and its counts."""
 
     window_ns: i64
     window_size: i64
@@ -203,7 +203,7 @@ class Tenant(Row):
 
 
 class Lane(Row):
-    """Those of one class and tenant that wait."""
+    """Waiting requests of one class and tenant."""
 
     start: i64
     size: i64

@@ -14,7 +14,7 @@ from inferometer.simulate.kernel.state import NOTHING, Request, State
 
 @compiled
 def find_hits(state: State, index: int) -> int:
-    """How many blocks hold a prefix of this request in all groups?
+    """The number of blocks with a prefix of this request that are cached in all groups.
 
     They are noted in the next slot's row, those that windows do not reach as 0; nothing is taken.
     """
@@ -85,7 +85,7 @@ def n_skipped(config: Config, num_tokens: int) -> int:
 
 @compiled
 def n_of_request(config: Config, num_tokens: int, n_owned: int) -> int:
-    """How many blocks does vLLM count for a request when it admits it, beside what it owns in each group?"""
+    """Blocks that vLLM counts at admission, beyond those owned in each group."""
     n_blocks = (num_tokens + config.block_size - 1) // config.block_size
     in_windows = max(min(n_blocks, config.most_sliding_blocks) - n_owned, 0)
     n_full = config.n_kv_groups - config.n_sliding_groups
@@ -95,7 +95,7 @@ def n_of_request(config: Config, num_tokens: int, n_owned: int) -> int:
 
 @compiled
 def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
-    """Give a slot to a waiting request with its hits and room for its next tokens.
+    """Admit a waiting request with its prefix hits and room for its next tokens.
 
     False, and nothing changed, where there is none.
     """
@@ -195,7 +195,7 @@ def cache_blocks(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def free(state: State, index: int) -> None:
-    """Take all blocks and the slot, group by group."""
+    """Free all blocks of a request, group by group, and its slot."""
     config, request = state.config[0], state.requests[index]
     if request.slot == NOTHING:
         return
@@ -212,7 +212,7 @@ def free(state: State, index: int) -> None:
 
 @compiled
 def _take(state: State, row: int, n_owned: int, n_needed: int) -> None:
-    """Take blocks until each group has as many."""
+    """Take blocks until each group has ``n_needed``."""
     n_groups = state.config[0].n_kv_groups
     for group in range(n_groups):
         for i_block in range(n_owned, n_needed):

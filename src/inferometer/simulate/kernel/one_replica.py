@@ -82,7 +82,7 @@ def _drop(state: State, index: int) -> None:
 
 @compiled
 def _next_event_ns(state: State) -> int:
-    """When does the next request arrive or go away, or a wait end?"""
+    """Time of the next arrival, abort or end of a wait."""
     when_ns: int = min(
         state.counters[0].wake_ns, arrivals.next_ns(state), arrivals.next_abort_ns(state)
     )
@@ -91,7 +91,7 @@ def _next_event_ns(state: State) -> int:
 
 @compiled
 def _end_of_run(state: State) -> int:
-    """Nothing will happen any more, or not in time: how did it end?"""
+    """The outcome of a simulation without further events, or without any before its end."""
     counters = state.counters[0]
     if counters.n_running + counters.n_waiting > 0:
         return _STUCK if _next_event_ns(state) == FAR_NS else _HORIZON

@@ -44,13 +44,13 @@ def add(state: State, index: int) -> None:
 
 @inlined
 def has_instances() -> bool:
-    """May batches run side by side, rather than one after the other?"""
+    """May batches run side by side?"""
     return KIND == _BATCHES
 
 
 @inlined
 def next_batch(state: State) -> int:
-    """Where is the next batch noted? Some place must be free."""
+    """Index of the record for the next batch; one must be free."""
     kind, counters = KIND, state.counters[0]
     i_batch: int = (counters.first_batch + counters.n_in_flight) % state.config[0].depth
     if kind == _BATCHES:
@@ -60,7 +60,7 @@ def next_batch(state: State) -> int:
 
 @inlined
 def first_batch(state: State) -> int:
-    """Which batch in flight is done first?"""
+    """Index of the batch in flight that ends first."""
     kind = KIND
     i_batch: int = state.counters[0].first_batch
     if kind == _BATCHES:
@@ -100,7 +100,7 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def take_decodes(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> None:
-    """Take at once what steps of decodes come before anything else does, where an engine can."""
+    """Run the decode steps before the next event at once, where the engine allows it."""
     kind, is_pooled = KIND, IS_POOLED
     if kind == _VLLM and not is_pooled:
         decode_run.take(state, cost, log, until_ns)

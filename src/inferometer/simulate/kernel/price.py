@@ -43,7 +43,7 @@ def duration_ns(state: State, cost: StepTimeArrays, i_batch: int) -> int:
 
 @inlined
 def n_rows(state: State, i_batch: int) -> int:
-    """How many rows does a batch compute?"""
+    """Rows (tokens) that a batch computes."""
     n_computed: int = (
         state.batches[i_batch].prefill_tokens + state.batches[i_batch].n_decode_requests
     )

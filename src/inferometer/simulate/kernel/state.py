@@ -60,7 +60,7 @@ class Node(Row):
 
 
 class Sglang(Row):
-    """Where does SGLang's scheduler stand?
+    """State of SGLang's scheduler.
 
     ``cut`` is the request whose prompt is computed in part.
     """
@@ -195,7 +195,7 @@ class Transfer(Row):
 
 
 class Part(Row):
-    """What one request computes in a batch.
+    """Tokens of one request in a batch.
 
     ``kind`` is a ``PartKind``; ``n_delivered`` is known when the step is done.
     """
@@ -248,7 +248,7 @@ class Batch(Row):
 
 
 class Counters(Row):
-    """Where does a replica stand?
+    """Counters and clock of a replica.
 
     ``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done, on
     the mean stage; ``ready_ns`` is when its oldest batch or its wait is over (``FAR_NS``: never),
@@ -299,7 +299,7 @@ class Counters(Row):
 
 
 class KnownTimes(Row):
-    """How long the layers and the head of the last step took, and for how many rows."""
+    """Times of the layers and the head of the last step, and their numbers of rows."""
 
     n_rows: i64
     n_group_rows: i64
@@ -309,7 +309,7 @@ class KnownTimes(Row):
 
 
 class World(Row):
-    """What all replicas share beside the requests.
+    """State that all replicas share, besides the requests.
 
     A gate was told of ``n_told`` of those that ended, and lets in ``max_in_flight``, of whom
     prompts of ``max_waiting_tokens`` may wait in the engines. Of ``n_handed`` whose prompts are
@@ -356,7 +356,7 @@ class Memory(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Who waits in a replica, and who runs there."""
+    """Waiting and running requests of a replica."""
 
     waiting: I32
     """(N) A ring (first come, first served) or a heap (priorities). Requests that were aborted
@@ -376,7 +376,7 @@ class Queue(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """When requests come, when their clients go away, and who has ended."""
+    """Times of arrivals and aborts, and the requests that have ended."""
 
     arrival_order: I32
     """Requests that come by themselves, in order of that."""
@@ -553,7 +553,7 @@ def _most_blocks(requests: Demand, config: EngineConfig, n_drafts: int) -> int:
 
 
 def _counters(config: EngineConfig, config_columns: Rows[Config]) -> Rows[Counters]:
-    """Those of a replica whose memory and slots are all free."""
+    """Counters of a replica with all memory and slots free."""
     counters = blank(1, Counters)
     counters["n_free"] = config.n_kv_blocks
     counters["n_host_free"] = config_columns["n_host_blocks"]

@@ -60,7 +60,7 @@ def schedule(state: State, i_batch: int) -> None:
 
 @compiled
 def _count_reads(state: State, i_batch: int) -> None:
-    """What do decodes read, and drafts behind them, by the bytes of their pools?"""
+    """Set the KV that decodes and drafts read, by the formats of their pools."""
     batch, parts, read, yielding = state.batches[i_batch], state.parts[i_batch], 0, 0
     for i_part in range(batch.n_parts):
         part = parts[i_part]
@@ -77,7 +77,7 @@ def _count_reads(state: State, i_batch: int) -> None:
 
 @inlined
 def _choose(state: State, i_batch: int) -> None:
-    """Who computes how much, and who has to go?"""
+    """Choose each request's tokens of the step, and preempt where blocks are short."""
     config, threshold = state.config[0], _long_prefill_threshold(state)
     budget: int = config.max_num_batched_tokens
     if config.is_vllm_v0:
@@ -102,7 +102,7 @@ def _choose(state: State, i_batch: int) -> None:
 
 @compiled
 def _long_prefill_threshold(state: State) -> int:
-    """How many tokens may one request compute in this step (0: any number)?
+    """Most tokens of one request in this step; 0: no limit.
 
     A lone request is never capped.
     """
@@ -164,7 +164,7 @@ def _schedule_running(
 
 @compiled
 def _input_budget(state: State, i_batch: int, budget: int) -> int:
-    """How many tokens may one more request compute, if the draft takes its own rows for each, or prompts are padded?"""
+    """Most tokens of one more request, where drafts take rows or prompts are padded."""
     if state.config[0].is_vllm_v0:
         return _padded_budget(state, i_batch)
     n_taken: int = state.config[0].num_draft_slots * (state.batches[i_batch].n_parts + 1)
@@ -183,7 +183,7 @@ def _padded_budget(state: State, i_batch: int) -> int:
 
 @inlined
 def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -> int:
-    """How many tokens would this running request compute now?"""
+    """Tokens that this running request would compute now."""
     request = state.requests[index]
     placeholders = request.num_output_placeholders
     is_last = (
@@ -204,7 +204,7 @@ def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -
 
 @compiled
 def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> None:
-    """Those that wait, strictly in order: the first that does not fit ends it."""
+    """Admit waiting requests in order until one does not fit."""
     config, counters = state.config[0], state.counters[0]
     is_split, is_pooled = IS_SPLIT, IS_POOLED
     n_skipped, n_scheduled = 0, state.batches[i_batch].n_parts
@@ -244,7 +244,7 @@ def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> N
 
 @inlined
 def _is_passed_over(state: State, index: int) -> bool:
-    """Can it not be admitted in this step, though those behind it can?"""
+    """Must this request be skipped in this step, though later ones can be admitted?"""
     request, is_pooled = state.requests[index], IS_POOLED
     is_waiting = request.num_stale_output_tokens > 0 or (
         request.num_host_blocks > 0 and request.num_in_flight_tokens > 0
@@ -258,7 +258,7 @@ def _is_passed_over(state: State, index: int) -> bool:
 def _admit_received(
     state: State, i_batch: int, budget: int, threshold: int, n_scheduled: int
 ) -> int:
-    """Those whose KV cache has come, before all others.
+    """Admit the requests whose KV cache has arrived, before all others.
 
     Returns the budget left, 0 where one of them does not fit.
     """
@@ -276,7 +276,7 @@ def _admit_received(
 
 @compiled
 def _is_prefilling(state: State, i_batch: int) -> bool:
-    """Is anyone in his prefill in the step that is being decided?"""
+    """Is a prefill in the step that is being formed?"""
     parts, is_any = state.parts[i_batch], False
     for i_part in range(state.batches[i_batch].n_parts):
         is_any |= state.requests[parts[i_part].request].is_prefill_chunk != 0
@@ -343,7 +343,7 @@ def _admit(
 
 @inlined
 def _not_admitted(state: State, index: int) -> int:
-    """There are no blocks for it: its pool lets nobody in any more in this step, where there are pools."""
+    """Handle a request without blocks: where there are pools, close its pool in this step."""
     is_pooled, n_tokens = IS_POOLED, 0
     if is_pooled:
         pool.close(state, index, 1)
@@ -353,7 +353,7 @@ def _not_admitted(state: State, index: int) -> int:
 
 @inlined
 def _has_come(state: State, index: int) -> bool:
-    """Has its KV cache come from another replica?"""
+    """Has the KV cache arrived from another replica?"""
     is_split, has_come = IS_SPLIT, False
     if is_split:
         has_come = handover.is_received(state, index)
@@ -429,7 +429,7 @@ def launch(state: State, i_batch: int) -> None:
 
 @compiled
 def _take_drafts(part: Part, request: Request) -> int:
-    """How many of a part's tokens are drafts that its request waited with? They wait no longer."""
+    """Draft tokens of a part, which are removed from the request."""
     n_beyond = (
         part.num_tokens
         + request.num_computed_tokens
@@ -493,7 +493,7 @@ def abort(state: State, index: int) -> None:
 
 @compiled
 def _verify(state: State, i_batch: int, i_part: int, is_stale: bool) -> int:  # noqa: FBT001
-    """How many drafts were accepted? The others were computed for nothing, and are taken back."""
+    """The number of accepted draft tokens; the others are discarded."""
     part = state.parts[i_batch, i_part]
     request, num_accepted = state.requests[part.request], 0
     if not part.has_padded_drafts:
