@@ -43,9 +43,9 @@ users: what it is stands beside it."""
 
 NS_PER_S: Final = 1_000_000_000
 MOST_S: Final = 1e9
-"""Of a duration from outside, about 31 years: its nanoseconds fit into int64."""
+"""Longest duration from outside, about 31 years: its nanoseconds fit into int64."""
 MOST_COUNT: Final = 2**31 - 1
-"""Of whole numbers from outside: they fit into int32 columns."""
+"""Largest count from outside: fits into int32 columns."""
 _MOST_BY_NAME: Final[dict[str, float]] = {
     "seed": 2**63 - 1,
     "_flop_per_s": 1e24,
@@ -57,7 +57,7 @@ _MOST_BY_NAME: Final[dict[str, float]] = {
 }
 """Endings of names, the first that fits."""
 _MOST_LETTERS: Final = 64
-"""Of a quantity: the time to match one grows with its square."""
+"""Longest quantity text: matching time grows with its square."""
 _MOST_OTHERWISE: Final = 1e15
 
 _DURATION_S: Final = {

@@ -52,7 +52,7 @@ _ORDER_SEED: Final = 0xAB
 
 
 class _Question(NamedTuple):
-    """What a folder was begun for."""
+    """The question for which a folder was begun."""
 
     loads: tuple[load_plan.LoadPlan, load_plan.LoadPlan]
     n_pairs: int
@@ -60,7 +60,7 @@ class _Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareServers:
-    """Which servers are loaded in turns, and how they are compared."""
+    """The servers to compare, and how."""
 
     ab: bool = option(False, "A and B are servers, not runs.", "Runs", is_common=True)
     url: Annotated[str, Option("", is_argument=True, parse=SERVER)]
@@ -158,9 +158,9 @@ class Pairs:
     serving: Callable[[int, Path], AbstractContextManager[object]] = lambda _side, _folder: (
         nullcontext()
     )
-    """Of a side and its folder: what runs while it is loaded, a server that is started for it."""
+    """Given a side and its folder: a context that runs the side's server while it is loaded."""
     has_fresh_servers: bool = False
-    """Nobody's prefix cache is warm, so that both sides of one URL get the same texts."""
+    """Do servers start with an empty prefix cache, so that both sides get the same texts?"""
 
     @property
     def loads(self) -> tuple[load_plan.LoadPlan, load_plan.LoadPlan]:
@@ -169,7 +169,7 @@ class Pairs:
 
     @property
     def first_sides(self) -> tuple[int, ...]:
-        """Which side comes first in each pair: each in half of them, in an order that is drawn."""
+        """Side that comes first in each pair: each in half of them, in random order."""
         rng = np.random.default_rng([_ORDER_SEED, self.loads[0].workload.seed])
         begins = int(rng.integers(2))
         return tuple(
@@ -179,7 +179,7 @@ class Pairs:
 
     @property
     def sentence(self) -> str:
-        """What will happen, and how long it takes."""
+        """What will be sent, and how long it takes."""
         for_s = self.loads[0].for_s
         lasts = (
             ""
@@ -197,13 +197,13 @@ class Pairs:
         )
 
     def folders(self, side: int) -> tuple[Path, ...]:
-        """Where the runs of a side lie."""
+        """Folders of a side's runs."""
         return tuple(
             self.folder / _SIDES[side] / f"pair-{pair:02d}" for pair in range(self.n_pairs)
         )
 
     def request(self, side: int, pair: int) -> load_request.LoadRequest:
-        """What is sent: the same arrivals and lengths to both sides of a pair, other ones in each pair."""
+        """The load test of a side: both sides of a pair have the same arrivals and lengths."""
         request = self.requests[side]
         seed = request.load.workload.seed + pair
         is_one_server = self.loads[0].url == self.loads[1].url
@@ -221,7 +221,7 @@ class Pairs:
 
 
 def default_folder(requests: tuple[load_request.LoadRequest, load_request.LoadRequest]) -> Path:
-    """Where pairs go if nobody says: the same question, the same folder."""
+    """Default folder of the pairs: the same for the same question."""
     digest = hashlib.sha256(
         msgspec.json.encode([load_plan.without_secrets(request.load) for request in requests])
     ).hexdigest()[:6]
@@ -305,7 +305,7 @@ def _put_aside_half(pairs: Pairs, pair: int) -> None:
 
 
 def put_aside(pairs: Pairs, folder: Path) -> Path:
-    """Take a run out of its pair, which is then made again; where it is now."""
+    """Remove a run from its pair, which is then measured again; returns its new place."""
     aside = pairs.folder / _INTERRUPTED
     durability.make_folder(aside)
     name = f"{folder.parent.name}-{folder.name}"

@@ -23,7 +23,7 @@ from inferometer.stats.estimate import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideSlo:
-    """In how many runs did a side meet its SLO?"""
+    """The number of a side's runs that met its SLO."""
 
     side: str
     objective: str
@@ -41,7 +41,7 @@ class CompareAnswer(Answer):
     new: tuple[str, ...]
     comparison: run_comparison.RunComparison
     slos: tuple[SideSlo, ...] = ()
-    """Of A and of B, where one was named."""
+    """SLO attainment of A and B, where an SLO was given."""
 
     @property
     def exit_code(self) -> int:
@@ -188,7 +188,7 @@ def _metric(text: str, where: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What counts as different."""
+    """Metric, margin and confidence of the comparison."""
 
     metric: str | None = option(
         None,
@@ -246,7 +246,7 @@ def rule_of(options: Rule) -> run_comparison.ComparisonRule:
 
 
 def compare(question: Compare) -> CompareAnswer:
-    """Is B better than A, worse, equivalent, or is that undecided?
+    """Is B better than A, worse, equivalent, or undecided?
 
     The run is the unit of replication: 4 of each side, made in turns, carry a 95 % interval. Of
     two single sweeps the repetitions are compared.

@@ -27,7 +27,7 @@ RAY_ADDRESS_OPTION = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executor:
-    """Where the work is computed; the answer is the same."""
+    """Where the parts of the work are computed; the answer is the same."""
 
     executor: Kind | None = option(
         None,
@@ -40,7 +40,7 @@ class Executor:
 
 
 def share_of_part(where: Executor, n_parts: int) -> float:
-    """Of a time limit, for each part of the work: parts that are done side by side have it all.
+    """Share of a time limit for each part; parts computed side by side each have all of it.
 
     Three parts on two processes take two rounds: each has half.
     """
@@ -48,7 +48,7 @@ def share_of_part(where: Executor, n_parts: int) -> float:
 
 
 def n_at_once(where: Executor, n_parts: int) -> int:
-    """How many of these parts are done side by side?"""
+    """The number of parts computed side by side."""
     return {"inline": 1, "processes": where.jobs or local.n_cores(), "ray": n_parts}[
         where.executor or "inline"
     ]
@@ -133,7 +133,7 @@ class TimeLimit:
     limit_s: float
 
     def __call__(self) -> Deadline:
-        """It begins now."""
+        """Start the time limit now."""
         return Deadline(computing_s() + self.limit_s)
 
     def share(self, fraction: float) -> "TimeLimit":

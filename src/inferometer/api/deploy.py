@@ -17,7 +17,7 @@ from inferometer.inputs.verify_plan import sizing_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployAnswer(Answer):
-    """What was written."""
+    """Files that were written."""
 
     table: ClassVar[str | None] = "files"
 
@@ -30,7 +30,7 @@ class DeployAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deploy:
-    """Which plan is written out, and for which place."""
+    """The plan to deploy, and where."""
 
     plan: Annotated[Path, Option("", is_argument=True)]
     out: Annotated[Path, Option("Folder to write to.", is_common=True, metavar="DIR")]

@@ -23,7 +23,7 @@ from inferometer.records import durability
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """One file, and what it is for."""
+    """One file and its purpose."""
 
     file: str
     purpose: str

@@ -24,7 +24,7 @@ class StatedLimit(NamedTuple):
 
 
 def stated_limits(source: Source, known: Mapping[Limit, int]) -> dict[Limit, StatedLimit]:
-    """What the server's command line states, what it says of itself, and what is ``known``.
+    """Limits by the server's command line, by its own report, and by ``known``; later ones win.
 
     The later ones go before the earlier. Of several data-parallel ranks only what is known: what
     is rebuilt is all of them together.

@@ -25,16 +25,16 @@ from inferometer.simulate import engine_config
 from inferometer.simulate.fleet import ROUTERS
 
 N_REQUESTS: Final = 1000
-"""Where the state does not say it: enough for a 99th percentile, few enough to follow a slider."""
+"""Default number: enough for a 99th percentile, few enough to follow a slider."""
 DEFAULTS: Final[Mapping[str, str]] = {
     "hardware": "h100_sxm",
     "rate": "10",
     "slo": "ttft:p95<1s, tpot:p95<100ms",
 }
-"""Where nothing says what is explored."""
+"""Options of a state that names no traffic."""
 DEFAULT_MODEL: Final = "llama-3.1-8b"
 _SWITCHES: Final = frozenset({"port", "export", "run"})
-"""Of the command alone: no part of a state."""
+"""Options of the command only, not of a state."""
 _KNOBS: Final = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "enable_chunked_prefill")
 """Settings with a field of their own on the page, which some policies do not have."""
 _SPACE: Final = {"true": True, "false": False}
@@ -95,7 +95,7 @@ class Explore:
 
 
 def state_of(question: Explore) -> dict[str, Any]:
-    """What differs from the defaults: names of options and their values."""
+    """Options that differ from the defaults, by name."""
     state = dict[str, Any]()
     for one in _state_fields():
         owner: Any = question

@@ -34,12 +34,12 @@ CHART_IDS: Final = (
     "slot-timeline-0",
     "slot-timeline-1",
 )
-"""In the order of the page."""
+"""Charts in the order of the page."""
 _NO_LINES: Final = FiveLines(answer="", limit="", next="", trust="", report="")
 
 
 _BOX_RATIO: Final = 1.25
-"""By how much lengths may differ from the state's before its curves are not those of a load test."""
+"""Largest ratio of lengths at which a load test's point is shown on the state's curves."""
 
 
 class Measured(NamedTuple):
@@ -52,7 +52,7 @@ class Measured(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What the page shows of a state."""
+    """Contents of the page for a state."""
 
     page: Page
     charts: tuple[Chart, ...]

@@ -24,7 +24,7 @@ from inferometer.records import layout, reading, request_summaries
 from inferometer.records.columns import I32
 
 _RATIOS: Final = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
-"""Of the load of the state."""
+"""Other loads of the grid, relative to the state's load."""
 _SEQS: Final = (None, 8, 32, 128)
 """max_num_seqs; None: that of the state."""
 
@@ -48,7 +48,7 @@ def state(question: Explore) -> Explored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """What the explorer starts from: a state, and points that were measured."""
+    """Initial state of the explorer, and measured points."""
 
     question: Explore
     measured: tuple[Measured, ...] = ()
@@ -71,7 +71,7 @@ def started(question: Explore) -> Started:
 
 
 def around(question: Explore) -> Iterator[Explore]:
-    """The states of a grid around this one: its own first, then other loads and max_num_seqs."""
+    """States of a grid around this one: its own first, then other loads and max_num_seqs."""
     yield question
     workload = question.workload
     key = "rate" if workload.concurrency is None else "concurrency"
@@ -164,7 +164,7 @@ class _Pick(msgspec.Struct, frozen=True):
 
 
 class _File(msgspec.Struct, frozen=True):
-    """What tells a plan, a fit and a model's configuration apart, and what a plan says."""
+    """Fields that distinguish a plan, a fit and a model's configuration."""
 
     pick: _Pick | None = None
     model_id: str = ""

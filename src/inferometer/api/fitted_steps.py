@@ -25,7 +25,7 @@ from inferometer.report.tables import estimate_cell
 
 _ALONE: Final = "steps composed of kernels that were timed alone: no step was measured"
 _FORMAT: Final = "bfloat16"
-"""Of the tables that are read."""
+"""Number format of the tables that are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class ServedFit:
     model: StepTimeModel
     held_out: tuple[HeldOutStatistic, ...]
     held_out_words: str = "second half of the requests"
-    """Of what they are."""
+    """What was held out, in words."""
     """Mean and percentiles of TTFT, TPOT and E2E."""
 
 
@@ -185,7 +185,7 @@ def _example(path: Path) -> str:
 
 
 def fit_steps(request: RunRequest, choice: TableChoice) -> StepTimeModel:
-    """The model of the runs that were named, whoever measured them.
+    """The step-time model of these runs, from any source.
 
     Raises
     ------

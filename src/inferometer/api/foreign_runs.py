@@ -30,7 +30,7 @@ def read_file(path: Path, facts: TableFacts | None = None) -> Run:
 
 
 def _of_requests(path: Path) -> Run | None:
-    """The run of a file of results; None where it is no such file, or has statistics alone."""
+    """The run of a file of results; None for other files, and statistics alone."""
     try:
         found = read_results(path)
     except RecordError:

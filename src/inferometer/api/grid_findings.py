@@ -116,7 +116,7 @@ def predict_findings(
 
 
 def _prompt_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
-    """Is there a length from which on a prompt token takes longer?"""
+    """The length from which on a prompt token takes longer, if there is one."""
     found = [
         curves.cheapest(
             curve._replace(y=tuple(y / x for x, y in zip(curve.x, curve.y, strict=True)))
@@ -160,7 +160,7 @@ _LEAST_CORRELATION_GAP: Final = 0.05
 
 
 def _what_orders_devices(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
-    """Does bandwidth or peak compute order devices by the speed of decode, and of prefill?"""
+    """Does bandwidth or peak compute rank devices by speed of decode, and of prefill?"""
     known = [
         point for point in points if point.numbers.get("tpot_s") and "hardware" in point.values
     ]
@@ -221,7 +221,7 @@ def _prefill_shares(axes: tuple[Axis, ...], points: Sequence[GridPoint], axis: A
 
 
 def _same_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
-    """One long prompt or many short ones of as many tokens: which takes longer?"""
+    """Compare one long prompt with many short ones of the same total length."""
     if {"prompt", "batch"} - {axis.name for axis in axes}:
         return []
     by_tokens = dict[tuple[object, ...], list[GridPoint]]()
@@ -256,7 +256,7 @@ def _value(point: GridPoint, number: str) -> float:
 
 
 def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
-    """Of devices, formats and models: the fastest decode, and the cheapest token, that fit."""
+    """Fastest decode and cheapest token among devices, formats and models that fit."""
     if not any(not isinstance(axis.values[0], int | float) for axis in axes):
         return []
     fitting = [point for point in points if point.words.get("fits") == "yes"]
@@ -280,7 +280,7 @@ def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFind
 def _by_source(
     points: Sequence[GridPoint], grid: Sequence[GridPoint]
 ) -> dict[str, list[GridPoint]]:
-    """Points that may be ranked against each other: those with step times of one source.
+    """Points grouped by the source of step times: only those of one source are ranked.
 
     The key ends a sentence about them; it is empty where the whole grid shares one source.
     """
@@ -311,7 +311,7 @@ _MOST_SIDES: Final = 4
 def _slo(
     axes: tuple[Axis, ...], points: Sequence[GridPoint], number: str, unit: str
 ) -> list[CurveFinding]:
-    """Which points meet the SLO, up to where each curve does, and which of them gives most."""
+    """Points that meet the SLO, where each curve stops doing so, and the best of them."""
     judged = [point for point in points if point.words.get("slo") is not None]
     if not judged:
         return []
@@ -438,7 +438,7 @@ def _policies(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[Curve
 def capacity_findings(
     axes: tuple[Axis, ...], points: tuple[GridPoint, ...]
 ) -> tuple[CurveFinding, ...]:
-    """How the capacity grows, and which combination carries the most."""
+    """Growth of the capacity, and the combination with the highest."""
     number = next((name for point in points for name in point.numbers), "capacity_requests_per_s")
     found = [
         finding

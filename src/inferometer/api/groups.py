@@ -27,11 +27,11 @@ GROUPS_OPTION: Final = Option(
 _WEIGHT_ERROR: Final = 1e-6
 _Setting: TypeAlias = bool | int | float | str
 _OF_STEPS: Final = frozenset({"model", "hardware", "tp", "dtype", "quantization"})
-"""Whoever changes one of these has other step times than the fit of the command line."""
+"""Options that change step times, so that the command line's fit does not hold for the group."""
 
 
 class GroupTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One group: how many replicas of which server, and whose requests they get.
+    """One group in a file: number and kind of its replicas, and its requests.
 
     ``server`` has the names of the flags of ``inferometer simulate`` for one server; ``own`` in it
     are the engine's other settings, as with ``--set``.
@@ -45,7 +45,7 @@ class GroupTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     weights: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]] = msgspec.field(
         default_factory=dict
     )
-    """Of classes: the part of its requests that this group gets."""
+    """Share of each class's requests that this group gets."""
     min_prompt_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
     max_prompt_tokens: Natural | None = None
 
@@ -163,7 +163,7 @@ class _AsServer:
 
 
 def _values(table: Server | Settings, left_out: Sequence[str]) -> dict[str, object]:
-    """What was given of these options."""
+    """Values given for these options."""
     found = {one.name: getattr(table, one.name) for one in fields(table)}
     return {
         name: value for name, value in found.items() if name not in left_out and value is not None

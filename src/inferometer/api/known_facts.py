@@ -24,7 +24,7 @@ EXAMPLE: Final = "--known num_gpu_blocks=2588,max_num_seqs=256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerKnowledge:
-    """What is known of the server behind load tests."""
+    """What the user knows of the server behind load tests."""
 
     server_log: Path | None = option(
         None, "With --load: the log of its start (vLLM).", "Engine", is_common=True
@@ -120,7 +120,7 @@ def known_facts(text: str | None) -> ReportedSettings:
 
 
 def with_known(reported: ReportedSettings, known: ReportedSettings) -> ReportedSettings:
-    """What the server reported, and what is known besides.
+    """Settings that the server reported, completed by ``known``.
 
     Raises
     ------

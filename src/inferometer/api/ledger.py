@@ -33,7 +33,7 @@ END: Final = "<!-- the end of the ledger -->"
 BEGIN_SHORT: Final = "<!-- the ledger in short: made by `inferometer ledger --into README.md` -->"
 END_SHORT: Final = "<!-- the end of the short ledger -->"
 _PLACES: Final = ((BEGIN, END, ledger_markdown), (BEGIN_SHORT, END_SHORT, short_markdown))
-"""What is written between which lines of a document: everything, or the answer and one small table."""
+"""Marker lines of a document, and what is written between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,21 +45,19 @@ class LedgerAnswer(Answer):
     ledger: str
     n_entries: int
     head_sha256: str | None
-    """Of the last line: whoever knows it can tell that nothing before it was changed. None of an
-    empty ledger."""
+    """Hash of the last line, which shows later changes of any line; None: empty ledger."""
     score: Score
     verdicts: tuple[str, ...]
-    """Of the experiments, in their order."""
+    """Verdicts of the experiments, in their order."""
     anchor: str
-    """The number of lines and the sum of the last: kept elsewhere, it shows later whether the
-    chain was cut or written anew."""
+    """Number of lines and hash of the last, to show later whether the chain was rewritten."""
     expected: str | None
     """The anchor that was given with --expect; the chain holds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Which ledger is counted, and how the answer is wanted."""
+    """The ledger to count, and the form of the answer."""
 
     file: Path | None = option(None, "", is_argument=True, metavar="[FILE]")
     ledger: Path | None = option(
@@ -86,7 +84,7 @@ class Ledger:
 
 
 def ledger(question: Ledger) -> Lines[LedgerAnswer]:
-    """The score of a ledger, in words or as a document has it; with ``into`` it is put there.
+    """Score of a ledger in words or as Markdown; with ``into`` written into that file.
 
     Raises
     ------
@@ -148,7 +146,7 @@ def _shown(answer: LedgerAnswer, question: Ledger) -> RenderableType:
 
 
 def whole_text(answer: LedgerAnswer) -> RenderableType:
-    """How often what was sealed was right, the misses, and the experiments."""
+    """How often sealed predictions were right, the misses, and the experiments."""
     return ledger_text(answer.score, Path(answer.ledger), expected=answer.expected)
 
 

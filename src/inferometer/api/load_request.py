@@ -207,7 +207,7 @@ class Other:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
-    """What the flags ask for."""
+    """Options of a load test."""
 
     load: LoadPlan
     secrets: target.Secrets
@@ -217,7 +217,7 @@ class LoadRequest:
     """The client processes run on the hosts of a Ray cluster."""
     ray_address: str | None = None
     is_asked_before: bool = True
-    """One request goes before the run, to see whether the server would refuse it."""
+    """Is one request sent before the run, to see whether the server would refuse it?"""
     sample_fraction: float | None = None
     """Share of requests that the server shall trace; None: no ``traceparent`` is sent."""
 
@@ -408,7 +408,7 @@ def _ramp(text: str) -> dict[str, Any]:
 
 
 def _lasting(workload: types.WorkloadSpec) -> tuple[types.WorkloadSpec, float | None]:
-    """How long requests are sent.
+    """The workload, and the time for which requests are sent.
 
     How many a closed loop sends in a duration depends on the server: it gets more than it can need.
     """

@@ -144,7 +144,7 @@ def _told(decoded: load_decoding.DecodedLoad) -> tuple[Caution, ...]:
 
 
 def _seams(decoded: load_decoding.DecodedLoad) -> tuple[Caution, ...]:
-    """Where the run was interrupted and gone on with, and what was lost there."""
+    """Cautions on interruptions of the run, and what was lost there."""
     begins = sorted({frame.begins_ns / NS_PER_S for frame in decoded.sessions if frame.begins_ns})
     found: list[Caution] = []
     if begins:
@@ -237,7 +237,7 @@ def run_load(
 
 
 def loaded_run(sent: SentLoad | None, folder: Path, percentiles: tuple[float, ...]) -> LoadedRun:
-    """The run that was sent, stored; None: the one that was made before in this folder.
+    """The run that was just sent, stored; with None, the one that is already in this folder.
 
     Raises
     ------

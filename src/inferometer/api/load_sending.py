@@ -50,7 +50,7 @@ OPEN_NAME: Final = layout.OPEN_LOAD_NAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoad:
-    """A load test that is not over: what is asked, and since when.
+    """An unfinished load test and its start.
 
     Later sessions keep the first one's name and command.
     """
@@ -63,7 +63,7 @@ class OpenLoad:
 
 @contextmanager
 def opened(folder: Path, load: LoadPlan) -> Generator[OpenLoad]:
-    """The load test of this folder, begun or gone on with; nobody else can write to it meanwhile.
+    """The load test of this folder, new or resumed, locked against other writers.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def opened(folder: Path, load: LoadPlan) -> Generator[OpenLoad]:
 
 
 def is_complete(folder: Path, load: LoadPlan) -> bool:
-    """Was this very test made here before, to its end?
+    """Did this same test already run to its end here?
 
     Raises
     ------
@@ -94,7 +94,7 @@ def is_complete(folder: Path, load: LoadPlan) -> bool:
 
 
 def is_open(folder: Path) -> bool:
-    """Is there a load test in the folder that is not over?"""
+    """Is there an unfinished load test in the folder?"""
     return (folder / OPEN_NAME).is_file() and not (folder / layout.MANIFEST_NAME).exists()
 
 
@@ -144,7 +144,7 @@ def _another(folder: Path) -> RecordError:
 
 
 def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The command line as it may be stored: without the values of headers and the credentials of proxies."""
+    """The command line without values of headers and credentials of proxies."""
     before = ("", *arguments)
     return tuple(
         _redacted(flag, argument) for flag, argument in zip(before, arguments, strict=False)
@@ -227,7 +227,7 @@ class LoadTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """Where spans and metrics of a test go, and which share of its requests has spans."""
+    """Collector of spans and metrics, and the share of requests with spans."""
 
     sender: otlp.SpanSender
     endpoint: str
@@ -328,9 +328,9 @@ class SentLoad:
     outcome: watch.LoadOutcome
     server: types.ServerSampleTable | None
     engine: types.EngineFacts | None
-    """What the server says that it is; None: it does not."""
+    """Facts that the server reports; None: not reported."""
     held: ExitStack
-    """Nobody else can write to the folder until it is closed."""
+    """Lock of the folder, until it is closed."""
 
 
 def send_load(
@@ -406,7 +406,7 @@ def sent_and_scraped(
     source: scrape.MetricsSource,
     hear: watch.OnProgress = progress.talk,
 ) -> tuple[watch.LoadOutcome, types.ServerSampleTable | None, types.EngineFacts | None]:
-    """Send while the server's own numbers are scraped, where it shows any; then read what it is.
+    """Run the load test and scrape the server's metrics meanwhile; then read its identity.
 
     Raises
     ------
@@ -441,7 +441,7 @@ def _scraper(
 
 @contextmanager
 def _exported(port: int | None, question: load_test.LoadQuestion) -> Generator[watch.OnProgress]:
-    """Who hears of the progress: the listener, and what Prometheus scrapes at ``port``.
+    """Progress callback: to the listener, and as Prometheus metrics at ``port``.
 
     What decodes answers is imported where it is wanted: a test without it does not wait for it.
     """

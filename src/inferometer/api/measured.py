@@ -26,7 +26,7 @@ from inferometer.report.page import Line, Page
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredAnswer(Answer):
-    """Where the measurements are, and what they say."""
+    """Folder and results of a measurement."""
 
     table: ClassVar[str | None] = "view.points"
 
@@ -39,7 +39,7 @@ class MeasuredAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where a run is stored, and where its table is written."""
+    """Folder of a run, and file of its table."""
 
     run: Path
     csv: Path
@@ -100,7 +100,7 @@ def measured_page(answer: MeasuredAnswer) -> Page:
 
 
 def default_folder(verb: str, plan: types.SweepPlan, model: resolve.ResolvedModel) -> Path:
-    """Where a run goes if nobody says: the same question, the same folder, so that the same command resumes."""
+    """Default folder of a run: the same for the same question, so that the same command resumes."""
     digest = hashlib.sha256(msgspec.json.encode(plan)).hexdigest()[:6]
     name = "".join(
         letter if letter.isalnum() or letter in "._-" else "-"
@@ -171,7 +171,7 @@ def what_will_happen(plan: types.SweepPlan, model: resolve.ResolvedModel) -> str
 
 
 def reference_to(model: resolve.ResolvedModel) -> ModelReference:
-    """What the engine's process loads."""
+    """The model that the engine's process loads."""
     if model.path is None:
         return ModelReference(kind="spec", location=None, spec=model.spec)
     return ModelReference(

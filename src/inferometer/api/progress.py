@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PartsDone(NamedTuple):
-    """How many parts of the work are done."""
+    """The number of parts of the work that are done."""
 
     what: str
     n_done: int
@@ -29,12 +29,12 @@ class AnswerLine(Protocol):
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The line in words."""
         ...
 
 
 class Screen(NamedTuple):
-    """The answer as it stands, drawn again and again on a terminal; it is drawn where somebody looks."""
+    """The current answer, redrawn on a terminal."""
 
     drawn: "Callable[[], RenderableType]"
 
@@ -98,5 +98,5 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """The same JSON with such characters as escapes: whoever parses it gets the very text."""
+    """The same JSON with unprintable characters escaped; it parses to the same text."""
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)

@@ -37,7 +37,7 @@ _TEXT: Final = Door(noun="text", allowed="a file of UTF-8 text")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Which changes of a model are compared with it, on which text?"""
+    """The changes to compare with a model, and the text."""
 
     model: Annotated[
         str,
@@ -118,7 +118,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRow:
-    """One change: what it costs in quality, and what it gains."""
+    """One change: its cost in quality, and its gain."""
 
     name: str
     verdict: QualityVerdict
@@ -137,27 +137,27 @@ _EXIT_CODES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityAnswer(Answer):
-    """Each change against the reference, and what two readings of the same model differ by."""
+    """Each change against the reference; and the difference of two readings of one model."""
 
     table: ClassVar[str | None] = "changes"
 
     model_id: str
     text: str
-    """Which one was read."""
+    """Source of the text."""
     n_tokens: int
     window_tokens: int
     margin_fraction: float
     perplexity: float
-    """Of the reference."""
+    """Perplexity of the reference."""
     noise: QualityDifference
     """The reference against itself, computed in batches of another size (A/A)."""
     changes: tuple[QualityRow, ...]
     cautions: tuple[tuple[str, str], ...]
-    """Each with what to do about it."""
+    """Cautions, each with a remedy."""
 
     @property
     def verdict(self) -> QualityVerdict:
-        """That of the worst change."""
+        """Verdict of the worst change."""
         return worst_verdict(row.verdict for row in self.changes)
 
     @property
@@ -260,7 +260,7 @@ def _tasks(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
 
 
 def _of_engine(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
-    """The model as the named engine has it: as it is, in fewer bits, with each other KV cache."""
+    """The model in the named engine: unchanged, with fewer bits, and with each KV format."""
     _check_of_engine(question)
     named = question.other or "the same weights"
     plain = replace(_engine(question), engine=question.engine)
@@ -313,7 +313,7 @@ def _engine(question: Quality) -> EngineSpec:
 
 
 def _readings(question: Quality, tasks: list[_Task], text: str) -> Iterator[tuple[_Task, Scored]]:
-    """What each model read, one after the other; a checkpoint is loaded once in each engine.
+    """Readings of the text by each model; a checkpoint is loaded once in each engine.
 
     Other engines than the reference's get its tokens.
     """
@@ -378,7 +378,7 @@ def _row(
 
 
 def _gain(device: str, change: LossyChange, model: resolve.ResolvedModel) -> whatif.WhatIf | None:
-    """What the change gains on this device at batch 1, by the datasheet; None where it cannot run."""
+    """Gain of the change on this device at batch 1, by the datasheet; None where it cannot run."""
     before = scenario.Scenario(
         model=replace(model.spec, checkpoint_dtype=None),
         engine=EngineSpec(dtype="bfloat16", device="cuda"),
@@ -400,7 +400,7 @@ def _gain(device: str, change: LossyChange, model: resolve.ResolvedModel) -> wha
 
 
 def _cautions(question: Quality, model: resolve.ResolvedModel) -> Iterator[tuple[str, str]]:
-    """What to beware of, and what to do about it."""
+    """Cautions and remedies."""
     if question.quantization:
         yield (
             "weights are rounded to nearest: a checkpoint made with calibration loses less",

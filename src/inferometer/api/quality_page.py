@@ -10,7 +10,7 @@ from inferometer.stats.estimate import Estimate
 from inferometer.units import format_number
 
 _TONES = {"not worse": "equivalent"}
-"""Of the verdicts, those that have another name among the tones of a page."""
+"""Verdicts with another name among a page's tones."""
 
 
 def quality_page(answer: QualityAnswer) -> Page:

@@ -131,7 +131,7 @@ class ReportAnswer(Answer):
     size_bytes: int
     exported: tuple[str, ...]
     cautions: tuple[Caution, ...]
-    """Of several runs on one page: what makes their curves no curves of one workload."""
+    """With several runs: why their curves are not of one workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ def report(question: Report) -> ReportAnswer:
 
 
 def report_page(answer: ReportAnswer) -> Page:
-    """Where the page is."""
+    """A page that tells where the report is."""
     charts = f", {len(answer.exported)} files of charts exported" if answer.exported else ""
     return Page(
         title=f"REPORT {answer.report} ({units.format_bytes(answer.size_bytes)}, offline){charts}",

@@ -31,7 +31,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Which runs, and what is known about tables among them."""
+    """The runs, and facts about tables among them."""
 
     runs: Annotated[
         tuple[Path, ...],
@@ -73,7 +73,7 @@ class Runs:
 
 
 def load_runs(request: RunRequest, *, takes_partial: bool = False) -> tuple[Run, ...]:
-    """Every run that was named; with ``takes_partial`` also what there is of a load test that is not over."""
+    """Every named run; with ``takes_partial`` unfinished load tests too."""
     return tuple(
         open_run(path) if takes_partial and is_open(path) else load_run(path, request)
         for path in request.paths
@@ -91,7 +91,7 @@ def analyses_of(request: RunRequest, runs: tuple[Run, ...] | None = None) -> tup
 
 
 def load_sweeps(request: RunRequest, *, otherwise: str) -> tuple[Run, ...]:
-    """Every run that was named, all sweeps; ``otherwise`` is the command for runs of requests.
+    """Every named run, all of them sweeps; ``otherwise`` is the command for runs of requests.
 
     Raises
     ------

@@ -34,14 +34,14 @@ _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 OFFERED_FORMATS: Final = "float8,int4"
 OFFERED_KV_DTYPES: Final[tuple[types.DType | None, ...]] = (None, "float8")
-"""Of weights and of the KV cache, besides the published ones."""
+"""Formats of the KV cache to try besides the published one."""
 
 
 class Fit(NamedTuple):
     """A fit that was named on the command line."""
 
     device: str | None
-    """None: nobody says which device it is one of."""
+    """None: the device is not named."""
     path: Path
 
 
@@ -156,7 +156,7 @@ def _steps(
 
 
 class Tried(NamedTuple):
-    """What is to be tried on each device, as it was written; several values with commas between."""
+    """Values to try on each device, as written: lists with commas."""
 
     engine: str
     tp: str
@@ -168,13 +168,13 @@ class Tried(NamedTuple):
     own: tuple[str, ...]
     is_transfer: bool
     has_total: bool
-    """Is the best use of given devices wanted?"""
+    """Is the number of devices given, and their best use wanted?"""
     settings: Settings
     data_parallel_size: int
 
 
 def asked_of_fits(tried: Tried, given: Container[str]) -> dict[str, object]:
-    """What a fit must be one of: what was ``given``; of several values to try, the fit's may be any."""
+    """Options that fits must agree with; of several values to try, any will do."""
     requested: dict[str, object] = {"transfer": tried.is_transfer, "engine": tried.engine}
     if "dtype" in given:
         requested["dtype"] = tried.dtype
@@ -207,7 +207,7 @@ def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | No
 
 
 def grid_of(tried: Tried, model: resolve.ResolvedModel) -> Grid:
-    """What is to be tried on each."""
+    """Settings to try on each device."""
     return Grid(
         tensor_parallel_sizes=parse_counts(tried.tp, where="--tp"),
         pipeline_parallel_sizes=(
@@ -229,7 +229,7 @@ def grid_of(tried: Tried, model: resolve.ResolvedModel) -> Grid:
 
 
 def _kv_dtypes(tried: Tried) -> tuple[types.DType | None, ...]:
-    """One that is named is the only one that is tried."""
+    """KV formats to try: the named one only, if there is one."""
     if tried.settings.kv_dtype is not None:
         return (tried.settings.kv_dtype,)
     return OFFERED_KV_DTYPES if tried.has_total and tried.quantization is None else (None,)
@@ -269,7 +269,7 @@ def check_pools(own: Sequence[str], class_names: Sequence[str]) -> None:
 
 
 def _quantizations(tried: Tried, model: resolve.ResolvedModel) -> tuple[types.DType | None, ...]:
-    """Those that are named are the only ones; else that in which the weights were published.
+    """Weight formats to try: the named ones only, else the published one.
 
     After it others are offered where the best use of given devices is wanted.
     """
@@ -291,7 +291,7 @@ def _formats(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverTime:
-    """How replicas come and go with traffic that changes."""
+    """Options of scaling with varying traffic."""
 
     window: float | None = option(
         None,
@@ -318,7 +318,7 @@ class OverTime:
     )
 
 
-class Asked(NamedTuple):
+class SizingProblem(NamedTuple):
     """The question, and the traffic's course where it has one."""
 
     question: sizing_types.SizingQuestion
@@ -328,7 +328,7 @@ class Asked(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """What the replicas must meet, and how it is looked for."""
+    """SLO of the replicas, and how to search."""
 
     slo: str
     n_requests: int
@@ -336,7 +336,7 @@ class Sought(NamedTuple):
     is_sure: bool
 
 
-def asked_of(workload: WorkloadSpec, sought: Sought, over_time: OverTime) -> Asked:
+def problem_of(workload: WorkloadSpec, sought: Sought, over_time: OverTime) -> SizingProblem:
     """The question about this workload.
 
     Raises
@@ -368,11 +368,11 @@ def asked_of(workload: WorkloadSpec, sought: Sought, over_time: OverTime) -> Ask
         requests_cap=sought.requests_cap,
         pace="slow" if sought.is_sure else "likely",
     )
-    return Asked(question, course, over_time.start_up, over_time.target)
+    return SizingProblem(question, course, over_time.start_up, over_time.target)
 
 
 def _changes(workload: WorkloadSpec) -> bool:
-    """Does its rate change over time?"""
+    """Does the workload's rate vary over time?"""
     arrivals = workload.arrivals
     has_own_instants = arrivals is None and workload.replay is not None
     is_bent = isinstance(arrivals, OpenArrivals) and arrivals.profile is not None

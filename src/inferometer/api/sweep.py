@@ -26,7 +26,7 @@ from inferometer.report.tables import TextTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSweep(Answer):
-    """What ``--dry-run`` gives: what would be measured, in this order, and where it would be stored."""
+    """What ``--dry-run`` prints: the points in order, and the folder."""
 
     table: ClassVar[str | None] = "points"
 
@@ -46,7 +46,7 @@ _N_ROUNDS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What is measured, and how often."""
+    """The points to measure, and how often."""
 
     model: Annotated[
         str,
@@ -97,7 +97,7 @@ class Sweep:
 
 
 def sweep(question: Sweep) -> MeasuredAnswer | PlannedSweep:
-    """Measure prefill and decode apart; every point is on the disk when it is done.
+    """Measure prefill and decode separately; each point is stored when it is done.
 
     Raises
     ------
@@ -192,5 +192,5 @@ def _axes(question: Sweep) -> Axes:
 
 
 def _rounds(engine: EngineSpec, n_reps: int) -> int:
-    """What is compiled or allocated for each shape would be so again at each visit."""
+    """Default number of passes: 1 where each shape must be compiled or allocated anew."""
     return min(_N_ROUNDS, n_reps) if engine.mode == "eager" else 1

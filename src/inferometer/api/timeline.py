@@ -110,18 +110,18 @@ class Game:
 
 
 class Played(NamedTuple):
-    """A game: by which way of batching, as a run so that whatever shows runs shows it, and what it reports."""
+    """One run of the tick model: its way of batching, its record and its report."""
 
     name: str
     rank: int
-    """Its place among the ways that are compared."""
+    """Its rank among the compared ways of batching."""
     run: Run
     report: TickReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best batching by one number, and how much better it is than the requested and the worst."""
+    """The best batching by one number, and its advantage over the requested and the worst."""
 
     by: Metric
     batching: tuple[str, ...]
@@ -153,16 +153,16 @@ class TimelineAnswer(Answer):
     duration_ticks: tuple[float, ...] | None
     slots: tuple[str, ...]
     ticks: TickReport | None
-    """What the tick model reports."""
+    """Results of the tick model."""
     compared: tuple[tuple[str, TickReport], ...]
     """The same load under each way of batching, once each, where that was requested."""
     best: tuple[Best, ...]
-    """Which way of batching is the best of these by each number, and by how much."""
+    """Best way of batching by each number, and its advantage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Which run or game is drawn, and how much of it."""
+    """The run or game to draw, and how much of it."""
 
     run: Path | None = option(None, "", is_argument=True)
     first_step: int = option(0, "First step to show.", least=0)
@@ -311,7 +311,7 @@ def in_order(games: Sequence[Played]) -> tuple[Played, ...]:
 
 
 def best_of(games: Sequence[Played]) -> tuple[Best, ...]:
-    """Which ways are the best by each number?
+    """Best ways of batching by each number.
 
     None where nothing is compared, or a game has no such number.
     """
@@ -345,7 +345,7 @@ def _best(by: Metric, values: Mapping[str, float], requested: str) -> Best:
 
 
 def answer_lines(games: Sequence[Played]) -> tuple[str, ...]:
-    """Which of the ways that are compared is the best and by how much; then what came of the requested one."""
+    """The best of the compared ways and its advantage, then results of the requested one."""
     requested = f"{games[0].name}: {tick_sentence(games[0].report)}"
     best = best_of(games)
     return (
@@ -407,7 +407,7 @@ def tick_table(played: Sequence[Played]) -> TextTable:
 
 
 def _question(game: Game) -> TickQuestion:
-    """The question of the game; its load is text such as ``rate:460``."""
+    """Tick question of the game; its load is text such as ``rate:460``."""
     kind, colon, amount = game.load.partition(":")
     if not colon or kind not in get_args(Load) or not amount.isdigit():
         raise SpecError(

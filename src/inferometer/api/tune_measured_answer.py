@@ -76,7 +76,7 @@ def answer_of(
 
 
 def checks_of_loads(folders: Sequence[Path]) -> tuple[CheckRow, ...]:
-    """What metrics and clients of these load tests of one server say, each number's median.
+    """Pitfalls by metrics and clients of these load tests of one server: medians.
 
     A pitfall that none of them shows is *not reported*; where no metrics can be read, with the reason.
     """
@@ -102,7 +102,7 @@ def checks_of_loads(folders: Sequence[Path]) -> tuple[CheckRow, ...]:
 
 
 def plan_words(job: Job) -> str:
-    """What would be started and sent, at most."""
+    """Servers and loads of the plan, at most."""
     each = job.bench.load.workload
     lasts = (
         f"{each.requests:,} requests" if each.duration is None else format_duration(each.duration)
@@ -122,7 +122,7 @@ def _score_words(goal: str) -> str:
 def latencies_of(
     objective: objectives.ObjectiveSpec, before: Sequence[Outcome], after: Sequence[Outcome]
 ) -> tuple[TunedLatency, ...]:
-    """Each threshold, before and after."""
+    """Each limit, before and after."""
     limited = [one for one in objective.thresholds if one.percentile_fraction is not None]
     return tuple(
         TunedLatency(
@@ -275,7 +275,7 @@ def _checklist(
 
 
 def cache_box(after: Sequence[Outcome]) -> Box:
-    """Of preemptions only the server's metrics tell."""
+    """Checklist entry on preemptions, by the server's metrics."""
     name = "KV cache paged and sized"
     counts = [one.n_preemptions for one in after if one.n_preemptions is not None]
     if not counts:

@@ -35,7 +35,7 @@ def next_of_measured(url: str, workload: Workload, objective: ObjectiveSpec) -> 
 
 
 def quality_command(subject: Subject, settings: dict[str, str]) -> str:
-    """What checks a lossy change; FOLDER where the weights of the model are not here."""
+    """Command that checks a lossy change; FOLDER where the model's weights are not here."""
     model = subject.server.model
     is_here = resolve_model(model, load_format="dummy").weights_available
     words = [model if is_here else "FOLDER"]

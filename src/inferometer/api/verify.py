@@ -36,7 +36,7 @@ from inferometer.verify.ledger import LEDGER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyAnswer(Answer):
-    """What was predicted and what came of it; the verdict is that of all claims together."""
+    """Predictions and their outcomes; the verdict is the worst of all claims."""
 
     table: ClassVar[str | None] = "experiment.claims"
 
@@ -49,7 +49,7 @@ class VerifyAnswer(Answer):
     next_command: str
     """'' where nothing is open."""
     seal_only: bool
-    """Was nothing to be measured yet?"""
+    """Was it a command that only seals?"""
     cautions: tuple[Caution, ...] = ()
 
     @property
@@ -151,13 +151,13 @@ def verify(question: Verify) -> VerifyAnswer:
 
 
 def verify_page(answer: VerifyAnswer) -> Page:
-    """Where the experiment stands, claim by claim."""
+    """A page of the experiment, claim by claim."""
     page = verify_page_of(verify_view.view_of(answer.experiment, answer.next_command))
     return replace(page, cautions=answer.cautions)
 
 
 def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
-    """Replay every load that is open, one after the other; each is in the ledger when it is done."""
+    """Send every open load in turn; each is entered in the ledger when it is done."""
     standing = sealed.standing()
     if not standing.open_questions:
         talk("all of it was measured before: this is what the ledger says")
@@ -172,7 +172,7 @@ def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
 
 
 def _answer(sealed: verify_sealing.Sealed, question: Verify) -> VerifyAnswer:
-    """Where the experiment of a plan stands."""
+    """State of a plan's experiment."""
     how = ("--url", question.url or "URL") if sealed.loads else ("--check", "RUN")
     next_ = suggestions.command(
         "verify", question.plan, "--out", sealed.folder, "--ledger", question.ledger, *how
@@ -187,7 +187,7 @@ def _answer(sealed: verify_sealing.Sealed, question: Verify) -> VerifyAnswer:
 def _answer_of(
     standing: ledger.Experiment, folder: Path, question: Verify, next_command: str
 ) -> VerifyAnswer:
-    """Where an experiment stands; its page is written where something was measured."""
+    """State of an experiment; its page is written once something was measured."""
     following = next_command if standing.open_questions else ""
     report = folder / REPORT_NAME if standing.measured else None
     if report is not None:

@@ -118,7 +118,7 @@ def belief_sha256(believed: Believed) -> str:
 
 
 def _groups_sha256(path: Path, server: Server) -> str:
-    """Of the groups' rules and settings, and of what the step times of each group rest on."""
+    """Hash of the groups' rules, settings and sources of step times."""
     table = read_groups(path)
     of_each = [_server_sha256(server_of_group(one, server, path)) for one in table.groups]
     return seals.sha256_of((rules_of(table), of_each))
@@ -174,7 +174,7 @@ def _steps_of(deployed: Deployment) -> str:
 
 
 def _around(servers: Servers, gate: GateSpec | None) -> str:
-    """What stands around a server, in words."""
+    """Router, gate and pools around a server, in words."""
     parts = [] if gate is None else [f"a gate ({gate_text(gate)})"]
     if servers.prefill is not None:
         parts.append(f"{servers.prefill.cluster.n_replicas} for prompts alone")

@@ -28,14 +28,13 @@ from inferometer.records.types import RequestTable, Run
 from inferometer.verify import claims, seals
 
 _TOLERANCE_FRACTION: Final = 0.05
-"""Of mean lengths and of the time between first and last request, where another tool sent
-requests of its own making."""
+"""Tolerance of mean lengths and duration, where another tool drew the requests."""
 
 
 def measured_elsewhere(
     sealed: verify_sealing.Sealed, paths: Sequence[Path]
 ) -> tuple[claims.Measurement, ...]:
-    """What these runs say of the seal's questions.
+    """Measurements of the seal's questions in these runs.
 
     Raises
     ------
@@ -99,7 +98,7 @@ def _place_of(path: Path) -> Path:
     return reading.directory_of(path) if path.is_dir() or path.name == MANIFEST_NAME else path
 
 
-def _begun(run: Run, path: Path, load: verify_loads.AskedLoad) -> Run:
+def _begun(run: Run, path: Path, load: verify_loads.PlannedLoad) -> Run:
     """A run of ours, whose raw log was read.
 
     It began no later than the first session in it, whatever the manifest says.
@@ -154,8 +153,8 @@ def _of_sweep(
 
 def _asked_by(
     sealed: verify_sealing.Sealed, run: Run, requests: RequestTable
-) -> tuple[verify_loads.AskedLoad, str]:
-    """Which of the loads was this, and how is that known?"""
+) -> tuple[verify_loads.PlannedLoad, str]:
+    """The load that this run measured, and how that is known."""
     load = run.manifest.load
     if load is not None:
         sha256 = seals.requests_sha256(draw_workload(load.workload).plan)
@@ -184,7 +183,7 @@ def _asked_by(
     )
 
 
-def _is_alike(load: verify_loads.AskedLoad, requests: RequestTable) -> bool:
+def _is_alike(load: verify_loads.PlannedLoad, requests: RequestTable) -> bool:
     plan = load.drawn.plan
     if plan.n_requests != len(requests.status):
         return False
@@ -253,7 +252,7 @@ def check_url(url: str) -> None:
 
 
 def replay(
-    sealed: Sealed, url: str, load: verify_loads.AskedLoad, folder: Path
+    sealed: Sealed, url: str, load: verify_loads.PlannedLoad, folder: Path
 ) -> claims.Measurement:
     """Send the very requests of this load to the server, into a folder; what was begun there goes on.
 
@@ -289,7 +288,7 @@ def replay(
     )
 
 
-def load_request(sealed: Sealed, url: str, asked: verify_loads.AskedLoad) -> LoadRequest:
+def load_request(sealed: Sealed, url: str, asked: verify_loads.PlannedLoad) -> LoadRequest:
     """The load test of this load; a token for the server comes from the environment, as in ``inferometer load``.
 
     Raises

@@ -38,7 +38,7 @@ _SETTLED_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Which servers, against which limits and predictions, and for how long."""
+    """Servers, limits, predictions and duration of a watch."""
 
     urls: Annotated[
         tuple[str, ...],
@@ -115,7 +115,7 @@ class Watch:
 
 
 def watch(question: Watch) -> Paged[WatchAnswer]:
-    """In which regime are these servers, and what changed while they were watched?
+    """Watch servers: their regimes, and changes.
 
     Their metrics are read; nothing else is sent to them. The listener hears of each change
     (``RegimeChange``) and of the state (``Screen``): but for a single look there is nothing left to
@@ -237,7 +237,7 @@ class _Watching:
             self.exported = self._states()
 
     def _diagnose(self, now_s: float) -> None:
-        """Look for a limit in a thread of its own, one server after the other, when it is settled."""
+        """Diagnose the settled servers in turn, in a thread."""
         if not self._finds_limits or self._is_once:
             return
         if self._diagnosing is not None:
@@ -276,7 +276,7 @@ class _Watching:
 
 
 def _unchanged(answer: WatchAnswer) -> str:
-    """What a watch that saw no change ends with: silence could mean that nothing was seen."""
+    """Sentence at the end of a watch without changes, which tells that data were seen."""
     states = [
         f"{one.url}: {', '.join(one.conditions) or 'no condition is on'}"
         if one.server is not None

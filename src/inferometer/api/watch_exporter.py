@@ -26,7 +26,7 @@ class WatchExporter(Collector):
         self._read, self._prediction = read, prediction
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing: the servers were not looked at yet."""
+        """Nothing: the servers have not been read yet."""
         return iter(())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

@@ -194,7 +194,7 @@ def _trust(server: WatchedServer) -> str:
 
 
 def _next(server: WatchedServer, objective: str | None) -> str:
-    """What is wrong, or as long a window as the percentiles need."""
+    """A remedy for what is wrong, or a window long enough for the percentiles."""
     if {"unreachable", "several_servers"} & set(server.conditions):
         return ""
     if not all(one in _GOOD for one in server.conditions):

@@ -32,8 +32,7 @@ from inferometer.records.user_spans import user_spans_ns
 from inferometer.units import NS_PER_S, format_duration, format_number
 
 N_REQUESTS: Final = 2000
-"""Where neither the workload nor an option says when it ends: enough for a 99th percentile of
-independent requests."""
+"""Default number, enough for a 99th percentile of independent requests."""
 _WAVES: Final = 10
 """Requests of each user of a closed loop, at least: the first ones all come at once, and the last
 ones end alone. InferenceX sends as many; with 4 the throughput of 512 users is 4 % too low."""
@@ -46,7 +45,7 @@ _OF_TRACES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Which requests, of which lengths, come when?"""
+    """Options of the traffic."""
 
     workload: str = option(
         "chat",
@@ -115,7 +114,7 @@ class Workload:
 
     @property
     def has_end(self) -> bool:
-        """Was it given when the requests end?"""
+        """Was the number of requests, or the end, given?"""
         return self.requests is not None or self.duration is not None
 
 
@@ -148,7 +147,7 @@ def traffic_flags(options: Workload) -> tuple[object, ...]:
 
 
 def replay_changes(options: Workload) -> dict[str, Any]:
-    """How a trace is read: the keys that its three options change."""
+    """How to read a trace: the keys that its three options change."""
     return {
         key: value
         for name, key in _OF_TRACES.items()
@@ -264,7 +263,7 @@ def _open(options: Workload) -> dict[str, Any]:
     return opened
 
 
-def objective_for(slo: str, spec: types.WorkloadSpec, *, where: str = "--slo") -> ObjectiveSpec:
+def objective_for(slo: str, spec: types.WorkloadSpec) -> ObjectiveSpec:
     """The SLO of this traffic, which may have limits for its workflows.
 
     Raises
@@ -272,16 +271,16 @@ def objective_for(slo: str, spec: types.WorkloadSpec, *, where: str = "--slo") -
     SpecError
         It is no SLO, or has a limit for workflows, and the traffic has none.
     """
-    objective = parse_objective(slo, where=where, has_workflows=True)
+    objective = parse_objective(slo, where="--slo", has_workflows=True)
     if any(one.metric == "workflow" for one in objective.thresholds):
         fans_out = any(one.fan_out is not None for one in spec.classes)
         is_known = fans_out or (spec.replay is not None and has_workflows(draw_workload(spec).plan))
-        check_workflows(objective, has_workflows=is_known, where=where)
+        check_workflows(objective, has_workflows=is_known)
     return objective
 
 
 def required_slo(slo: str | None, spec: types.WorkloadSpec) -> str:
-    """``--slo``; without it what all requests meet where each class meets its own SLO of the workload's file.
+    """``--slo``; without it the loosest limits of the classes' own SLOs.
 
     Raises
     ------
@@ -410,7 +409,7 @@ def _more_requests(workload: DrawnWorkload, n_requests: int) -> str:
 
 
 def _shared_anew(workload: DrawnWorkload, users: I64, shares: F64) -> str | None:
-    """Where one class's own users are done before another's: which parts of the requests end together.
+    """A sentence where one class's users are done before another's: the requests that end together.
 
     ``users`` are their first requests, at work for these ``shares`` of the time. More requests in
     the same parts would leave the others alone for as large a part of a longer time.

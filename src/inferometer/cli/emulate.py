@@ -42,9 +42,9 @@ class EmulateAnswer:
     n_output_tokens: int
     served_s: float
     cpu_s: float
-    """Of this process, while it served."""
+    """CPU time of this process while it served."""
     lateness_p50_s: float | None
-    """Of the latest 100,000 chunks; None where there was none."""
+    """Median of the latest 100,000 chunks; None without chunks."""
     lateness_p99_s: float | None
     """None of fewer chunks than a 99th percentile's interval needs."""
     emission_log: str | None

@@ -203,7 +203,7 @@ def _allowed(error: click.BadParameter) -> str | None:
 
 
 _ALIKE_RATIO: Final = 0.75
-"""Of a mistyped flag and the one that is meant; what is less alike is another flag."""
+"""Least similarity of a mistyped flag and its correction."""
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of ")
 _NO_COMMAND = re.compile(r"No such command '([^']*)'")
 _MEANT = {
@@ -217,15 +217,14 @@ _MEANT = {
     **dict.fromkeys(("continuous", "in-flight", "inflight"), ("vllm", "in-flight")),
     "tensor-parallel": ("tp",),
 }
-"""What others call a choice of ours, of any flag or argument."""
+"""Other names of our choices, for any flag or argument."""
 _USUAL = {
     "--slo": "ttft:p95<500ms, tpot:p95<50ms",
     "--hardware": "h100_sxm",
     "--gpus": "h100_sxm",
     "DIR": "files",
 }
-"""What a first command could have where it has none: a chat that begins at once and writes faster
-than people read."""
+"""Suggested SLO of a first command: a chat that starts at once and outpaces a reader."""
 _NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 _NOWHERE = click.Context(click.Command("inferometer"))
 
@@ -241,7 +240,7 @@ _SYNONYMS: Final = "\n".join(
         *(f"  {metric}: {', '.join(words.synonyms)}" for metric, words in METRICS.items()),
     )
 )
-"""Of latencies: whoever searches the help for another tool's word finds ours."""
+"""Other tools' names of latencies, listed in the help so that a search finds ours."""
 _MOST_LISTED: Final = 36
 """Letters of choices that stand beside a flag; more stand in its text."""
 

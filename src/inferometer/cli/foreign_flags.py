@@ -58,7 +58,7 @@ _HOW: Final = {
     "--speculative": "--speculative eagle (ngram, medusa, mtp, or a draft model)",
     "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7",
 }
-"""How speculation is written here, by the flag that a verb has."""
+"""How to write speculation, by the flag that a verb has."""
 
 
 def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:

@@ -48,7 +48,7 @@ _MEANT: Final = {
     **dict.fromkeys(("check", "env", "info"), "doctor"),
     "install": "engines",
 }
-"""What other tools call a verb, or users look for."""
+"""Names of verbs in other tools."""
 
 
 class VerbTable(click.Group):

@@ -21,11 +21,11 @@ import click
 from inferometer.api.progress import printable
 
 REPORT: Final = "inferometer.report"
-"""In click's context: the file for the page of the answer."""
+"""Key in click's context: the file for the answer's page."""
 AS_CSV: Final = "inferometer.as_csv"
-"""In click's context: was ``--csv`` given?"""
+"""Key in click's context: was ``--csv`` given?"""
 VERBOSE: Final = "inferometer.verbose"
-"""In the context of a command: is all of the answer to be shown?"""
+"""Key in click's context: show the whole answer?"""
 
 
 def write_answer(text: str) -> None:

@@ -13,21 +13,21 @@ class Verb(NamedTuple):
     """A verb of the command line: where it lives, and what it answers."""
 
     module: str
-    """Of a plain verb the one that answers; else the one with ``command`` and ``ANSWER``."""
+    """Module of the answering function; of other verbs the one with ``command`` and ``ANSWER``."""
     answers: str
     help: str | None = None
-    """Of a plain verb: what it answers, in paragraphs; the first is its short help."""
+    """Help of a plain verb, in paragraphs; the first is its short help."""
     examples: str = ""
     is_whole: bool = False
-    """All of the answer is printed, not its first screen."""
+    """Is the whole answer printed, not its first screen?"""
     has_page: bool = True
     """Else the answer is lines: no ``--csv``, ``--report`` and ``--verbose``."""
     takes_grid: bool = False
     """Options may have several values, which make a grid."""
     function: str = ""
-    """Of a plain verb: the function that answers, where its name is not the verb's."""
+    """Function of a plain verb, where its name is not the verb's."""
     of_servers: "Verb | None" = None
-    """The plain verb that answers the same question of servers, which has flags of its own."""
+    """The plain verb for the same question about servers, with its own flags."""
     servers_by: tuple[str, ...] = ()
     """Beginnings of a word that asks of servers."""
     second_half: str | None = None
@@ -35,7 +35,7 @@ class Verb(NamedTuple):
 
     It is imported then: what comes first must not wait for it."""
     shows_first_half: bool = False
-    """What the first half reports is shown; what shows it is imported before."""
+    """Is the first half's progress shown, so that its renderer is imported first?"""
 
 
 VERBS: Final[dict[str, Verb]] = {

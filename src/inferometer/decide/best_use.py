@@ -36,7 +36,7 @@ _ROUGH_RATIO: Final = 0.1
 _CLOSE_RATIO: Final = 0.03
 _SEARCH_FRACTION: Final = 0.4
 _SPLIT_FRACTION: Final = 0.6
-"""Of the time: when the search of layouts ends, and that of splits."""
+"""Shares of the time at which the searches of layouts and of splits end."""
 _OVERRUN_FRACTION: Final = 0.3
 """A search that was begun within the time of its phase may take this share more."""
 _BETTER_RATIO: Final = 1.03
@@ -89,7 +89,7 @@ class FoundUse(NamedTuple):
     n_candidates: int
     n_unexamined: int
     nearest: LoneRequest | None
-    """Where a lone request misses the SLO in all layouts: that of the fastest."""
+    """Fastest lone request, where it misses the SLO in all layouts."""
     is_split_examined: bool
     n_step_budgets: int
     """On offer."""

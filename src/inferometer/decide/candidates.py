@@ -114,7 +114,7 @@ class Alike:
 
 _ALONE: Final = Alike()
 NODE_DEVICES: Final = 8
-"""Of a machine as it is sold: on an HGX or OAM board."""
+"""Devices of a usual node (HGX or OAM board)."""
 _STAGES_AS_NEEDED: Final = (1, 2, 4, 8)
 _UNLESS_SAID: Final = {"trtllm": {"enable_chunked_prefill": "true"}}
 """Without it TensorRT-LLM wants steps as long as the longest context."""
@@ -126,16 +126,15 @@ class Offer:
 
     hardware: HardwareSpec
     price: PriceSpec | None
-    """Of the rent."""
+    """Rent."""
     owned: OwnedPrice | None = None
     power: Constant | None = None
-    """Of one device at work, as somebody measured it (W); None: that of the datasheet, which is
-    an upper bound."""
+    """Measured power of a busy device (W); None: the datasheet's, an upper bound."""
     step_times: StepTimes | None = None
     """Fitted ones; None: those of published rows or the datasheet. They hold for one number format
     and number of devices."""
     is_datasheet: bool = False
-    """Those of the datasheet, whatever rows were published."""
+    """Use the datasheet's step times even if rows were published?"""
     all_reduce_s: float | None = None
     """Latency of one all-reduce, where it is stated."""
 
@@ -179,7 +178,7 @@ class Candidate:
     own: tuple[tuple[str, str], ...] = ()
     """The engine's other knobs that were set."""
     n_devices_beside: int = 0
-    """Of the replicas that compute prompts alone."""
+    """Devices of the prefill replicas."""
 
     @property
     def n_devices(self) -> int:

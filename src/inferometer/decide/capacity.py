@@ -32,23 +32,22 @@ _LARGEST_STEP_RATIO: Final = 8.0
 _NEAREST_END_FRACTION: Final = 0.15
 """Interpolated loads keep this share of the gap away from its ends."""
 _ROUGH_RESOLUTION_RATIO: Final = 0.1
-"""Of short probes, where longer ones follow: noise moves their crossing by more."""
+"""Resolution of short probes before longer ones, limited by noise."""
 _CLOSE_ENOUGH_RATIO: Final = 0.05
 """Between loads that were shown, at the end of the time: nearer than step times are known."""
 _UNKNOWN_STEP_RATIO: Final = 1.05
-"""Besides the step itself, where a load is beyond the limit by nobody knows how much."""
+"""Further step where a load is beyond the limit by an unknown amount."""
 _FLATTEST: Final = 0.3
 """Margins of noisy probes may hardly rise with the load."""
 _EFFORT_COST_RATIO: Final = 4.0
 _LONGER_RATIO: Final = 1.5
 """Probes of an effort that have fewer requests more than those of the one below are the longest."""
 _PROBES_OF_EFFORT: Final = 5
-"""How much longer probes of the next effort take, and how many of them are needed: what must fit
-into the time that is left."""
+"""Length ratio of the next effort's probes, and their number, to fit into the time left."""
 
 
 TIME_LIMIT: Final = "the time limit"
-"""Why a search ended that had no more time."""
+"""Reason of a search that ran out of time."""
 
 
 class OutOfTimeError(Exception):
@@ -114,7 +113,7 @@ class Reading(NamedTuple):
 
 
 Probing: TypeAlias = Callable[[float, int], Reading]
-"""(load, effort) -> what it says. Each effort is a longer probe than the one below."""
+"""(load, effort) -> reading; each effort is a longer probe than the one below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +131,7 @@ class CapacityQuestion:
 
     kind: LoadKind
     start_load: float
-    """Where to begin: the better the guess, the fewer the probes."""
+    """First load; a good guess saves probes."""
     lowest_load: float
     highest_load: float
     resolution_ratio: float = 0.05
@@ -146,8 +145,7 @@ class CapacityQuestion:
     max_probes: int = 40
     time_left_s: TimeLeft = no_limit
     steepness_ratio: float | None = None
-    """By what power of the load the weakest latency grows near its limit, where another search of
-    such servers knows it."""
+    """Exponent of the nearest latency in the load, where another search found it."""
 
     def __post_init__(self) -> None:
         if not 0 < self.lowest_load <= self.start_load <= self.highest_load < math.inf:
@@ -173,8 +171,7 @@ class Capacity:
 
     kind: LoadKind
     located_load: float | None
-    """Where the weakest latency reaches its limit, by the longest probes; users are whole. None
-    where it does so at no load that was asked."""
+    """Load at which the first limit is reached, by the longest probes (whole users); None: none."""
     met_load: float | None
     """The highest load that was shown to meet the SLO; None: none was."""
     missed_load: float | None
@@ -184,15 +181,13 @@ class Capacity:
     shown are within 5 % where the time ended the search. What noise leaves open is between the two
     loads above."""
     is_resolved: bool
-    """These two loads themselves are as near to one another as requested. If not, ``why``
-    explains it."""
+    """Are these two loads as near as requested? If not, ``why`` explains it."""
     why: str
     probes: tuple[Probe, ...]
     guessed_load: float | None = None
-    """Of a search that was cut short before it located any: where the nearest probe's margin would
-    reach 1, as it grows with the load elsewhere."""
+    """For a search cut short before it located one: extrapolation from the nearest probe."""
     steepness_ratio: float | None = None
-    """As in the question: that one, or what the probes say."""
+    """As in the question, or estimated from the probes."""
     crossing_load: float | None = None
     """``located_load`` before users are made whole: what other loads are compared with."""
     n_needed: int | None = None

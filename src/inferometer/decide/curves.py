@@ -18,11 +18,11 @@ from inferometer.records.request_summaries import (
 )
 
 LOAD_RATIOS: Final = (0.1, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3)
-"""Of the highest load that was shown to keep the promise."""
+"""Loads, relative to the highest one shown to meet the SLO."""
 _EFFORT: Final = 1
 """Filling and draining, in which replicas are not full, are a small part of so long a run."""
 LIMIT_RATIOS: Final = (0.5, 0.7, 1.0, 1.4, 2.0)
-"""Of the limits of the promise."""
+"""Limits, relative to the SLO's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class LimitPoint:
     limit_ratio: float
     objective: ObjectiveSpec
     n_replicas: int | None
-    """By short runs; None where no load keeps it."""
+    """By short runs; None where no load meets it."""
     usd_per_hour: float | None
 
 

@@ -32,18 +32,17 @@ from inferometer.units import NS_PER_S, format_duration
 MOST_WINDOWS: Final = 96
 _SHORTEST_WINDOW_S: Final = 30.0
 _LEAST_SPAN_S: Final = 1e-3
-"""Of requests that all come at once."""
+"""Least span, for requests that all arrive at once."""
 _LAST_GAP_RATIO: Final = 1.1
-"""Of traffic of an hour the last request comes before the hour is over."""
+"""Gap of the last request to the end of the traffic, in mean gaps."""
 _MOST_STATED_WINDOWS: Final = 10_080
 """A week in minutes."""
 _HOLD_S: Final = 300.0
-"""How long a policy that reacts waits before it lets replicas go: the Kubernetes autoscaler's
-default stabilisation."""
+"""Delay before a reactive policy stops replicas: the Kubernetes autoscaler's default."""
 _FIRST_SIZES: Final = 4
 _SIZE_RATIO: Final = 1.5
 _LEAST_SHARE: Final = 1 / 16
-"""Of what was guessed, where no load was seen to keep the promise."""
+"""Share of the guess that is used where no load was shown to meet the SLO."""
 _MOST_ROUNDS: Final = 12
 _S_PER_HOUR: Final = 3600.0
 
@@ -102,9 +101,9 @@ class Scaling:
     """Capacities, start-up time and limits that a scaling policy works with."""
 
     capacities_per_s: tuple[float, ...]
-    """The highest rate that 1, 2, … replicas carry within the promise."""
+    """Capacity within the SLO of 1, 2, … replicas."""
     target_fraction: float = 0.7
-    """Of what replicas carry: a policy that reacts keeps them below it."""
+    """Share of the capacity below which a reactive policy holds the load."""
     start_up_s: float = 180.0
     window_s: float
 
@@ -134,7 +133,7 @@ class Schedule(NamedTuple):
 
 
 Policy = Callable[[Sequence[float], Scaling], Schedule]
-"""(rate of each window, what may be done) -> replicas"""
+"""(rate of each window, scaling) -> replicas"""
 
 
 def static_peak(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
@@ -196,9 +195,9 @@ class PolicyOutcome:
     name: str
     schedule: Schedule
     judgement: Judgement
-    """Of all requests."""
+    """Judgement of all requests."""
     kept: tuple[bool, ...]
-    """Did the requests of each window keep the promise? One without requests did."""
+    """Do the requests of each window meet the SLO (also where there are none)?"""
     replica_s: float
     """Paid for: from the start of a replica until the last request that it had is done."""
     usd: float | None

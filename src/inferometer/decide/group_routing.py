@@ -36,7 +36,7 @@ MOST_STREAMS: Final = 8
 _LATE: Final = "no number of replicas was shown to meet the SLO within the time limit"
 UNUSED: Final = FoundGroup(0, "no requests", 0)
 ROUTING_FRACTION: Final = 0.6
-"""Of the time: when the partition is chosen from what is known."""
+"""Share of the time at which the routing is chosen from what is known."""
 
 
 class Stream(NamedTuple):
@@ -45,9 +45,9 @@ class Stream(NamedTuple):
     class_index: int
     groups: tuple[int, ...]
     share_fraction: float
-    """Of all requests."""
+    """Share of all requests."""
     load_fraction: float
-    """Of all requests, or of all users who wait for their answers."""
+    """Share of all requests, or of all users of a closed loop."""
 
 
 class Part(NamedTuple):
@@ -72,15 +72,15 @@ class Routed(NamedTuple):
 
     parts: tuple[Part, ...]
     question: GroupsQuestion
-    """With the routes that send them there; a group without a part has none of the load."""
+    """Question with these routes; a group without a part has no load."""
     found: tuple[FoundGroup, ...]
-    """Of each group; 0 replicas where it has no part."""
+    """Result of each group; 0 replicas where it has no part."""
     n_sized: int
     """Pairs of a group and a set of streams that were sized."""
     is_late: bool
-    """Did the time limit leave ways out that may cost less?"""
+    """Did the time limit leave out routings that may cost less?"""
     unsplit_usd_per_hour: float | None = None
-    """Of the best way that splits no stream, where a split one costs less; None: no price."""
+    """Cost of the best routing without splits, where one with splits costs less; None: no price."""
 
 
 class Cost(NamedTuple):

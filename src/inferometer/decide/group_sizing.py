@@ -43,7 +43,7 @@ from inferometer.simulate.fleet import Dealt, Fleet, Placement, ReplicaGroup
 from inferometer.stats.estimate import Verdict
 
 AGREEING_FRACTION: Final = 0.9
-"""Of the plausible servers: 18 of 19 draws, or both ends of an interval."""
+"""Share of the plausible servers: 18 of 19 draws, or both ends of an interval."""
 _COUNTED_FRACTION: Final = 0.7
 _OVERRUN_FRACTION: Final = 0.3
 """As in ``decide.sizing``: when the number is no longer refined, and how much more of the time a
@@ -63,13 +63,13 @@ class GroupKind:
     name: str
     deployment: Deployment
     rules: ReplicaGroup
-    """Of one replica at likely step times, with the rules of who may go there."""
+    """One replica at likely step times, with the group's rules."""
     share_fraction: float
-    """Of all requests that go there."""
+    """Share of all requests that go there."""
     load_fraction: float
-    """Of the load that comes with these: the same, or of users who wait those that ask there."""
+    """Share of the load that goes there: of requests, or of users in a closed loop."""
     device_usd_per_hour: float | None
-    """None where nobody knows the price."""
+    """None: unknown."""
 
     def devices_of(self, n_replicas: int) -> int:
         """Devices of this number of replicas."""
@@ -106,9 +106,9 @@ class GroupsQuestion:
     cases: tuple[Case, ...]
     """Plausible servers, the likely one first."""
     is_sure: bool
-    """Must it be met on 90 % of the others too?"""
+    """Must the SLO be met on 90 % of the other servers too?"""
     routes: tuple[Route, ...] = ()
-    """Where classes, or parts of them, go by another rule than the file's."""
+    """Routes of classes, or parts of them, in place of the file's rules."""
 
     @property
     def placement(self) -> Placement:
@@ -189,7 +189,7 @@ class FoundGroup(NamedTuple):
     fewer: Fewer | None = None
     """None where one replica is all there is, or time was over."""
     margin_ratio: float | None = None
-    """What was seen of the weakest latency / its limit, where nothing meets it."""
+    """Nearest latency / its limit, where no number meets the SLO."""
     is_examined: bool = True
 
 
@@ -284,9 +284,9 @@ class Bound(NamedTuple):
     """The number of replicas at which a search begins."""
 
     most_load: float
-    """Of one replica."""
+    """Bound of one replica."""
     load: float
-    """Of the group."""
+    """Load of the group."""
     least: int
     start: int
 

@@ -38,14 +38,14 @@ _LEAST_WEIGHT: Final = 0.02
 _WEIGHT_STEPS: Final = 100
 """Weights are whole percents, as routers take them."""
 _TIGHTER: Final = 1.08
-"""How much more a stream is taken to cost on a group that missed the SLO with a proposed share."""
+"""Factor on a stream's assumed cost on a group that missed the SLO with a proposed share."""
 _MOST_CORRECTIONS: Final = 4
 _PROPOSED_RATIO: Final = 1.05
 """Proposals may fill replicas a little beyond what single streams showed: mixes are smoother."""
 _LEAST_PRICE: Final = 1e-9
 _MOST_VECTORS: Final = 200_000
 _SPLIT_FRACTION: Final = 0.85
-"""Of the time: when no further numbers are tried."""
+"""Share of the time after which no further numbers are tried."""
 
 
 def cheaper_split(table: Table, whole: Routed) -> Routed | None:

@@ -35,7 +35,7 @@ from inferometer.simulate.deployment import Case
 from inferometer.stats.estimate import Verdict, worst_verdict
 
 _LEAST_REQUESTS: Final = 500
-"""Of the whole on one server, however little time there is."""
+"""Fewest requests of the whole on one server, however little time is left."""
 _IDLE_LOAD: Final = 0.1
 """Requests in a replica on average: one that has fewer is idle, and more of them answer no faster."""
 _STEP_RATIO: Final = 0.25
@@ -107,12 +107,12 @@ class Confirmed(NamedTuple):
 
     numbers: tuple[int, ...]
     cases: tuple[WholeCase, ...]
-    """That of the likely step times first."""
+    """Cases, that of likely step times first."""
     verdict: Verdict
-    """Of all requests and of each group."""
+    """Verdict on all requests and each group."""
     group_verdicts: tuple[Verdict, ...]
     fewer: tuple[Fewer | None, ...]
-    """Of groups that needed more than by their own requests on the server that decides."""
+    """For groups that needed more than their own requests on the deciding server."""
 
 
 class Means(NamedTuple):

@@ -35,7 +35,7 @@ class LoneRequest(NamedTuple):
     """The threshold that idle replicas are nearest to, or furthest beyond."""
 
     margin_ratio: float
-    """Its least possible latency / its limit."""
+    """Least possible latency / its limit."""
     why: str
 
 

@@ -37,7 +37,7 @@ _MOST_SHARES: Final = 4
 percentiles are those of all requests. Prefill and decode replicas fill and drain one after the
 other: they are asked with no fewer, each of many with half as many as one by one."""
 _BREAKING: Final = ("overload", "stuck", "livelock", "rejected", "refused")
-"""Cautions of a simulated run under which no promise is kept, whatever its percentiles say."""
+"""Cautions of a simulated run that count as missing the SLO, whatever its percentiles."""
 _SEARCH_RATIO: Final = 64.0
 MOST_TOGETHER: Final = 8
 """Replicas that are simulated together. Of more, these with their part of the traffic: a router
@@ -98,12 +98,11 @@ class FleetProbe:
     traffic: Traffic
     objective: ObjectiveSpec
     n_replicas: int | None = None
-    """The load is that of this number of replicas, of which ``fleet`` is a part with its part of
-    the load; None: of all of the fleet."""
+    """Replicas that share the load, of which ``fleet`` is a part; None: all are in ``fleet``."""
     class_objectives: tuple[ClassObjective, ...] = ()
     """The SLO of each class beside that of all; none: classes are not distinguished."""
     share_fraction: float = 1.0
-    """Of the drawn requests that come to this fleet; the others go to other groups of replicas."""
+    """Share of the drawn requests that come to this fleet."""
 
     def __call__(self, load: float, effort: int) -> Reading:
         """Verdict and margin at this load; with several classes, those of the worst class.

@@ -54,11 +54,10 @@ IDLE_FRACTION: Final = 0.02
 """Replicas that get this share of what they could do at most are idle: more of them answer no
 faster."""
 _SURE_EFFORT: Final = 1
-"""Of what is shown, against 0 of what is searched."""
+"""Effort of confirmed numbers, against 0 in the search."""
 _SEARCH_FRACTION: Final = 0.45
 _COUNTED_FRACTION: Final = 0.7
-"""Of a device's time: when the search ends, and when the number of its best replicas is no
-longer refined."""
+"""Shares of a device's time at which the search, and the refinement, end."""
 _OVERRUN_FRACTION: Final = 0.3
 _LAST_FRACTION: Final = 1.3
 """A simulation that was begun within the time of a phase may take this share more; the last phase
@@ -524,7 +523,7 @@ class _LongRun(NamedTuple):
     known: Probe
     """The same as a probe of the capacity."""
     users: AtWork | None
-    """What users make of it; None where the load is a rate."""
+    """Results of a closed loop while all users are active; None in an open loop."""
 
 
 def _served(n_replicas: int, probe: FleetProbe, long_run: _LongRun) -> ServedBy:

@@ -33,15 +33,15 @@ class SizingQuestion:
     """Requests per second; of a closed loop its users: ``traffic.kind`` says which."""
     objective: ObjectiveSpec
     n_requests: int = 1000
-    """Of a probe at the lowest effort."""
+    """Requests of a probe at the lowest effort."""
     resolution_ratio: float = 0.05
-    """Of the capacities that are shown."""
+    """Resolution of the capacities."""
     fleets: Fleets = field(default_factory=Alike)
-    """What holds for all fleets that are tried: their router, a gate, prefill replicas."""
+    """Settings of all fleets that are tried: router, gate, prefill replicas."""
     pace: deployment.Pace = "likely"
-    """At which step times the SLO is to be met."""
+    """Step times at which the SLO must be met."""
     requests_cap: int | None = None
-    """Of a simulation; None: as many as decide it, within the traffic's own limit."""
+    """Most requests of a simulation; None: as many as decide, within the traffic's own limit."""
     time_limit: Callable[[], TimeLeft] = unlimited
     """Called where the work on a device begins: from then on it counts the seconds that are
     left."""
@@ -69,15 +69,15 @@ class Searched(NamedTuple):
 
     candidate: Candidate
     n_replicas: int | None
-    """None: no number keeps the promise, or it was not searched."""
+    """None: no number meets the SLO, or it was not searched."""
     why: str
     n_probes: int
     margin_ratio: float | None = None
-    """What was seen of the weakest link / its limit, last."""
+    """Last value of the nearest latency / its limit."""
     is_examined: bool = True
     """False: the time was over."""
     least_devices: int | None = None
-    """What it would need at least, of one that was not examined."""
+    """Least number of devices, for a kind that was not examined."""
     is_decided: bool = True
     """False: noise leaves open whether it meets the SLO."""
 
@@ -104,9 +104,9 @@ class ServedBy:
     in_flight_load: float
     """Requests that are in one replica on average, waiting or running."""
     users_requests_per_s: float | None = None
-    """What users send to all replicas together while they are at work; None: a rate is offered."""
+    """Completed rate of a closed loop while all users are active; None in an open loop."""
     nearest: Reading | None = None
-    """What is nearest its limit, be it a class's own; None: no class has one."""
+    """Reading nearest to its limit, classes' own included; None: no class has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +116,9 @@ class PacedAnswer:
     step_times: deployment.Pace
     served: ServedBy
     capacity: Capacity
-    """Of all replicas together."""
+    """Capacity of all replicas together."""
     n_replicas: int | None
-    """As many as would be needed at this pace, from the capacity; None where no load keeps the
-    promise."""
+    """Replicas that this pace needs, by the capacity; None where no load meets the SLO."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +135,9 @@ class SizedKind:
     paces: Mapping[deployment.Pace, PacedAnswer]
     asked_pace: deployment.Pace
     offered_load: float
-    """Of the whole traffic: requests per second, or users."""
+    """Whole traffic: requests per second, or users."""
     without_one: ServedBy | None
-    """What is left when one replica is lost, under the same traffic; None where nothing is left."""
+    """Results with one replica less under the same traffic; None with one replica."""
 
     @property
     def is_of_users(self) -> bool:
@@ -206,10 +205,9 @@ class ApiComparison:
     price: ApiPrice
     usd_per_hour: float
     break_even_requests_per_s: float | None
-    """From this rate on these replicas, as many as they are, cost less; None: it asks nothing
-    for these tokens."""
+    """Rate above which these replicas cost less; None: the API charges nothing."""
     is_carried: bool | None
-    """Do they carry that rate? None where their capacity is not known."""
+    """Can they serve that rate? None: capacity unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

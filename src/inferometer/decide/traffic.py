@@ -39,7 +39,7 @@ class Traffic:
     n_requests: int = N_REQUESTS
     """At effort 0; each effort has four times as many as the one below."""
     requests_cap: int | None = None
-    """Of a probe, as somebody requested it."""
+    """Most requests of a probe, if given."""
 
     @property
     def most_requests(self) -> int:

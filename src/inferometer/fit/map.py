@@ -121,8 +121,7 @@ class _Information(NamedTuple):
 
     gradient: F64
     raw_curvature: F64
-    """With the slopes' noise still in it: steps divide by this one, so that they stay short where
-    the data say nothing."""
+    """Includes the slopes' noise; dividing steps by it keeps them short where data say nothing."""
     curvature: F64
     information: F64
 

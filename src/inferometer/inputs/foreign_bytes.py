@@ -30,7 +30,7 @@ from inferometer.units import MOST_COUNT, check_number, format_limit
 
 MOST_DEPTH: Final = 64
 MOST_VALUES: Final = 30_000_000
-"""Of a JSON document: a few gigabytes in memory at worst."""
+"""Limit of a JSON document: a few gigabytes in memory at worst."""
 MOST_KEY_PARTS: Final = 32
 MOST_KEYS: Final = 100_000
 
@@ -43,15 +43,15 @@ _TOML_TOKEN: Final = re.compile(
 Decoded = TypeVar("Decoded")
 
 MOST_DOCUMENT_BYTES: Final = 2**30
-"""Of a file that is read whole."""
+"""Limit of a file that is read whole."""
 MOST_TABLE_BYTES: Final = 4 * 2**20
-"""Of a TOML file: they are written by hand."""
+"""Limit of a TOML file: they are written by hand."""
 MOST_LINE_BYTES: Final = 2**26
 MOST_UNPACKED_BYTES: Final = 2**35
-"""Of what a .gz file holds, read line by line."""
+"""Limit of a .gz file's contents, read line by line."""
 _BROKEN: Final = (msgspec.MsgspecError, zlib.error, EOFError, csv.Error, struct.error)
 _WRONG: Final = (ValueError, RecursionError, ArithmeticError, LookupError, MemoryError)
-"""What decoders raise for bytes that their authors did not think of."""
+"""Exceptions that decoders raise for unexpected bytes."""
 
 
 def repeated(names: Iterable[str]) -> str | None:
@@ -192,7 +192,7 @@ class Door:
     """
 
     noun: str
-    """In messages: the trace, the price list."""
+    """Name in messages: the trace, the price list."""
     allowed: str
     refusal: type[InferometerError] = SpecError
     try_: str | None = None
@@ -455,7 +455,7 @@ _MOST_OF: Final = {
     "num_attention_heads": 100_000,
     "num_key_value_heads": 100_000,
 }
-"""Of what is gone through one by one."""
+"""Limit of what is read item by item."""
 _MOST_LETTERS: Final = 1000
 
 

@@ -22,10 +22,10 @@ class MetricWords(NamedTuple):
     """Name and definition of a latency."""
 
     name: str
-    """In tables and charts."""
+    """Name in tables and charts."""
     meaning: str
     synonyms: tuple[str, ...]
-    """What else users and tools call it; hyphens and underscores count as spaces."""
+    """Other names by users and tools; hyphens and underscores count as spaces."""
 
 
 METRICS: Final[dict[Metric, MetricWords]] = {
@@ -382,7 +382,7 @@ class PresetObjective:
 
     name: str
     text: str
-    """As it is written after ``--slo``."""
+    """As written after ``--slo``."""
     what: str
     source: Source
 

@@ -81,10 +81,10 @@ class HistogramPoint(NamedTuple):
     end_ns: int
     edges: tuple[float, ...]
     counts: tuple[int, ...]
-    """One more than edges: what lies above the last."""
+    """One more than edges: the last is above the last edge."""
     total: float
     least: float | None
-    """None: nobody could tell, as of ``most``."""
+    """None: unknown, like ``most``."""
     most: float | None
 
 

@@ -77,7 +77,7 @@ class OwnedPrice:
     """Cost of an hour of use of one bought device."""
 
     capital_usd_per_hour: float
-    """Of each hour of its life."""
+    """For each hour of its life."""
     power_usd_per_hour: float
     """At its full power, while it is used."""
     used_fraction: float

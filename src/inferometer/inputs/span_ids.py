@@ -48,7 +48,7 @@ class SpanIds(NamedTuple):
     trace_id: int
     key: int
     sampled_below: int
-    """Of 2^64: requests whose multiple of the golden ratio lies below are traced."""
+    """Of 2^64: requests whose multiple of the golden ratio is below it are traced."""
 
     def is_sampled(self, row: int) -> bool:
         """Is this request traced? Traced ones are spread evenly over the run.

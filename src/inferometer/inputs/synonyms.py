@@ -40,7 +40,7 @@ AWQ and GPTQ name ways to find the weights, nearly always of 4 bits; other width
 _FORMAT_OF: Final = {word: name for name, words in _FORMATS.items() for word in (name, *words)}
 
 _ENGINES: Final = {"vllm": "vllm", "sgl": "sglang", "tensorrt": "trtllm", "trt": "trtllm"}
-"""How engines' names begin, in tables and on command lines."""
+"""Beginnings of engines' names, in tables and on command lines."""
 
 _SPECULATIONS: Final = {
     "ngram": ("prompt_lookup", "prompt_lookup_decoding", "ngram_gpu"),
@@ -238,10 +238,10 @@ SWEPT: Final = (
     *("--prompt", "--prompts", "--prompt-lens", "--prompt-lengths"),
     *("--seq-lens", "--seq-lengths", "--lengths", "-p"),
 )
-"""Of a sweep, whose lengths are a list."""
+"""Names in a sweep, whose lengths are a list."""
 
 USUAL_DEVICES: Final = ("h100_sxm", "a100_80gb_sxm", "v100_sxm2_32gb", "rtx_5070ti", "rtx_5070")
-"""Of several devices that share a name, the one that people mean by it: `h100` is the SXM one."""
+"""Of devices that share a name, the usual one: `h100` is the SXM one."""
 
 
 def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
@@ -288,7 +288,7 @@ def known_format(text: str) -> str | None:
 
 
 def engine_name(text: str) -> str:
-    """This program's name for the engine; unknown names in lower case.
+    """Name of the engine in this program; unknown names in lower case.
 
     Example
     -------

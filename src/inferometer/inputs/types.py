@@ -363,7 +363,7 @@ class KernelRate:
     weights: WeightFormat
     flop_per_s: Constant
     read_bytes_per_s: Constant | None = None
-    """Of weights, in a batch that uses each once and has few rows."""
+    """Bandwidth of reading weights in a batch of few rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,9 +373,9 @@ class KernelRates:
     dense: tuple[KernelRate, ...] = ()
     experts: tuple[KernelRate, ...] = ()
     message_s: Constant | None = None
-    """Of an all-reduce of few KiB over the devices of a node."""
+    """Time of an all-reduce of few KiB over the devices of a node."""
     reduce_bytes_per_s: Constant | None = None
-    """What a device sends in a second beyond that, in all-reduces up to 2 MiB over eight."""
+    """Bandwidth per device beyond that, in all-reduces up to 2 MiB over eight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -572,7 +572,7 @@ class LossyChange:
     group_size: int = 128
     kv_cache: CacheFormat | None = None
     is_sparse: bool = False
-    """Of each four weights in a row the two smallest are zero."""
+    """2:4 sparsity: of each four weights in a row the two smallest become zero."""
 
     def __post_init__(self) -> None:
         if self.group_size < 1:

@@ -20,7 +20,7 @@ from inferometer.inputs.workload.distributions import Natural
 
 PlanKind: TypeAlias = Literal["load", "sweep"]
 SIZED_PLAN: Final = "verify.toml"
-"""Its name in the folder of ``inferometer size --out``."""
+"""File name in the folder of ``inferometer size --out``."""
 
 Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 

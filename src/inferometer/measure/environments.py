@@ -30,7 +30,7 @@ LIBRARIES: Final[dict[EngineName, tuple[str, ...]]] = {
     "vllm": ("vllm",),
     "openvino": ("openvino_genai",),
 }
-"""What an interpreter must be able to import to run an engine."""
+"""Libraries that an interpreter needs to run an engine."""
 
 _TORCH: Final = ("-r", "torch.lock")
 _INSTALLS: Final[dict[EngineName, tuple[tuple[str, ...], ...]]] = {

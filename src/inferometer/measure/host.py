@@ -40,9 +40,9 @@ _ALLOWED_VARIABLES: Final = (
     "PYTORCH_CUDA_ALLOC_CONF",
 )
 _LOOK_S: Final = 0.5
-"""How long other processes are watched."""
+"""Time for which other processes are watched."""
 BUSY_FRACTION: Final = 0.05
-"""Of one core: a neighbour below it is not worth a word."""
+"""Share of one core below which another process is not mentioned."""
 MIN_FREE_FRACTION: Final = 0.1
 
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 _VARIABLE: Final = "INFEROMETER_LIFELINE"
 _PR_SET_PDEATHSIG: Final = 1
-"""Of <sys/prctl.h>."""
+"""Constant of <sys/prctl.h>."""
 
 
 class Line(NamedTuple):

@@ -41,7 +41,7 @@ _FAILURES: Final = (OSError, http.client.HTTPException, ValueError)
 TIMEOUT_S: Final = 5.0
 MAX_PAGES: Final = 7200
 MAX_STORED_BYTES: Final = 128 * 2**20
-"""Of compressed pages."""
+"""Limit of the compressed pages."""
 
 
 def metrics_url(url: str) -> str:
@@ -248,7 +248,7 @@ class Scrape(NamedTuple):
     """One attempt to read the page."""
 
     at_ns: int
-    """When the answer was there, by ``time.monotonic_ns``."""
+    """Arrival of the answer, by ``time.monotonic_ns``."""
     page: bytes | None
     """Compressed; None where there was no answer."""
     problem: str

@@ -34,13 +34,13 @@ _ASK_S: Final = 2.0
 _WARM_S: Final = 60.0
 _N_WARM: Final = 4
 _STOP_S: Final = 30.0
-"""From SIGTERM to SIGKILL."""
+"""Time from SIGTERM to SIGKILL."""
 _GONE_S: Final = 30.0
 """Until killed processes, and what they held, are gone."""
 _TAIL_BYTES: Final = 4000
 _TAIL_LINES: Final = 6
 _SPARE_BYTES: Final = 256 * 2**20
-"""Of an accelerator's memory: drivers keep a little."""
+"""Accelerator memory that drivers may use."""
 _MOST_DEVICES: Final = 64
 _MOST_CODES: Final = 192
 """Above it an exit code is 256 less a signal's number, as the guard has it; a shell has 128 and it."""
@@ -58,7 +58,7 @@ class ServedFacts(NamedTuple):
     """Facts about one started server."""
 
     start_s: float
-    """From its start until it listed its models."""
+    """Time from its start until it listed its models."""
     version: str | None
     """None: it does not tell."""
     memory_bytes: int

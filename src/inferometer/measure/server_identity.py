@@ -31,7 +31,7 @@ class ServerIdentity(NamedTuple):
 
     model: str | None
     facts: EngineFacts | None
-    """With its scheduler's limits where it tells them."""
+    """Facts, with the scheduler's limits where reported."""
 
     @property
     def scheduler(self) -> SchedulerFacts | None:

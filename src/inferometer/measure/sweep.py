@@ -88,7 +88,7 @@ class MeasuredPoint:
     why: str | None
     """Why the status is not OK."""
     ended_ns: int = field(default_factory=time.perf_counter_ns)
-    """When it was over: now, when this is made."""
+    """End: the time at which this object is made."""
 
 
 def sweep_table(measured: MeasuredPoint, *, start_ns: int) -> SweepTable:
@@ -216,7 +216,7 @@ OUTSIDE_KINDS: Final = (ProbeKind.READ, ProbeKind.COPY, ProbeKind.MATMUL)
 N_TRIES: Final = 2
 """A point whose engine died is tried once more, in a fresh process, before it counts as failed."""
 _SAFE_VOCAB: Final = 256
-"""Size of a vocabulary that every model has, where its own is not known."""
+"""Vocabulary size that every model has, where its own is unknown."""
 
 
 class PointMeasurer:
@@ -365,7 +365,7 @@ class PointMeasurer:
 
 
 _FEWEST_POINTS: Final = 2
-"""As many are measured even when time is short: one does not show how times change."""
+"""Points that are measured even when time is short: one shows no trend."""
 
 
 def measure_missing(

@@ -21,7 +21,7 @@ class Progress:
     n_done: int
     n_visits: int
     point: SweepPoint | None
-    """What is measured now; None when all is done."""
+    """Point being measured; None when all are done."""
     left_s: float | None
     """None as long as nothing was measured in this session."""
 

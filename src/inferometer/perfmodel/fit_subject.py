@@ -23,7 +23,7 @@ _WORDS: Final = {
 TRANSFERABLE: Final = frozenset(
     {"hardware", "tp", "model", "dtype", "kv_dtype", "quantization", "engine"}
 )
-"""What ``fit.published.transfer`` can change."""
+"""Properties that ``fit.published.transfer`` can change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class FitSubject:
     """Model, engine, device and formats that a fit is of; None: not stated."""
 
     hardware_id: str | None
-    """Of the catalogue; None also where the catalogue does not have the device."""
+    """Id in the catalogue; None where it does not have the device."""
     device: str | None
-    """Its name, as the catalogue or the machine gives it."""
+    """Name, by the catalogue or the machine."""
     engine: str | None
     """vllm, sglang, trtllm, transformers or openvino."""
     engine_version: str | None
@@ -48,7 +48,7 @@ class FitSubject:
     transferred_from: str | None = None
     """The measured device, where step times were carried over to another one."""
     reservation: str | None = None
-    """Why it is less than measured steps, where no steps were measured."""
+    """Why it is less certain than measured steps, where no steps were measured."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ NOTHING_STATED: Final = FitSubject(
     quantization=None,
     tensor_parallel_size=None,
 )
-"""Of fits by versions that did not store it."""
+"""Subject of fits by versions that did not store it."""
 
 
 class FitQuestion(NamedTuple):
@@ -143,7 +143,7 @@ class FitQuestion(NamedTuple):
     flags: Mapping[str, object]
     """dtype, kv_dtype, quantization and tp, where they were given; a tuple of acceptable values."""
     policy: str | None = None
-    """Whose scheduler, if given."""
+    """Scheduler, if given."""
     policy_flag: str = "--policy"
 
 
@@ -239,7 +239,7 @@ class Refusal(NamedTuple):
     is_transfer: bool
     """A transfer was requested."""
     is_transferable: bool
-    """One would have been possible."""
+    """Would a transfer have been possible?"""
     measure: str
     """The commands that would measure it."""
 

@@ -7,7 +7,7 @@ from inferometer.inputs.types import DTYPE_BITS, CompressedSpec, DType, EngineSp
 from inferometer.perfmodel.types import BatchShape
 
 _INDEX_KEY_BITS: Final = 8.25
-"""Of a number in an indexer's key: 8 bit, and a 32-bit scale for 128 of them."""
+"""Bits of a number in an indexer's key: 8, and a 32-bit scale for 128 of them."""
 _ALIKE_RATIO: Final = 1.5
 """Kinds of layers of less unlike numbers than this become groups of the larger number."""
 
@@ -19,16 +19,16 @@ class CacheRows(NamedTuple):
     elements: float
     """Numbers that a layer stores for a token; of a compressed block, each token's share."""
     prefill_flop: float
-    """Of one (query, key) pair in a layer, on all devices together."""
+    """FLOP of one (query, key) pair in a layer, on all devices together."""
     decode_flop: float
     most_kept_tokens: int | None = None
     """A sliding window: older rows are dropped."""
     most_read_tokens: int | None = None
     """A sliding window, or the choice of an indexer."""
     bits: float | None = None
-    """Of an element, where it is not the KV cache's format."""
+    """Bits of an element, where not in the KV cache's format."""
     is_shared: bool = False
-    """Read from an earlier layer's rows, and not kept again."""
+    """Are the rows an earlier layer's, not stored again?"""
 
 
 class HeadKind(NamedTuple):
@@ -36,7 +36,7 @@ class HeadKind(NamedTuple):
 
     n_layers: int
     n_shared_layers: int
-    """Of them, those that read the keys and values of earlier layers."""
+    """Layers among them that read keys and values of earlier layers."""
     n_kv_heads: int
     head_dim: int
     value_head_dim: int
@@ -242,7 +242,7 @@ class KvGroups(NamedTuple):
     """How vLLM divides a model's layers into groups with KV block tables, from one pool."""
 
     n_layers: int
-    """Of each group, layers of padding included: a block has this many layers of a few tokens."""
+    """Layers of each group with padding: a block holds few tokens of this number of layers."""
     n_sliding: int
     n_full: int
     window_tokens: int | None

@@ -33,7 +33,7 @@ USUAL_BEFORE: Final = Constant(
 _MOST_SEQUENCES: Final = 1 << 24
 _NODE_DEVICES: Final = 8
 GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
-"""Of these, the smallest that fits is named."""
+"""Sizes of which the smallest that fits is named."""
 _SAMPLER_COPIES: Final = 4
 """Of the logits in float32, when a sampler sorts them: logits, sorted, indices of 64 bit. The
 difference of two budgets on A100 (0.64 GiB for 6,144 tokens) leaves 0.5 GiB for 256 sequences of
@@ -51,7 +51,7 @@ RUNTIME: Final = Constant(
 """Bytes of a device that an engine takes beside weights and activations: the kernels' own buffers
 and captured graphs."""
 _SCORE_BYTES: Final = 10
-"""Of an attention score that is stored: in 16 bit before and after, and in 32 for the softmax."""
+"""Bytes of a stored attention score: 16 bit before and after, 32 bit in the softmax."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +346,7 @@ class BatchLimits(NamedTuple):
 
 _USUAL: Final = BatchLimits(256, 2048)
 _TPU_STEP_TOKENS: Final = {"v5e": 512, "v5p": 256, "v6e": 1024}
-"""Of the API server; other TPUs have the usual ones."""
+"""Default step budget of the API server on these TPUs; others have the usual ones."""
 _UNIFIED_MEMORY: Final = "gb10"
 """A DGX Spark has the memory of a large GPU, not its speed: vLLM 0.33.0 gives it the limits of a
 small one."""

@@ -122,7 +122,7 @@ class StepTimeModel:
     """Order of ``covariance``: names of parameters, then ``rows N`` for the knots of the
     staircase."""
     covariance: tuple[tuple[float, ...], ...]
-    """Of the free parameters, as logarithms (the sag and the knots as they are)."""
+    """Covariance of the free parameters, as logarithms (the sag and the knots as they are)."""
     uncertainties: tuple[PhaseUncertainty, ...]
     box: tuple[BoxRange, ...]
     trained_on: TrainedOn
@@ -135,7 +135,7 @@ class StepTimeModel:
     """Time of a request before the scheduler and after its tokens left it, where clients
     measured."""
     subject: FitSubject | None = None
-    """What was fitted; None in files of versions that did not store it."""
+    """None in files of versions that did not store it."""
     captured_tokens: int = 0
     """The most rows of a step with prompts that the engine captures, in pieces; 0: none."""
     machine_ratio: float = 0.0

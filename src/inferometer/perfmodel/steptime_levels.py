@@ -55,15 +55,14 @@ _OF_PROMPTS: Final = (
     "prefill_launch_s",
     "captured_launch_s",
 )
-"""What a prefill's time consists of and a decode step's hardly does."""
+"""Parts of the time of prefills that decode steps hardly have."""
 _MOST_SPREADS: Final = 3.0
 _TYPICAL_BATCHES: Final = (1, 8, 64)
 _TYPICAL_TOKENS: Final = 512
 
 
 Basis: TypeAlias = Literal["fitted", "published", "datasheet"]
-"""From what step times are: a fit that the user names, published rows whose fit is in the package,
-or a datasheet."""
+"""Source of step times: the user's fit, the package's fit of published rows, or a datasheet."""
 _WEAKEST_LAST: Final[tuple[Basis, ...]] = get_args(Basis)
 
 
@@ -207,11 +206,11 @@ class StepTimes:
     """Time of a request outside of the engine; None of datasheets and sweeps, which do not see
     it."""
     subject: FitSubject | None = None
-    """What was fitted; None of a datasheet."""
+    """Subject of the fit; None for a datasheet."""
     n_sharing: int = 1
     """Replicas that share their experts and take each step together."""
     draws: tuple[StepDraw, ...] = ()
-    """Machines that may as well be the one, the fastest first; none of a datasheet."""
+    """Plausible machines, the fastest first; empty for a datasheet."""
     all_reduce_s: float | None = None
     """Latency of one all-reduce, where it is stated."""
 
@@ -533,7 +532,7 @@ def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
 
 
 _REACHED: Final[dict[str, Efficiency]] = {"fast": BEST, "likely": LIKELY, "slow": WORST}
-"""Which share of the way's bandwidth is reached at each pace, and how long does a message take?"""
+"""Share of the link's bandwidth and message time at each pace."""
 
 
 def through_stages(

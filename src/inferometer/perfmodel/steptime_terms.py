@@ -79,7 +79,7 @@ class WorkColumns(NamedTuple):
     n_requests: F64
     n_prefill_requests: F64
     launched_share: F64
-    """Of a step's kernels, by exponent: 1 with prompts, ½ where those are captured in pieces, else 0."""
+    """Share of launches by step: 1 with prompts, ½ for piecewise graphs, else 0."""
     layer_bytes: F64
     head_bytes: F64
     matmul_flop: F64

@@ -15,7 +15,7 @@ Limit: TypeAlias = Literal[
     "communication",
     "undecided",
 ]
-"""What can limit a step, in the words of every report."""
+"""Limits of a step, in the words of every report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class StepPrediction:
     limited_by: Limit
     is_inside_box: bool
     outside_why: str | None
-    """Which quantity lies outside which range, if ``is_inside_box`` is false."""
+    """Quantity and range, if ``is_inside_box`` is false."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

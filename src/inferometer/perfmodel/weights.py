@@ -45,7 +45,7 @@ class Linear:
     """Whether quantised checkpoints store it in few bits; routers and gates stay in 16, with
     some models all but experts."""
     apart: tuple[DType, DType] | None = None
-    """Where most matrices are stored in the first format, this one is in the second."""
+    """This matrix has the second format where most have the first."""
 
     @property
     def n_weights(self) -> int:

@@ -39,7 +39,7 @@ class Change:
     """The flags of ``inferometer predict`` for it, if any."""
     scenario: Scenario
     needs: str | None = None
-    """What must be true or done first, such as other weights."""
+    """What it requires, such as other weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,12 +197,12 @@ def windowed(model: ModelSpec, *, window_tokens: int, n_sinks: int) -> ModelSpec
     )
 
 
-def with_devices(scenario: Scenario, *, n_tensor: int, n_pipeline: int = 1) -> Change:
-    """The model over more devices: matrices split, layers split, or both."""
-    plan = ParallelPlan(n_tensor=n_tensor, n_pipeline=n_pipeline)
+def with_devices(scenario: Scenario, *, n_tensor: int) -> Change:
+    """The model over more devices, with its matrices split."""
+    plan = ParallelPlan(n_tensor=n_tensor)
     engine = replace(scenario.engine, tensor_parallel_size=n_tensor)
     return Change(
-        name=suggestions.flags("--tp", n_tensor, "--pp", n_pipeline),
+        name=suggestions.flags("--tp", n_tensor, "--pp", 1),
         scenario=replace(scenario, engine=engine, plan=plan),
     )
 
@@ -409,7 +409,7 @@ class BestSpeculation:
     break_even_high_batch: int
     """The same at the lowest and the highest acceptance."""
     largest_batch: int
-    """That fits in memory; it is the break-even batch where all that fit gain."""
+    """Largest batch in memory; the break-even batch where all of them gain."""
 
     @property
     def best_length(self) -> DraftLength:

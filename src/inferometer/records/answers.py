@@ -39,11 +39,11 @@ class Event(NamedTuple):
     """One event of a server-sent event stream."""
 
     end: int
-    """How many bytes of the body it takes until it is complete."""
+    """Bytes of the body up to the end of the event."""
     name: bytes
     """b'' where the stream gives it none."""
     data: bytes
-    """Its data lines, joined by line feeds."""
+    """Data lines, joined by line feeds."""
     is_whole: bool
     """False where the body ended before the event did."""
 
@@ -142,7 +142,7 @@ class Payload(NamedTuple):
     """It has a delta that is more than a role: where the text is empty, a token may hide behind
     it, such as half of a character."""
     n_token_ids: int = ABSENT
-    """Where the server tells the ids of a chunk's tokens (vLLM's ``return_token_ids``)."""
+    """Number of token ids, where the server sends them (vLLM's ``return_token_ids``)."""
     finish_reason: str = ""
     usage: Usage | None = None
     is_error: bool = False
@@ -300,11 +300,11 @@ def _count(value: int | None) -> int:
 
 
 TokenEnds: TypeAlias = Callable[[str], Sequence[int]]
-"""After how many characters of a text does each of its tokens end?"""
+"""A function that gives the end of each token of a text, in characters."""
 
 _NO_USAGE: Final = Usage(ABSENT, ABSENT, ABSENT)
 _MOST_ADDED_TOKENS: Final = 131_072
-"""To a prompt by the server: its template, and a long system prompt of its own."""
+"""Most tokens that a server adds to a prompt: template, and a long system prompt."""
 _HTTP_OK: Final = range(200, 300)
 
 
@@ -313,7 +313,7 @@ class Chunk(NamedTuple):
 
     arrived_ns: int
     n_tokens: int
-    """ABSENT where nobody could tell."""
+    """ABSENT: unknown."""
     n_characters: int
     kind: int
     read_index: int
@@ -332,7 +332,7 @@ class Answer(NamedTuple):
     """'' or a code of ``records.exchange_errors``: the wire's, else what is wrong with the
     content."""
     is_stream: bool = True
-    """Else it was given whole: nobody saw when its first token was there."""
+    """False: sent whole, so that the time of the first token is unknown."""
 
     @property
     def first_token_ns(self) -> int:

@@ -23,7 +23,7 @@ _LINEAR: Final = (0.9, 1.1)
 """Exponents of a growth law that is called linear."""
 _NEARLY_FLAT: Final = 0.1
 _BEND: Final = 0.3
-"""Exponents of the two halves of a curve that differ by more are told apart."""
+"""Difference of exponents above which a curve's two halves count as different."""
 _MIN_POINTS: Final = 3
 _MIN_SPAN_RATIO: Final = 4.0
 WITHOUT_INTERVAL: Final = "one number per point: no interval"
@@ -44,10 +44,10 @@ class Curve(NamedTuple):
     """Rising, above 0."""
     y: tuple[float, ...]
     x_name: str
-    """Of the axis: batch, prompt tokens, users."""
+    """Name of the axis: batch, prompt tokens, users."""
     y_name: str
     held: str = ""
-    """What is the same at all points, as the end of a sentence: `` at batch 8``."""
+    """What is fixed, as the end of a sentence: `` at batch 8``."""
 
     @property
     def range_words(self) -> str:

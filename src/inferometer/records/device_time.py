@@ -74,7 +74,7 @@ class KernelTime:
     n_launches: int
     device_s: float
     device_time_fraction: float
-    """Of the time of all activities."""
+    """Share of the time of all activities."""
     mean_s: float
     idle_before_s: float
     """Gaps that ended with one of them, but for those of the device itself."""
@@ -93,7 +93,7 @@ class DeviceTime:
     """The largest first; with the busy time they are the window."""
     launches_per_s: float
     median_launch_call_s: float | None
-    """How long a call that launches takes on the host; None without calls."""
+    """Median time of a launching call on the host; None without calls."""
     kinds: tuple[KernelTime, ...]
     kernels: tuple[KernelTime, ...]
 
@@ -106,7 +106,7 @@ class HostTime:
     n_calls: int
     self_s: float
     self_fraction: float
-    """Of all of its table."""
+    """Share of the total of its table."""
 
 
 def device_times(trace: DeviceTrace) -> tuple[DeviceTime, ...]:
@@ -321,11 +321,11 @@ CounterName: TypeAlias = Literal[
 class _Field(NamedTuple):
     name: CounterName
     family: str
-    """In a page of dcgm-exporter."""
+    """Name on a page of dcgm-exporter."""
     column: str
-    """In ``dcgmi dmon``, or in ``nvidia-smi dmon`` for what is NVML's."""
+    """Column of ``dcgmi dmon``, or of ``nvidia-smi dmon`` for NVML's counters."""
     factor: float = 1.0
-    """From a page's unit."""
+    """Factor from the page's unit."""
 
 
 _FIELDS: Final = (

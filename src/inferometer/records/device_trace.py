@@ -46,7 +46,7 @@ class Spans:
     start_ns: I64
     end_ns: I64
     thread: I64
-    """Of the host; of activities, the thread that launched them. ``ABSENT`` where unknown."""
+    """Host thread; for activities the one that launched them. ``ABSENT`` where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ class DeviceTrace:
     device_names: dict[int, str]
     activities: Activities
     calls: Spans
-    """Of the runtime's and the driver's API."""
+    """Calls of the runtime's and the driver's API."""
     operations: Spans
-    """Of the framework on the host (``aten::mm``); none in a report of Nsight."""
+    """Host operations of the framework (``aten::mm``); none in a report of Nsight."""
 
 
 class _Span(msgspec.Struct, gc=False):

@@ -165,9 +165,9 @@ class ErrorCount:
     code: str
     n_requests: int
     share_fraction: float
-    """Of all requests."""
+    """Share of all requests."""
     http_statuses: tuple[int, ...]
-    """Those that came with it."""
+    """HTTP statuses that came with it."""
     meaning: str
     remedy: str
 

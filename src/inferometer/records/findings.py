@@ -29,7 +29,7 @@ from inferometer.stats.estimate import Estimate, envelope
 from inferometer.units import format_bytes, format_fraction, format_number
 
 Support: TypeAlias = Literal["supported", "undecided", "single number"]
-"""By intervals; not by them; there are none, for each point has one number."""
+"""Basis of a finding: intervals, medians only, or single numbers."""
 
 _SEED: Final = 20260101
 _MIN_REPEATS: Final = 5
@@ -43,7 +43,7 @@ class Finding:
     """One finding, or an open question, about a run."""
 
     code: str
-    """Which rule speaks: KNEE, COLLAPSE, GROWTH, ..."""
+    """Rule of the finding: KNEE, COLLAPSE, GROWTH, ..."""
     sentence: str
     evidence: Estimate | None
     support: Support

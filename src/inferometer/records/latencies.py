@@ -38,7 +38,7 @@ Latency: TypeAlias = Literal["ttft", "ttft_uncorrected", Metric]
 OF_REQUESTS: Final[tuple[Latency, ...]] = tuple(
     name for name in get_args(Latency) if name != "workflow"
 )
-"""What one request has: a workflow is several."""
+"""Latencies of one request; a workflow has several requests."""
 COMPLETED: Final = (RequestStatus.STOPPED, RequestStatus.LENGTH)
 NOT_SERVED: Final = (RequestStatus.REJECTED, RequestStatus.FAILED)
 """They have no latency; they are counted by status."""
@@ -49,7 +49,7 @@ class LatencySamples(NamedTuple):
     """One latency of K requests, in order of sending."""
 
     rows: NDArray[np.intp]
-    """Which requests of the table."""
+    """Rows of the requests in the table."""
     lower_s: F64
     upper_s: F64
     """Equal to ``lower_s``, or infinite where the request had not got there when it was last
@@ -338,8 +338,7 @@ class HandoverPercentile:
 
     percentile_fraction: float
     seconds: Estimate
-    """Where requests never arrived it is a lower bound, as they took at least as long as they
-    were seen to."""
+    """A lower bound where some requests never arrived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +347,7 @@ class HandoverSummary:
 
     n_requests: int
     n_never_arrived: int
-    """Of them: still on their way at the end, or their client had gone."""
+    """Requests still under way at the end, or whose client had gone."""
     percentiles: tuple[HandoverPercentile, ...]
 
 
@@ -429,7 +428,7 @@ class Deliveries(NamedTuple):
     """Since the start of the run."""
     n_tokens: I64
     is_assumed: Bools
-    """Nobody could tell how the answer's tokens are spread: they are taken to be spread evenly."""
+    """Is the spread of tokens over the answer unknown, and assumed to be even?"""
 
 
 class TokenTable(NamedTuple):
@@ -454,7 +453,7 @@ class DeliveryGaps(NamedTuple):
 
     request_index: I32
     time_ns: I64
-    """When the gap ended."""
+    """End of the gap."""
     gap_ns: I64
     n_tokens: I64
     is_assumed: Bools

@@ -48,7 +48,7 @@ MANIFEST_NAME: Final = "manifest.json"
 PARTS_NAME: Final = "parts"
 LOCK_NAME: Final = "writer.lock"
 OPEN_LOAD_NAME: Final = "load.json"
-"""What a load test asks; without a manifest beside it the test is not over."""
+"""Question of a load test; without a manifest beside it, the test is unfinished."""
 SWEEP_NAME: Final = "sweep.parquet"
 STEPS_NAME: Final = "steps.parquet"
 CEILINGS_NAME: Final = "ceilings.parquet"
@@ -123,7 +123,7 @@ class Loader(NamedTuple):
     """How to read one version of the schema."""
 
     manifest: Callable[[bytes, str], RunManifest]
-    """Of its bytes and its name."""
+    """Reads a manifest from its bytes and its name."""
     columns: Mapping[str, ColumnsLoader]
     """Field of a ``Run`` -> how its table is brought to today's columns; tables that are not
     here are as they were."""

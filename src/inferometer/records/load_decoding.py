@@ -241,11 +241,11 @@ class DecodedLoad(NamedTuple):
     ends: tuple[raw_log.EndFrame, ...]
     """Fewer than there are sessions' processes where one was killed."""
     n_left_bytes: int
-    """Of frames that were cut."""
+    """Bytes of incomplete frames."""
     error_words: dict[str, str]
-    """By code of what went wrong: what was said most often."""
+    """Most frequent message of each error code."""
     clocks: tuple[HostClock, ...] = ()
-    """Of the processes that were on other hosts."""
+    """Clocks of the processes on other hosts."""
 
 
 class _Row(NamedTuple):

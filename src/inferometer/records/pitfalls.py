@@ -48,9 +48,9 @@ class Pitfall:
 
     name: PitfallName
     words: str
-    """What is the matter where it is found."""
+    """The problem in words."""
     number: str
-    """How the measured number reads, with ``{value}``."""
+    """Text of the measured number, with ``{value}``."""
     limit_ratio: float
     why: str
     """The reason for this limit."""
@@ -60,9 +60,9 @@ class Pitfall:
     is_above: bool = True
     """Found above the limit; else below it."""
     is_loss: bool = False
-    """Does it lose requests? Then it matters whatever the latency is."""
+    """Does it lose requests, and so matters whatever the latency is?"""
     is_slow_work: bool = False
-    """Does it lengthen what each step does? Then no other setting is to blame for slow steps."""
+    """Does it lengthen each step, so that other settings are not to blame?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class CheckRow:
     is_loss: bool
     """Does it lose requests?"""
     is_slow_work: bool
-    """Does it lengthen what each step does?"""
+    """Does it lengthen each step?"""
 
     @property
     def sentence(self) -> str:
@@ -411,5 +411,5 @@ PITFALLS: Final = (
         refuted_by="the two change places when they change devices",
     ),
 )
-"""What loses requests first, then what costs time, then waste, then what lies below the server."""
+"""Ordered: lost requests, lost time, waste, then what is below the server."""
 _BY_NAME: Final = {one.name: one for one in PITFALLS}

@@ -48,14 +48,12 @@ class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     begins_ns: int
     """Instant of the run at which this session's schedule begins: 0 of the first."""
     origin_monotonic_ns: int
-    """What CLOCK_MONOTONIC shows (or would have shown) at instant 0 of the run."""
+    """CLOCK_MONOTONIC at instant 0 of the run, also where that lies before its start."""
     started_utc: str
     scheduled: str = ""
-    """By which rule the system gives this process its core: real-time, short slices, usual; ''
-    where unknown."""
+    """CPU scheduling of this process: real-time, short slices, usual; '' where unknown."""
     origin_unix_ns: int = 0
-    """What the wall clock showed at instant 0 of the run (nanoseconds since 1970); 0 where
-    unknown."""
+    """Wall clock at instant 0 of the run (ns since 1970); 0 where unknown."""
 
 
 class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="request"):
@@ -65,22 +63,22 @@ class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     """Row of the workload's ``RequestPlan``."""
     process_index: int
     connection_index: int
-    """Of its process, in order of opening; -1 where none could be opened."""
+    """Number of the connection within the process; -1 where none could be opened."""
     is_reused: bool
     intended_ns: int
     sent_ns: int | None
-    """When the request was handed to the socket."""
+    """Time when the request was passed to the socket."""
     connected_ns: int | None
-    """When the new connection stood (TLS and proxy included); None where it was reused."""
+    """Time when the new connection was open (with TLS and proxy); None where reused."""
     head_ns: int | None
-    """When the read ended that completed the response's head."""
+    """End of the read that completed the response's head."""
     finished_ns: int
-    """When the response was whole, or was given up."""
+    """Time when the response was complete, or cancelled."""
     http_status: int | None
     error: str
     """'' or a code of ``records.exchange_errors``."""
     detail: str
-    """What the system said of the error, for people."""
+    """The system's text of the error."""
     content_type: str
     retry_after: str
     """The header's text; '' where it did not come."""
@@ -90,15 +88,14 @@ class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     sent_bytes: int
     """Head and body of the request."""
     received_bytes: int
-    """Of the response's body (transfer coding taken off), kept or not."""
+    """Bytes of the response's body (without transfer coding), stored or not."""
     read_ns: bytes
     """int64 little-endian: when each read ended that brought bytes of the body."""
     read_bytes: bytes
     """int32 little-endian: how many bytes of the body each of them brought; their sum is
     ``len(body)``."""
     body: bytes
-    """As it came. Shorter than ``received_bytes`` where it went past the cap: the rest was not
-    kept."""
+    """The body as received, cut at the limit (then shorter than ``received_bytes``)."""
 
 
 class LagFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="lag"):

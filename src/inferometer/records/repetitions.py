@@ -57,7 +57,7 @@ class PointRepetitions:
     started_ns: I64
     prefill_s: F64
     decode_s: F64
-    """All decode steps together."""
+    """Time of all decode steps together."""
     n_decode_steps: F64
     decode_step_s: F64
     """The median of the repetition's decode steps where steps were recorded, else decode time /
@@ -302,8 +302,7 @@ class NoiseSummary:
     """How noisy was a run? None where it has too few samples to tell."""
 
     prefill_drift: Drift | None
-    """Of each repetition relative to its point's median, last third of the run against the
-    first."""
+    """Repetitions relative to their point's median: last third of the run against the first."""
     decode_drift: Drift | None
     read_ceiling_drift: Drift | None
     matmul_ceiling_drift: Drift | None
@@ -313,7 +312,7 @@ class NoiseSummary:
     """Between the repetitions of a point, prefill and decode, the median over the points."""
     worst_spread_ratio: float | None
     correlation_ratio: float | None
-    """Of neighbouring decode repetitions of a point; intervals assume 0."""
+    """Correlation of neighbouring decode repetitions; intervals assume 0."""
 
 
 def noise_of(run: Run) -> NoiseSummary:

@@ -334,11 +334,11 @@ class SpanPart:
     name: str
     mean_s: Estimate
     share_fraction: Estimate
-    """Of the mean time of all requests."""
+    """Share of the mean time of all requests."""
     p50_s: Estimate
     p95_s: Estimate
     slowest_share_fraction: Estimate
-    """Of the mean time of the slowest 5 % of requests."""
+    """Share of the mean time of the slowest 5 % of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

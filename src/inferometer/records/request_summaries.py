@@ -88,8 +88,7 @@ class LatencySummary:
     latency: Latency
     n_samples: int
     n_bounded_below_only: int
-    """Of them, those that were not done when they were last seen: they took at least as long as
-    they had been there."""
+    """Requests that were unfinished when last seen: lower bounds only."""
     mean: LatencyMean | None
     """None without samples."""
     percentiles: tuple[Percentile, ...]
@@ -108,20 +107,20 @@ class RequestSummary:
     """Numbers of requests by status, latencies and rates."""
 
     name: str
-    """All of the run, or one class or tenant of it."""
+    """The whole run, or one class or tenant of it."""
     n_requests: int
     n_by_status: tuple[tuple[str, int], ...]
     """(status in small letters, requests), those that occur."""
     n_preemptions: int | None
-    """None where nobody could tell, as no client can."""
+    """None: unknown, as for a client."""
     input_tokens: int
     """Prompts of requests that got a first token."""
     cached_tokens: int | None
-    """Of these, found in the prefix cache; None where nobody could tell."""
+    """Prompt tokens found in the prefix cache; None: unknown."""
     output_tokens: int
     """Delivered, of unfinished requests too."""
     span_s: float
-    """From the first intended send to the last thing known of the run."""
+    """Time from the first intended send to the last known event."""
     latencies: tuple[LatencySummary, ...]
     output_tokens_per_s: Estimate | None
     total_tokens_per_s: Estimate | None
@@ -392,7 +391,7 @@ class InterTokenSummary:
     n_chunks: int
     n_chunks_of_several: int
     n_chunks_assumed: int
-    """Nobody could tell how many tokens they hold: their answer's are taken to be spread evenly."""
+    """Chunks with unknown token counts: their answer's tokens are spread evenly."""
     tokens_per_chunk_ratio: float | None
 
 
@@ -543,10 +542,7 @@ def _judged(threshold: Threshold, samples: LatencySamples, *, is_growing: bool) 
 
 
 def _is_beyond(seen: Percentile, threshold: Threshold) -> bool:
-    """Is a latency that includes the queue beyond its limit?
-
-    TPOT does not grow with the queue: it is that of a full batch.
-    """
+    """Is the latency beyond its limit, unless it is TPOT, which does not grow with the queue?"""
     return (
         threshold.metric in {"ttft", "e2e", "workflow"} and seen.seconds.value > threshold.limit_s
     )

@@ -197,7 +197,7 @@ class RunComparison:
     differences: tuple[Difference, ...]
     cautions: tuple[Caution, ...]
     equal_tokens: tuple[EqualTokens, ...] = ()
-    """Where points of equal token counts were compared."""
+    """Results where points of equal token counts were compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

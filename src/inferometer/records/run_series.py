@@ -28,7 +28,7 @@ from inferometer.units import NS_PER_S
 N_WINDOWS: Final = 240
 MIN_OF_A_WINDOW: Final = 20
 _N_LATENCY_WINDOWS: Final = 60
-"""With fewer requests a window has no percentiles."""
+"""Most windows; with fewer requests each, they have no percentiles."""
 N_LOAD_WINDOWS: Final = 160
 N_COLUMNS: Final = 80
 N_ROWS: Final = 40
@@ -48,7 +48,7 @@ class StepSeries(NamedTuple):
     n_waiting_mean: F64
     n_waiting_max: F64
     kv_blocks_mean: F64
-    """NaN where nobody could tell."""
+    """NaN: unknown."""
     kv_blocks_max: F64
     n_preempted: F64
     n_steps: I64
@@ -276,7 +276,7 @@ class GapMap(NamedTuple):
     """Mean gap between chunks of neighbouring requests in windows of time (C cells that have any)."""
 
     time_s: F64
-    """Where the cell's window begins."""
+    """Start of the cell's window."""
     width_s: float
     request: I64
     """The first request of the cell's row, in order of sending."""
@@ -383,11 +383,10 @@ class StepMemorySummary:
     mean_used_blocks: int
     peak_used_blocks: int
     mean_fragmented_fraction: float | None
-    """Of what was free, outside the largest hole; with the next two, None where the cache is
-    paged."""
+    """Share of the free blocks outside the largest hole; None (like the next two): paged cache."""
     peak_compaction_debt_blocks: int | None
     waits_for_compaction_fraction: float | None
-    """Of the time: somebody waited for whom enough was free, but not in one piece."""
+    """Share of the time in which a request waited although enough blocks, in pieces, were free."""
     swapped_blocks: int | None
     """To the host and back; None where nothing is swapped."""
     moved_blocks: int | None

@@ -59,7 +59,7 @@ class Name(NamedTuple):
     """A metric family, or its series with a certain label."""
 
     family: str
-    """With ``_`` for ``:``; of a histogram without ``_bucket``, ``_sum``, ``_count``."""
+    """Family with ``_`` for ``:``, without ``_bucket``, ``_sum``, ``_count``."""
     label: str = ""
     """Only series with this label ...."""
     value: str = ""

@@ -60,7 +60,7 @@ class Growth(NamedTuple):
 
     n: int
     total: float
-    """Of all observations, in the histogram's unit: seconds, or tokens."""
+    """Sum of all observations, in the histogram's unit: seconds, or tokens."""
     edges: F64
     """(B) Upper edges of the buckets, the last infinite; empty where the server has none."""
     counts: F64

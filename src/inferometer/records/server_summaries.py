@@ -72,13 +72,13 @@ class ServerSummary:
 
     kind: ServerKind
     start_s: float
-    """Of the window, at a scrape, since the start of the run."""
+    """Start of the window, at a scrape, since the start of the run."""
     end_s: float
     n_scrapes: int
     n_failed_scrapes: int
-    """Of the whole record."""
+    """Count over the whole record."""
     n_restarts: int
-    """Of the whole record: a run over a restart is two."""
+    """Count over the whole record: a run over a restart is two."""
     waiting: Level | None
     running: Level | None
     kv_usage: Level | None
@@ -93,7 +93,7 @@ class ServerSummary:
     """Prompt tokens looked up in the prefix cache."""
     prefix_hits_tokens: int | None
     times: tuple[ServerTime, ...]
-    """Those of which there was at least one observation."""
+    """Latencies with at least one observation."""
     flop_per_s: float | None
     """Per accelerator, as the server estimates; None where it does not."""
     moved_bytes_per_s: float | None
@@ -259,10 +259,10 @@ class TtftParts:
     """
 
     n_requests: int
-    """Of the client, whose first token came in the window."""
+    """The client's requests with a first token in the window."""
     n_server_requests: int | None
     total_s: float
-    """From the intended send to the first token."""
+    """Mean time from the intended send to the first token."""
     client_s: float
     network_s: float | None
     queue_s: float | None

@@ -27,11 +27,11 @@ class CellState(IntEnum):
 
     IDLE = 0
     CONTEXT = 1
-    """It computed (a chunk of) a prompt: prefill."""
+    """Computed (a chunk of) a prompt: prefill."""
     GENERATION = 2
-    """It computed an output token: decode."""
+    """Computed an output token: decode."""
     END = 3
-    """It computed the last token of an answer, or was still held by a request that had ended."""
+    """Computed an answer's last token, or was still held by an ended request."""
 
 
 class SlotTimeline(NamedTuple):
@@ -50,7 +50,7 @@ class SlotTimeline(NamedTuple):
     tokens: I32
     """(B, S) Tokens computed."""
     tick_ns: int | None = None
-    """How long a tick is in these columns; None where time is time."""
+    """Length of a tick in these columns; None: real time."""
 
 
 class Slice(NamedTuple):

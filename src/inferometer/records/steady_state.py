@@ -41,7 +41,7 @@ class SteadyState:
     n_steady: int
     n_drain: int
     warm_up_shown_by: Latency | None
-    """In which latency the warm-up shows longest; None where there is none."""
+    """Latency with the longest warm-up; None without one."""
     is_reached: bool
     """False where half of the run or more would have to be cut: then nothing is."""
     trends: tuple[LatencyTrend, ...]

@@ -27,7 +27,7 @@ FPM: Final = "Forward Pass Metrics"
 _MOST_MESSAGE_BYTES: Final = 2**16
 """A message has about 300 bytes."""
 _N_COLUMNS: Final = 9
-"""Of a ``StepLog``."""
+"""Columns of a ``StepLog``."""
 _KINDS: Final = (
     "vLLM's log with --enable-logging-iteration-details, Forward Pass Metrics as JSON lines, a"
     " scheduler log of inferometer export, or a run with steps"
@@ -77,7 +77,7 @@ class StepLog(NamedTuple):
     n_lost: int = 0
     """Steps that were published and did not arrive, by their numbers."""
     n_restarts: int = 0
-    """How often the numbers began anew."""
+    """How often the step numbers started again."""
     n_refused: int = 0
     """Messages of another version, or that are damaged."""
 
@@ -128,7 +128,7 @@ class Numbered(NamedTuple):
     message: ForwardPass
 
 
-def step_log_of(steps: StepTable, source: str) -> StepLog:
+def step_log_of(steps: StepTable) -> StepLog:
     """The steps of a run that are no warm-up."""
     rows = np.flatnonzero(~steps.is_warmup & (steps.duration_ns > 0))
 
@@ -144,7 +144,7 @@ def step_log_of(steps: StepTable, source: str) -> StepLog:
         mean_context = product / tokens - (tokens / prefill + 1) / 2
     cached = np.where(tokens > 0, np.maximum(mean_context, 0) * prefill, 0.0)
     return StepLog(
-        source=source,
+        source="steps of a run",
         duration_s=steps.duration_ns[rows] / NS_PER_S,
         prefill_requests=prefill,
         prefill_tokens=tokens,

@@ -79,7 +79,7 @@ class PointSummary:
     """Median decode step: of the steps of a repetition where steps were recorded (a single stall
     does not move it), else TPOT."""
     ttft_s: Estimate | None
-    """In a static batch every first token comes with the end of the prefill."""
+    """In a static batch, all first tokens come at the end of the prefill."""
     prefill_tokens_per_s: Estimate | None
     """Prompt tokens of the batch / ``prefill_s``."""
     decode_tokens_per_s: Estimate | None
@@ -97,18 +97,17 @@ class PointSummary:
     cpu_fraction: Estimate | None
     device_fraction: Estimate | None
     energy_joule: Estimate | None
-    """Of one repetition: the whole batch, prefill and decode."""
+    """Energy of one repetition: the whole batch, prefill and decode."""
     power_watt: Estimate | None
     """Mean over a repetition."""
     minor_faults: Estimate | None
-    """Of the engine's processes in one repetition: memory touched for the first time."""
+    """First touches of memory pages by the engine's processes in one repetition."""
     major_faults: Estimate | None
     """For which a disk was read."""
     unused_reserved_fraction: Estimate | None
-    """Of the memory reserved at its peak, what no tensor used at theirs: the allocator's cache and
-    fragments."""
+    """Share of the peak reserved memory beyond the tensors' peak: cache and fragments."""
     energy_joule_per_token: Estimate | None
-    """Of output; its inverse is output tokens per second and watt."""
+    """Per output token; its inverse is output tokens per second and watt."""
     prefill_spread_ratio: float | None
     """Robust relative spread between the repetitions (1.4826 · MAD / median)."""
     decode_spread_ratio: float | None
@@ -180,7 +179,7 @@ class TokenCostChange:
     phase: SweepPhase
     ratio: Estimate
     factor_ratio: float
-    """From here on it is a collapse."""
+    """Factor from which on it is a collapse."""
 
     @property
     def is_collapse(self) -> bool:
@@ -316,7 +315,7 @@ CAUSES: Final[tuple[StepCause, ...]] = ("launch overhead", "weight bandwidth", "
 _SAME_WIDTH_RATIO: Final = 0.5
 _MIN_ROUNDS: Final = 8
 _FEWEST_KINDS: Final = 2
-"""Of steps: of one sequence, and of more."""
+"""Fewest kinds of steps: of one sequence, and of more."""
 _QUANTILE: Final = 0.25
 _N_DRAWS: Final = 2000
 _TAIL: Final = 0.025

@@ -306,8 +306,7 @@ class TableFacts:
     origin: Origin = "published"
     model: ModelSpec | None = None
     engine: EngineSpec | None = None
-    """With it the run gets a plan, as fitting needs one; its warm-ups are not known and count as
-    none."""
+    """With an engine the run gets a plan, as fits need one; warm-ups are unknown and count as 0."""
     source: Source | None = None
 
 

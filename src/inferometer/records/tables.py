@@ -60,7 +60,7 @@ AnyTable: TypeAlias = (
 Column: TypeAlias = NDArray[Any]
 
 _ABSENT_VALUES: Final[dict[str, int | float]] = {"i8": ABSENT, "f8": float("nan")}
-"""What says *nobody could tell*, by numpy type code; columns of other types must be told."""
+"""Values that mean *unknown*, by numpy type code; other types must name one."""
 _DOOR: Final = Door(
     noun="table",
     allowed="a Parquet file as it was written",

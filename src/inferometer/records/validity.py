@@ -54,7 +54,7 @@ _MOST_FRAMING_TOKENS: Final = 128
 """Templates with a system prompt of their own have some 30 (SmolLM2) to 70 (gpt-oss); more is
 words that the client miscounted."""
 _FAILED: Final = Limits(suspect=0.01, invalid=0.10)
-"""From 1 % on p99 is that of the survivors."""
+"""From 1 % on, p99 is that of the successful requests only."""
 _UNDONE: Final = Limits(suspect=0.01, invalid=2.0)
 """They count as lower bounds, so that nothing is wrong: p99 just has no upper end."""
 _MEANT: Final = "aborted"
@@ -68,7 +68,7 @@ _MOVED: Final = Limits(suspect=1.1, invalid=math.inf)
 """A percentile that is a tenth off is another answer; the steady state's stands beside it: never
 INVALID."""
 _MOVED_PERCENTILES: Final = (0.5, 0.75, 0.9, 0.95)
-"""Those of them count that the steady state has enough requests for."""
+"""Percentiles that count, where the steady state has enough requests for them."""
 
 
 def coalescing(evidence: LoadEvidence) -> ValidityReason | None:

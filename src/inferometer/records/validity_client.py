@@ -46,11 +46,11 @@ class LoadEvidence:
     """The workload's requests, where they are at hand."""
     steady: SteadyState | None
     percentiles: tuple[float, ...]
-    """Those that somebody asked for."""
+    """Percentiles that were requested."""
     clocks: tuple[HostClock, ...] = ()
-    """Of the hosts that sent, where they are not the driver's."""
+    """Clocks of sending hosts other than the driver."""
     parts: TtftParts | None = None
-    """Where the server's metrics tell."""
+    """Parts of TTFT by the server's metrics, where they show them."""
 
     @property
     def sent(self) -> tuple[I64, I64]:

@@ -21,8 +21,7 @@ class RatePoint:
 
     label: str
     concurrency: int | None
-    """Of a closed loop, whose users wait for their answers; None where requests came whether or
-    not earlier ones were done."""
+    """Users of a closed loop; None in an open loop."""
     offered_requests_per_s: float | None
     """None of a closed loop, which offers what the server takes."""
     ttft_p50: Percentile | None
@@ -34,11 +33,11 @@ class RatePoint:
     good_requests_per_s: float | None
     """None where no objective was given."""
     ttft_parts: TtftParts | None
-    """Where its mean TTFT goes; None where nobody said."""
+    """Parts of its mean TTFT; None where unknown."""
     verdict: ValidityVerdict | None
     """None for runs that are no load tests."""
     beyond: str = ""
-    """Of a measured point beside a curve: why the curve is not of its traffic."""
+    """For a measured point beside a curve: why its traffic is not the curve's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +50,14 @@ class RateView:
     objective: str
     """'' where none was given."""
     points: tuple[RatePoint, ...]
-    """By offered rate, or by concurrency."""
+    """Sorted by offered rate, or by concurrency."""
     capacity_per_s: float | None = None
     traffic_per_s: float | None = None
     """The user's own."""
     measured: tuple[RatePoint, ...] = ()
     """Load tests beside simulated points."""
     interval: str = "95 % interval"
-    """What bars and bands are."""
+    """Meaning of bars and bands."""
     files: tuple[tuple[str, str], ...]
     tool_version: str
     cautions: tuple[Caution, ...] = ()
@@ -123,8 +122,7 @@ class ProbeRow:
     """Simulated or measured."""
     verdict: Verdict
     margin_ratio: float | None
-    """What was seen of the weakest link / its limit; None where the server cannot keep up, or
-    refuses."""
+    """Nearest latency / its limit; None where the server cannot keep up, or refuses requests."""
     why: str
 
 
@@ -135,12 +133,12 @@ class DecisionView:
     trades: tuple[TradePoint, ...] = ()
     limit_costs: tuple[LimitCost, ...] = ()
     rates: tuple[RatePoint, ...] = ()
-    """Of the pick."""
+    """Points of the pick."""
     objective: str = ""
     course: CourseView | None = None
     probes: tuple[ProbeRow, ...] = ()
     unit: str = "requests/s"
-    """Of the probes' loads."""
+    """Unit of the probes' loads."""
     met_load: float | None = None
     missed_load: float | None = None
     traffic_per_s: float | None = None

@@ -26,7 +26,7 @@ POLICY: Final = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
     " img-src data:; style-src 'self' 'unsafe-inline'; script-src 'self'; connect-src 'self'"
 )
-"""Of the page from the server: nothing from elsewhere, no inline script, no eval."""
+"""Content security policy of the served page: no other origins, inline scripts or eval."""
 
 
 class Slot(NamedTuple):

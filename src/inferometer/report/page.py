@@ -87,7 +87,7 @@ class Number:
     unit: str = ""
     low: float | None = None
     high: float | None = None
-    """May be infinite: among the slowest are requests that never ended."""
+    """Infinite where some of the slowest requests never ended."""
     limit: float | None = None
     limit_name: str = "limit"
     note: str = ""
@@ -156,10 +156,10 @@ class Section:
     """A section after the first screen, titled with a question; drawn in field order."""
 
     id: str
-    """Its anchor, which is no chart's."""
+    """Anchor, different from every chart's."""
     title: str
     nav: str
-    """Its name in the list of sections."""
+    """Name in the list of sections."""
     statements: tuple[Statement, ...] = ()
     cautions: tuple[Caution, ...] = ()
     charts: tuple[Chart, ...] = ()
@@ -204,7 +204,7 @@ class Page:
     """The one chart of the first screen."""
     lines: tuple[Line, ...] = ()
     lead_cautions: tuple[Caution, ...] = ()
-    """What makes the answer itself doubtful stands before it."""
+    """Cautions that put the answer itself in question; they come first."""
     cautions: tuple[Caution, ...] = ()
     sections: tuple[Section, ...] = ()
     tool_version: str = ""

@@ -54,7 +54,7 @@ STATE_COLOURS: Final = {
     CellState.GENERATION: "#0072b2",
     CellState.END: "#000000",
 }
-"""From the palette; the letter repeats what the colour says, and their lightness differs."""
+"""Colours of the palette that differ in lightness too; a letter repeats the meaning."""
 
 
 READING_TOKENS_PER_S: Final = 238 / 60 * 4 / 3

@@ -18,7 +18,7 @@ from inferometer.units import format_fraction, format_number
 ABSENT_TEXT: Final = "–"
 N_TOO_SMALL: Final = "n too small"
 LEAST_FOR_P95: Final = 20
-"""Of fewer points the 95th percentile is the largest error."""
+"""With fewer points, the 95th percentile is the largest error."""
 
 
 def estimate_cell(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
@@ -416,9 +416,9 @@ class VerifyView:
     verdict: str
     why: str
     trust: str
-    """What the predictions rest on."""
+    """Basis of the predictions."""
     seal: str
-    """When it was sealed, by what, and its sum."""
+    """Time, author and hash of the seal."""
     measured: str
     """What was measured, when, and how it is known to be the same."""
     next: str

@@ -71,7 +71,7 @@ _STRENGTH: Final = {
     CellState.CONTEXT: 2,
     CellState.END: 3,
 }
-"""Where a column stands for several steps, the rarest state that occurs is shown."""
+"""Order by which a column of several steps shows the rarest state."""
 
 
 def slot_timeline_text(

@@ -84,13 +84,13 @@ class PointRow:
     unused_reserved_fraction: Estimate | None
     energy_joule_per_token: Estimate | None
     mbu_fraction: Estimate | None
-    """Of decode, against the bandwidth measured around this point."""
+    """MBU of decode, against the bandwidth measured around this point."""
     mfu_fraction: Estimate | None
-    """Of prefill, against the matmul rate measured around this point."""
+    """MFU of prefill, against the matmul rate measured around this point."""
     mbu_datasheet_fraction: Estimate | None
     mfu_datasheet_fraction: Estimate | None
     predicted_decode_step_s: Estimate | None
-    """By a model that was fitted without this point, where there is one."""
+    """By a model fitted without this point, where there is one."""
     predicted_ttft_s: Estimate | None
     decode_limited_by: str | None
     prefill_limited_by: str | None
@@ -163,7 +163,7 @@ class PredictedPoint:
     is_held_out: bool
     """The model that predicted it had not seen it."""
     is_judged: bool = True
-    """Its repetitions agree well enough to judge a model by it."""
+    """Do its repetitions agree well enough to judge a model by it?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +258,7 @@ class SweepReportView:
     cautions: tuple[Caution, ...] = ()
     parameters: tuple[ParameterRow, ...] = ()
     step_shares: StepShares | None = None
-    """Of what a decode step of one sequence is made, by steps of two widths."""
+    """Parts of a decode step of one sequence, by steps of two widths."""
     held_out: tuple[HeldOutRow, ...] = ()
     fact_groups: tuple[FactGroup, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
@@ -327,11 +327,11 @@ class LatencyHistory:
     windows: LatencyWindows
     n_requests: int
     sent_s: F64
-    """Of the requests that are drawn one by one, evenly picked from all."""
+    """Send times of the requests that are drawn singly, evenly picked from all."""
     lower_s: F64
     is_bounded_below_only: Bools
     steady_s: tuple[float, float] | None = None
-    """From when to when the run was steady, where that is known."""
+    """Start and end of the steady state, where known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,36 +355,36 @@ class RequestReportView:
     summaries: tuple[RequestSummary, ...]
     judgement: Judgement | None = None
     class_judgements: tuple[ClassJudgement, ...] = ()
-    """Of the classes of a load test to which its workload gives an ``slo`` of their own."""
+    """Verdicts of classes with an ``slo`` of their own, for load tests."""
     handovers: HandoverSummary | None = None
-    """Where requests went from one server to another."""
+    """Times of KV transfers, where there were any."""
     tails: tuple[LatencyTail, ...] = ()
     history: LatencyHistory | None = None
     tpot_history: LatencyHistory | None = None
-    """Of load tests."""
+    """For load tests."""
     load: StepSeries | None = None
     memory: StepMemorySummary | None = None
     kv_pools: tuple[KvPoolView, ...] = ()
-    """Where the KV cache is divided."""
+    """For divided KV caches."""
     holes: HoleSeries | None = None
-    """Where each request has one piece of the KV cache."""
+    """For contiguous KV caches."""
     swapped_blocks: ValueSeries | None = None
-    """Where blocks are swapped."""
+    """For servers that swap."""
     online: OnlineView | None = None
-    """Of load tests."""
+    """For load tests."""
     gaps: run_series.GapMap | None = None
-    """Where the run says who got which token when."""
+    """For runs with recorded tokens."""
     ttft_parts: TtftParts | None = None
     concurrency: int | None = None
-    """Of a closed loop."""
+    """Users of a closed loop."""
     class_users: Mapping[str, int] = field(default_factory=dict)
-    """Of a closed loop, where each class has users of its own."""
+    """Users of each class of a closed loop, where classes have their own."""
     """Where the engine or the server's metrics report it."""
     n_kv_blocks: int | None = None
-    """Of the engine, where it is known."""
+    """KV blocks of the engine, where known."""
     timeline: SlotTimeline | None = None
     lead_cautions: tuple[Caution, ...] = ()
-    """What makes the answer itself doubtful, such as overload."""
+    """Cautions that put the answer itself in question, such as overload."""
     cautions: tuple[Caution, ...] = ()
     statements: tuple[Statement, ...] = ()
     fact_groups: tuple[FactGroup, ...] = ()

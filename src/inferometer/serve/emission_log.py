@@ -48,33 +48,33 @@ class LoggedRequest:
 
     number: int
     client_id: str
-    """Its X-Request-Id; empty where it had none."""
+    """Its X-Request-Id; '' without one."""
     path: str
     is_streaming: bool
     accepted_ns: int
-    """When its last byte had been read."""
+    """Time when its last byte had been read."""
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
-    """Generated; a fault may have kept some from being sent."""
+    """Generated tokens; a fault may have suppressed some."""
     end: str
     """``stop``, ``length``, ``abort``, ``error``, ``refused``, or ``unfinished`` where the
     server was stopped first."""
     fault: str | None
-    """Which was committed."""
+    """The fault that was applied."""
 
 
 class EmissionLog(NamedTuple):
     """E emissions in the order of their writing, and the requests that had ended."""
 
     number: I64
-    """Whose? The server counts requests from 0."""
+    """Number of the request, counted from 0."""
     kind: I64
     n_tokens: I64
     due_ns: I64
     """The virtual instant: when the scheduler's step ended."""
     written_ns: I64
-    """When the write had been done."""
+    """Time when the write was done."""
     requests: tuple[LoggedRequest, ...]
 
     def token_instants_ns(self, number: int) -> I64:

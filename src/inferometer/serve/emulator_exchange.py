@@ -32,7 +32,7 @@ Note = Callable[[int, EmissionKind, int, int, int], None]
 """Number, kind, tokens, due, written: what the emission log takes."""
 CLASS_HEADER: Final = "x-gateway-inference-objective"
 TENANT_HEADER: Final = "x-gateway-inference-fairness-id"
-"""As the Gateway API Inference Extension has them."""
+"""Header of the Gateway API Inference Extension."""
 
 
 class _Piece(NamedTuple):
@@ -90,7 +90,7 @@ class Served:
     faults: emulator_plan.Faults
     wording: Wording
     likelihoods: emulator_pages.Likelihoods | None
-    """Where the client wants to know them."""
+    """Writer of logprobs, where requested."""
     traced_by: TraceParent | None
     """The client's span; None where it sent none."""
 

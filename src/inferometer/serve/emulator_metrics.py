@@ -185,18 +185,18 @@ class Metrics:
         if now.process_started_s is not None:
             yield from _heading(START_TIME, _START_TIME_HELP, "gauge")
             yield f"{START_TIME} {now.process_started_s}"
-        for name, said in _GAUGES.items():
-            yield from _heading(_PREFIX + name, said, "gauge")
+        for name, help_text in _GAUGES.items():
+            yield from _heading(_PREFIX + name, help_text, "gauge")
             yield from (_sample(_PREFIX + name, labels, value) for labels, value in samples[name])
 
     def _counter_lines(self) -> Iterator[str]:
-        for name, said in self._counted.items():
-            yield from self._counter(name, said, {"": self.counters[name]}, label="")
+        for name, help_text in self._counted.items():
+            yield from self._counter(name, help_text, {"": self.counters[name]}, label="")
         for name, (label, _) in _LABELLED_COUNTERS.items():
             yield from self._counter(name, f"Count by {label}.", self.labelled[name], label=label)
 
     def _counter(
-        self, name: str, said: str, values: Mapping[str, float], *, label: str
+        self, name: str, help_text: str, values: Mapping[str, float], *, label: str
     ) -> Iterator[str]:
         own = (
             {"model_name": self._labels["model_name"]}
@@ -204,7 +204,7 @@ class Metrics:
             else self._labels
         )
         rows = [({**own, label: which} if label else own, value) for which, value in values.items()]
-        yield from _heading(f"{_PREFIX}{name}_total", said, "counter")
+        yield from _heading(f"{_PREFIX}{name}_total", help_text, "counter")
         yield from (_sample(f"{_PREFIX}{name}_total", labels, value) for labels, value in rows)
         yield from self._created(name, [labels for labels, _ in rows])
 
@@ -250,13 +250,13 @@ def one_two_five(most: int) -> tuple[int, ...]:
     )
 
 
-def _heading(name: str, said: str, kind: str) -> tuple[str, str]:
-    return f"# HELP {name} {said}", f"# TYPE {name} {kind}"
+def _heading(name: str, help_text: str, kind: str) -> tuple[str, str]:
+    return f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"
 
 
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    said = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
-    return f"{name}{{{said}}} {float(value)}"
+    pairs = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
+    return f"{name}{{{pairs}}} {float(value)}"
 
 
 def _escaped(text: str) -> str:

@@ -61,13 +61,12 @@ class FaultRule:
     kind: FaultKind
     share_fraction: float = 1.0
     after_tokens: int = 3
-    """It strikes once so many tokens are out: resets, stalls, truncations and bad events."""
+    """Tokens before a reset, stall, truncation or bad event."""
     hold_ns: int = 2 * NS_PER_S
-    """How long a stall or slow headers last."""
+    """Duration of a stall or of slow headers."""
     retry_after_ns: int = NS_PER_S
     size_bytes: int = 16 * 2**20
-    """Of a huge chunk, of what a bomb unpacks to, and of endless headers before the server gives
-    up."""
+    """Size of a huge chunk, of an unpacked bomb, or of endless headers until the server stops."""
     count: int = 1
     """Tokens per chunk; or by how many tokens the usage is wrong."""
 
@@ -203,14 +202,13 @@ class EmulatorPlan:
     """Port; 0: any free one."""
     seed: int = 0
     mean_output_tokens: float | None = DEFAULT_MEAN_TOKENS
-    """Answers end by themselves after so many tokens on average (geometric); None: never before
-    ``max_tokens``."""
+    """Mean length of answers (geometric); None: always ``max_tokens``."""
     faults: tuple[FaultRule, ...] = ()
     time_scale_ratio: float = 1.0
-    """Each step takes so many times as long."""
+    """Factor on each step's time."""
     emission_log: Path | None = None
     otlp_endpoint: str | None = None
-    """Where spans of the answers go; None: nowhere."""
+    """Collector of the answers' spans; None: no spans."""
     tokenizer: Path | None = None
     """A ``tokenizer.json``; None: a token is a word between spaces."""
     class_names: tuple[str, ...] = (OTHERS,)
@@ -322,7 +320,7 @@ def served_fleet(servers: Servers, gate: Gate, seed: int) -> ServedFleet:
     if spec is None:
         return ServedFleet(servers.fleet(), known)
     pace = gate_config.first_token_pace(servers.deployment.step_times.likely)
-    rules = gate_config.gate_rules(spec, known, pace, where="--gate")
+    rules = gate_config.gate_rules(spec, known, pace)
     return ServedFleet(servers.fleet(rules), known)
 
 

@@ -18,8 +18,7 @@ from inferometer.serve.http_line import HttpRequest
 _BODY: Final = Door(noun="body", allowed="JSON of OpenAI's interface")
 
 _DEFAULT_COMPLETION_TOKENS: Final = 16
-"""What vLLM generates for a completion where nobody says; a chat goes on to the end of the
-context."""
+"""vLLM's default for completions; chats run to the end of the context."""
 
 _MOST_ANSWERS: Final = 1024
 _LEAST_TEMPERATURE: Final = 0.01
@@ -152,15 +151,15 @@ class ParsedRequest:
     prompts: tuple[Sequence[Hashable], ...]
     """Tokens of each."""
     n_choices: int
-    """So many answers to each prompt."""
+    """Answers to each prompt."""
     echoes: bool
-    """Each answer begins with its prompt ..."""
+    """Does each answer begin with its prompt?"""
     is_silent: bool
     """... and is nothing else."""
     n_top_logprobs: int | None
     """Number of likeliest tokens beside each; None: no log-probabilities."""
     most_tokens: tuple[int, ...]
-    """All that may be generated to each prompt."""
+    """Most tokens generated for each prompt."""
     least_tokens: int
     ignores_eos: bool
     stops: tuple[str, ...]

@@ -49,7 +49,7 @@ class ServedCounts(NamedTuple):
     n_requests: int
     n_tokens: int
     lateness_ns: tuple[int, ...]
-    """Of the latest chunks: how long after it was due was each written?"""
+    """Delay of each of the latest chunks after its due time."""
 
 
 class EmulatorServer:

@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     start: int
     stride: int
     n_chars: int | None = None
-    """What comes after this number of characters is not sent: a stop text begins there."""
+    """Number of characters sent, up to a stop text; None: all."""
     stop_text: str | None = None
 
     def places(self) -> range:

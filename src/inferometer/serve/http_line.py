@@ -32,7 +32,7 @@ class HttpRequest(NamedTuple):
     headers: Mapping[str, str]
     body: bytes
     accepted_ns: int
-    """When its last byte had been read."""
+    """Time when its last byte had been read."""
 
 
 class Line(asyncio.Protocol):

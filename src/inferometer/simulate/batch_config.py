@@ -26,12 +26,12 @@ class BatchRules(NamedTuple):
     max_delay_ns: int = 0
     timeout_ns: int = 0
     is_delaying: bool = False
-    """Whoever waited too long goes behind all others, rather than being refused."""
+    """After its queue timeout, does a request go to the end of the queue (or is refused)?"""
     max_queue_size: int = 0
     has_priorities: bool = False
     is_streaming: bool = True
     n_instances: int = 1
-    """So many batches run side by side, each on a device of its own."""
+    """Batches that run side by side, each on a device of its own."""
     is_preserving: bool = False
     """No answer is given before those of all that left the queue earlier."""
 
@@ -164,7 +164,7 @@ class DynamicBatching(_OneBatchAtATime):
     default_timeout_microseconds: int = 0
     timeout_action: TimeoutAction = "REJECT"
     max_queue_size: int = 0
-    """Of each priority level."""
+    """Limit of each priority level."""
     has_priority_levels: bool = False
     instance_count: int = 1
     preserve_ordering: bool = False

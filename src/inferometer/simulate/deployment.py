@@ -32,8 +32,7 @@ _WHERE: Final = "--kv-link"
 
 
 Pace: TypeAlias = Literal["likely", "fast", "slow"]
-"""What is asked of step times that are not known exactly: as they most likely are, and both ends
-of what they may be."""
+"""Step times to use: the likely ones, or the fast or slow end of their range."""
 
 Case: TypeAlias = Pace | int
 """A plausible server: at a pace of its steps, or one of its draws."""
@@ -62,11 +61,11 @@ class Knobs:
     shared: Mapping[str, int] = field(default_factory=dict[str, int])
     """Knobs of all engines, under vLLM's names: see ``engine_config.engine_config``."""
     own: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The engine's other knobs, under its own names."""
+    """Other settings, by the engine's own names."""
     utilization_fraction: float = memory.DEFAULT_UTILIZATION.value
     """``gpu_memory_utilization``"""
     data_parallel_size: int = 1
-    """How many replicas share the experts, each with a part of them in its memory?"""
+    """Replicas that share the experts, each with a part of them in its memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +91,14 @@ class Deployment:
     config: engine_config.EngineConfig
     step_times: steptime_levels.StepTimes
     kv_origin: str
-    """Where the number of KV blocks is from."""
+    """Source of the number of KV blocks."""
     knobs: Knobs
-    """What was asked of it."""
+    """Settings as given."""
     front_end_s: float = 0.0
     """Between a request's sending and the scheduler's sight of it; 0 is assumed where step times
     tell none."""
     draws: tuple[Draw, ...] = ()
-    """Of what load tests or a fit leave open; none where both ends of the step times are all that
-    is known."""
+    """Draws of uncertain numbers; empty where only both ends of step times are known."""
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -528,7 +526,7 @@ class PrefillPool:
     cluster: ClusterConfig
     link: KvLink
     link_origin: str
-    """Where its speed is from."""
+    """Source of the link's speed."""
     answer_begins_at: AnswerBeginsAt = "decode"
 
     def before(self, decode: ClusterConfig) -> DisaggregatedConfig:

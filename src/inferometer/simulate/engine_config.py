@@ -150,7 +150,7 @@ class AskedPool(NamedTuple):
     """A KV pool as written; block size and format default to the server's."""
 
     share_millionths: int
-    """Of the bytes of the KV cache."""
+    """Share of the KV cache's bytes, in millionths."""
     block_size: int | None
     kv_dtype: DType | None
     classes: tuple[str, ...]
@@ -305,9 +305,9 @@ class _Engine(NamedTuple):
     own_names: dict[str, str]
     """vLLM's name of a shared knob -> this engine's, where they differ."""
     counts_tokens: bool = False
-    """Its KV cache is counted in tokens, not in blocks."""
+    """Is its KV cache counted in tokens, not in blocks?"""
     preset: Mapping[str, object] = MappingProxyType({})
-    """Its own defaults, where another engine's configuration stands for it."""
+    """Its own defaults, where it uses another engine's configuration."""
 
 
 _OLD: Final[dict[str, object]] = {"enable_prefix_caching": False, "async_scheduling": False}
@@ -404,7 +404,7 @@ def has_knob(engine: str, name: str) -> bool:
 
 
 def own_name(engine: str, name: str) -> str:
-    """This engine's name of a setting that vLLM names so.
+    """Name in this engine of the setting that vLLM calls ``name``.
 
     Example
     -------

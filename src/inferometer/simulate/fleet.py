@@ -114,11 +114,10 @@ class ClusterConfig:
     engine: EngineConfig
     n_replicas: int = 1
     in_lockstep: bool = False
-    """Do all begin and end each step together, as replicas that share experts do (vLLM's
-    --enable-expert-parallel)?"""
+    """Do all replicas run each step together (vLLM's --enable-expert-parallel)?"""
     router: Router = "round-robin"
     seed: int = 0
-    """Of what ``random`` and ``power-of-two`` draw."""
+    """Seed of the routers ``random`` and ``power-of-two``."""
     class_replicas: tuple[tuple[int, ...], ...] = ()
     cache_threshold_fraction: float = 0.3
     """A known prefix counts where it is more than this part of the prompt."""
@@ -232,10 +231,10 @@ class KvLink:
     """
 
     block_bytes: int
-    """Of one KV block, on all devices of a replica together."""
+    """Bytes of a KV block on all devices of a replica."""
     bytes_per_s: float = inf
     latency_s: float = 0.0
-    """From the last byte sent to the receiver's going on, whatever else travels."""
+    """Time from the last byte sent to the first decode step, whatever else is sent."""
     shape: LinkShape = "ports"
 
     def __post_init__(self) -> None:
@@ -399,9 +398,9 @@ class Placement:
 
     groups: tuple[ReplicaGroup, ...]
     keeps_sessions: bool = False
-    """Does a later turn of a session go to the group of the first turn, where the cache is?"""
+    """Do later turns of a session go to the group of the first turn, with its cache?"""
     routes: tuple[Route, ...] = ()
-    """Of the requests of these routes: their weights say who gets one, not the first group."""
+    """Routes whose weights decide, in place of the groups' order."""
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -490,7 +489,7 @@ class Dealt(NamedTuple):
     """The requests that go to one group, so that it can be simulated by itself."""
 
     placement: Placement
-    """Of all groups."""
+    """All groups."""
     group: int
 
     def own(self, requests: Demand) -> Demand:
@@ -540,9 +539,9 @@ class Fleet:
     placement: Placement | None = None
     """Replicas of different kinds; ``replicas`` then is the placement's ``cluster``."""
     front_end_s: float = 0.0
-    """From when a client sends a request to when the scheduler sees it."""
+    """Time from the client's send until the scheduler has the request."""
     dealt: Dealt | None = None
-    """Of all requests only these come; None: all."""
+    """Subset of the requests to simulate; None: all."""
 
     @property
     def n_replicas(self) -> int:

@@ -53,10 +53,10 @@ class Stage(IntEnum):
 
     ABSENT = 0
     FOR_ROOM = 1
-    """It waits where it was computed, until there are blocks for it."""
+    """Computed; waits for blocks on the decode replica."""
     MOVING = 2
     RECEIVED = 3
-    """It is there, and the request waits for a slot."""
+    """Transferred; the request waits for a slot."""
     OVER = 4
     """The request has gone on, or away."""
 
@@ -68,7 +68,7 @@ class Outcome(IntEnum):
     """Not yet: there is no room to log another step."""
     FINISHED = 0
     HORIZON = 1
-    """The time asked for was over."""
+    """The requested time was over."""
     STUCK = 2
     """Requests wait that will never fit: nothing runs, nothing will arrive or go away."""
     LIVELOCK = 3
@@ -122,7 +122,7 @@ class RequestFacts(NamedTuple):
     status: I64
     """A ``Status``."""
     arrival_ns: I64
-    """When it came; ``FAR_NS`` where it follows one that has not ended."""
+    """Arrival; ``FAR_NS`` where it follows a request that has not ended."""
     admitted_ns: I64
     first_token_ns: I64
     finished_ns: I64
@@ -145,7 +145,7 @@ class HoleTable(NamedTuple):
     waits fits. 0 where nobody waits or it fits; -1 where too little is free, so that moving does
     not help. What is under way counts whole."""
     moved_blocks: I64
-    """By the compaction, in the background since the row before; ABSENT where there is none."""
+    """Blocks moved by compaction since the row before; ABSENT without compaction."""
 
 
 class TransferTable(NamedTuple):
@@ -155,15 +155,14 @@ class TransferTable(NamedTuple):
     source: I32
     """The replica that computed the prompt."""
     replica: I32
-    """The one that was to generate the answer."""
+    """The decode replica."""
     n_blocks: I64
-    """That travel, without those that were in the cache there; ABSENT where there was no room
-    yet."""
+    """Blocks sent, without those already cached there; ABSENT where there was no room yet."""
     prefilled_ns: I64
     asked_ns: I64
-    """When there was room for it; with the next two, ABSENT where that was not to be."""
+    """Time when there was room; ABSENT (like the next two): never."""
     begun_ns: I64
-    """When the link was free for it."""
+    """Time when the link was free for it."""
     received_ns: I64
 
     def on_way_ns(self, requests: RequestTable) -> tuple[I64, I64]:
@@ -200,7 +199,7 @@ class CutAnswers(NamedTuple):
     n_answers: int
     n_output_tokens: int
     n_wanted_tokens: int
-    """What they would have had otherwise."""
+    """Tokens without the cut."""
 
 
 class Simulation(NamedTuple):
@@ -208,12 +207,12 @@ class Simulation(NamedTuple):
 
     outcome: Outcome
     end_ns: int
-    """When the last thing happened."""
+    """Time of the last event."""
     requests: RequestTable
     steps: StepTable | None
-    """None where nobody asked for them."""
+    """None where not requested."""
     parts: StepPartTable | None
-    """Who did what in each step; None where nobody asked."""
+    """Each request's tokens in each step; None where not requested."""
     n_never_sent: int
     """Requests that are not in the table: the run ended before they came, or before those that
     they follow had ended."""
@@ -453,14 +452,14 @@ class HandoverFacts(NamedTuple):
     """A ``Stage``."""
     source: I64
     replica: I64
-    """Where it was last; -1 where none got it."""
+    """Last replica; -1: none."""
     num_moved_blocks: I64
     arrived_ns: I64
     """At the source."""
     prefilled_ns: I64
     asked_ns: I64
     begun_ns: I64
-    """May lie behind the end of the simulation, as the next."""
+    """May be after the end of the simulation, like the next."""
     received_ns: I64
 
 

@@ -50,7 +50,7 @@ from inferometer.simulate.scheduler_config import KvPool
 from inferometer.units import NS_PER_S
 
 _ROWS: Final = 1 << 16
-"""Of the first log; each further one has twice as many, up to 16 times."""
+"""Rows of the first log; each further one has twice as many, up to 16 times."""
 _PART_ROWS: Final = 1 << 18
 
 
@@ -285,7 +285,7 @@ class _Prepared(NamedTuple):
     tables: tuple[object, ...]
     """The handles that it takes before the logs."""
     n_batches: int
-    """That may be in flight at once, on all replicas."""
+    """Most batches in flight on all replicas."""
     n_slots: int
     """Requests that may run at once, on all replicas."""
 

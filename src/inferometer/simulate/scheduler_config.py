@@ -46,7 +46,7 @@ _WITH_POOLS: Final = {
     "preemption_mode": "recompute",
     "sliding_window": 0,
 }
-"""What pools of the KV cache leave as it is."""
+"""Settings that are allowed together with KV pools."""
 
 
 def n_accepted(
@@ -110,7 +110,7 @@ class KvPool:
     kv_dtype: str | None = None
     classes: tuple[str, ...] = ()
     class_indices: tuple[int, ...] = ()
-    """Of these classes in the workload, once that is known."""
+    """Classes of the workload, once it is known."""
     max_prompt_tokens: int | None = None
 
     @property

@@ -23,11 +23,11 @@ CLIP_MAX_NEW_TOKENS: Final = 4096
 RETRACT_DECODE_STEPS: Final = 20
 """For how many steps there should be room after somebody was thrown out."""
 MATCHED_QUEUE: Final = 128
-"""In a longer queue nobody looks for prefixes."""
+"""Queue length above which prefixes are not matched."""
 REFRESH_INTERVAL: Final = 32
 """After this number of looks at the queue the prefixes of the first in it are marked as used."""
 SHARED_TOKENS: Final = 32
-"""Of requests that share this number of uncached tokens, only the first is preferred (lpm)."""
+"""Uncached shared tokens above which only one of the sharing requests is preferred (lpm)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

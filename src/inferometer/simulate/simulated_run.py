@@ -35,7 +35,7 @@ from inferometer.simulate.trtllm_config import TrtllmConfig
 from inferometer.units import NS_PER_S
 
 _MIN_REQUESTS: Final = 30
-"""With fewer nothing can be said about growth."""
+"""Fewest requests for a statement about growth."""
 
 
 class _Window(NamedTuple):
@@ -488,16 +488,15 @@ class ReplicaShare:
 
     replica: int
     role: Role
-    """Does it compute prompts, generate answers, or both? Tokens of the other part are not its
-    own: 0."""
+    """Prefill, decode or both; tokens of the other phase are 0."""
     n_requests: int
     prompt_tokens: int
     cached_tokens: int
-    """Of the prompts, found in its prefix cache."""
+    """Prompt tokens found in its prefix cache."""
     output_tokens: int
     n_preemptions: int
     busy_fraction: float
-    """Of the time from 0 to the end: how much of it was in steps that were done?"""
+    """Share of the time from 0 to the end spent in completed steps."""
 
 
 def replica_shares(
@@ -550,15 +549,14 @@ class TransferShares:
     """Prompts that were to go on elsewhere."""
     n_received: int
     moved_bytes: int
-    """Of those received."""
+    """Bytes of the received ones."""
     mean_room_wait_s: float | None
-    """For blocks in the decode replica; with the next two, None where nobody got so far."""
+    """Wait for blocks on the decode replica; None (like the next two): no request got so far."""
     mean_link_wait_s: float | None
     mean_moving_s: float | None
     """The latency included."""
     busiest_port_fraction: float
-    """Of the time from 0 to the end: how much of it was the busiest port, or the shared link,
-    taken?"""
+    """Share of the time from 0 to the end in which the busiest port (or shared link) sent."""
 
 
 def transfer_shares(simulation: Simulation, link: KvLink) -> TransferShares:

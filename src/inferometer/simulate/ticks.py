@@ -137,7 +137,7 @@ class TickReport:
     itl_ticks: float | None
     requests_per_1000_ticks: float
     output_tokens_per_1000_ticks: float
-    """Those of requests in slots at the end included."""
+    """Includes requests still in slots at the end."""
     busy_slot_fraction: float
     """Slots that computed, weighted with the time of each step."""
 

@@ -56,7 +56,7 @@ class Comparison:
     """*equivalent*: the whole interval lies within the margin. *lower*, *higher*: it excludes 1,
     and does not lie within the margin."""
     n_to_decide: int | None
-    """Of an undecided one: repeats of each side that would decide (``repeats_to_decide``)."""
+    """Repeats of each side that would decide, if undecided (``repeats_to_decide``)."""
 
 
 def compare(
@@ -211,11 +211,11 @@ def _mann_whitney_counts(n_few: int, n_many: int) -> tuple[int, ...]:
 
 
 POWER_FRACTION: Final = 0.8
-"""How often the repeats that are named decide, where repeats scatter as those at hand."""
+"""Probability that the suggested number of repeats decides, at the observed scatter."""
 _LEAST_OF_SCATTER: Final = 4
 """Fewer show too little of how they scatter."""
 _MOST_REPEATS: Final = 10_000
-"""Nobody makes more."""
+"""Larger numbers of repeats are not suggested."""
 
 
 def repeats_to_decide(
@@ -327,7 +327,7 @@ def lag_1_correlation_ratio(samples: ArrayLike) -> float | None:
 PairDecision: TypeAlias = Literal["keep", "drop", "go on"]
 
 _PRIOR_VARIANCE: Final = 8.0
-"""Of effect / scatter of a pair: intervals are narrowest after 3 to 8 pairs."""
+"""Prior variance of effect / scatter: intervals are narrowest after 3 to 8 pairs."""
 _LEAST_PAIRS: Final = 3
 _LEAST_DRAWN_IN: Final = 5
 _FAR_RATIO: Final = 6.0
@@ -337,11 +337,11 @@ _HOPE_RATIO: Final = 2.0
 """Standard errors by which the gain may be better than it looks. One and a half ended one in 25 true
 gains of 5 % (``bench/bench_tune.py pairs``)."""
 _LEAST_FUTILE: Final = 4
-"""Of three pairs one outlier hides any gain."""
+"""Fewest pairs: one outlier in three hides any gain."""
 _WINS: Final = (0.95, 0.9)
 """Shares of pairs that gain which are bet on: 5 of 5, or 9 of 10, are then worth 20 to 1."""
 _N_TESTS: Final = 2
-"""Of each series of logarithms: their mean, and their signs."""
+"""Tests of each series of logarithms: of their mean, and of their signs."""
 
 
 def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Estimate | None:
@@ -456,7 +456,7 @@ class PairJudgement(NamedTuple):
 
     decision: PairDecision
     gain: Estimate | None
-    """Of the series with the narrowest interval; it holds for all series together."""
+    """Gain of the series with the narrowest interval, which holds for all series together."""
 
 
 def judge_pairs(

@@ -93,8 +93,8 @@ class Estimate:
         )
 
 
-def judge(estimate: Estimate | None, limit: float, *, smaller_is_better: bool = True) -> Verdict:
-    """Verdict of the estimate against a limit.
+def judge(estimate: Estimate | None, limit: float) -> Verdict:
+    """Verdict of the estimate against an upper limit.
 
     No data and a straddling interval are *undecided*.
 
@@ -105,8 +105,6 @@ def judge(estimate: Estimate | None, limit: float, *, smaller_is_better: bool = 
     """
     if estimate is None or estimate.low is None or estimate.high is None:
         return "undecided"
-    if not smaller_is_better:
-        return judge(_negated(estimate), -limit)
     if estimate.high <= limit:
         return "met"
     return "missed" if estimate.low > limit else "undecided"
@@ -140,17 +138,6 @@ def envelope(estimates: Sequence[Estimate], *, method: str) -> Estimate:
         confidence_fraction=first.confidence_fraction,
         n_samples=min(estimate.n_samples for estimate in estimates),
         method=method,
-    )
-
-
-def _negated(estimate: Estimate) -> Estimate:
-    return Estimate(
-        value=-estimate.value,
-        low=None if estimate.high is None else -estimate.high,
-        high=None if estimate.low is None else -estimate.low,
-        confidence_fraction=estimate.confidence_fraction,
-        n_samples=estimate.n_samples,
-        method=estimate.method,
     )
 
 

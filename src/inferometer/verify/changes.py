@@ -46,11 +46,11 @@ class SealedChange:
     requests_per_s: float | None
     """None: a closed loop, whose rate follows from the server."""
     in_server_load: float | None
-    """Of a closed loop."""
+    """Requests in the server, in a closed loop."""
     mean_prompt_tokens: float
     mean_output_tokens: float
     server_started_s: float | None
-    """When the server's process began (Unix time), by its metrics; None: not reported."""
+    """Start of the server's process (Unix time), by its metrics; None: not reported."""
 
 
 def started_s(window: ServerWindow) -> float | None:

@@ -56,7 +56,7 @@ _DOOR: Final = Door(
     try_="another --ledger",
 )
 LEDGER: Final = Path("ledger/ledger.jsonl")
-"""Where nothing else is named."""
+"""Default ledger."""
 _CLOCKS_DIFFER_S: Final = 300.0
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 FIRST: Final = "0" * 64
@@ -76,7 +76,7 @@ class Entry:
     check: Check | None
     previous_sha256: str
     sha256: str = ""
-    """Of the entry with this field empty."""
+    """Hash of the entry with this field empty."""
     attempt: Attempt | None = None
 
     @property
@@ -335,7 +335,7 @@ class Experiment:
     seal: Seal
     seal_sha256: str
     sealed_utc: str
-    """When the ledger took it in."""
+    """Time of the ledger's entry."""
     claims: tuple[ClaimState, ...]
     promises: tuple[PromiseState, ...]
     measured: tuple[Measured, ...]
@@ -409,7 +409,7 @@ class MetricScore:
     """Its interval of 90 %, in which predictions of one experiment err together; None of one
     experiment."""
     median_error_fraction: float
-    """Of absolute errors."""
+    """Median of absolute errors."""
     p90_error_fraction: float
 
 
@@ -419,13 +419,13 @@ class Score:
 
     experiments: tuple[Experiment, ...]
     totals: tuple[MetricScore, ...]
-    """By kind of step times."""
+    """Totals by kind of step times."""
     metrics: tuple[MetricScore, ...]
     """The same by metric."""
     n_claims: int
     """Everything that was sealed: numbers, and verdicts on SLOs."""
     n_open: int
-    """Of them: never measured, or only by INVALID runs."""
+    """Claims that were never measured, or only by INVALID runs."""
 
 
 def score_of(entries: Sequence[Entry]) -> Score:

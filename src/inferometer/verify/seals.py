@@ -74,11 +74,11 @@ class Question:
     """One load of a server, or one point of a sweep."""
 
     at: str
-    """Its name: ``2 requests/s``, ``4 users``, ``prompt 64, batch 1``."""
+    """Name: ``2 requests/s``, ``4 users``, ``prompt 64, batch 1``."""
     asks: str
     """The exact question, in words."""
     sha256: str
-    """Of all its requests, or of the point."""
+    """Hash of all its requests, or of the point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from inferometer.inputs.objectives import METRICS, Metric
 from inferometer.units import format_bytes
 
 _SCHEMA_VERSION: Final = 39
-"""Of Grafana 11, which newer ones read."""
+"""Schema of Grafana 11, which newer ones read."""
 _WIDTH: Final = 24
 _HEIGHT: Final = 8
 _PER_ROW: Final = 3

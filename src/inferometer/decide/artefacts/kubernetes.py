@@ -53,9 +53,9 @@ class Part:
 
     n_devices: int
     name: str | None = None
-    """Of the part, which a label carries."""
+    """Name of the part, in a label."""
     flags: tuple[str, ...] = ()
-    """Of ``vllm serve``, besides those of the replica."""
+    """Flags of ``vllm serve`` besides the replica's."""
     answers: bool = True
     """Requests and probes, over HTTP."""
 

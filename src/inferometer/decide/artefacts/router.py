@@ -130,7 +130,7 @@ _ORDERING: Final = (
     "option http-buffer-request",
     "http-request set-priority-class req.body,json_query('$.priority','int')",
 )
-"""Who waits goes in by the priority that his body says, the smaller first; without one it is 0."""
+"""HAProxy's rule that waiting requests go in order of the body's priority, smaller first."""
 
 
 def _is_ordering(fleet: Fleet) -> bool:

@@ -30,7 +30,7 @@ _ONLINE: Final[dict[DType, str]] = {"float8": "fp8", "int8": "int8_per_channel_w
 """Formats to which vLLM turns the weights of a checkpoint when it loads them; others must be the
 checkpoint's own."""
 KV_SAMPLE_FRACTION: Final = 0.01
-"""Of KV blocks, whose lives --kv-cache-metrics counts: vLLM's default, said all the same."""
+"""Share of KV blocks that --kv-cache-metrics samples: vLLM's default, written out."""
 _SWITCHES: Final = {
     "enable-prefix-caching": "enable_prefix_caching",
     "enable-chunked-prefill": "enable_chunked_prefill",
@@ -242,7 +242,7 @@ _CONSEQUENCES: Final = frozenset(
         *("sliding_window", "num_sliding_groups", "num_full_groups"),
     }
 )
-"""What follows from the memory that is left, and from the model's layers, and is no choice."""
+"""Settings that follow from free memory and the model's layers, and are not written."""
 
 
 class Departure(NamedTuple):

@@ -46,7 +46,7 @@ FILES = {
         " the same requests"
     ),
 }
-"""Each file of the folder, and what it is for."""
+"""Each file of the folder with its purpose."""
 
 
 def readme(fleet: Fleet, packaging: Packaging, names: list[str]) -> str:

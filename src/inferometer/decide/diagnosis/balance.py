@@ -25,7 +25,7 @@ class Balance(NamedTuple):
     by_times: float
     """Requests that ended times the seconds that each stayed, over the window's length."""
     allowed: float
-    """How far the two may differ."""
+    """Largest allowed difference of the two."""
 
     @property
     def holds(self) -> bool:

@@ -43,23 +43,23 @@ class Cause:
     name: CauseName
     kind: Kind
     words: str
-    """As a verdict says it, after "limited by"."""
+    """Text after "limited by"."""
     change: str
-    """What lessens it; ``{value}`` where a simulation says how much."""
+    """The change that lessens it; ``{value}`` where a simulation gives a number."""
     changes: Mapping[ServerKind, str] = field(default_factory=dict[ServerKind, str])
     """The same in the words of one engine alone."""
     costs: str
-    """What the change pays with."""
+    """Drawback of the change."""
     lifted: Callable[[Rebuilt, float], Rebuilt]
     """The same server with the limit moved by this factor."""
     factors: tuple[float, ...] = (_LIFTED,)
-    """From the smallest change to that which counts as lifted."""
+    """Factors on the limit, from the smallest change to one that counts as lifted."""
     value_of: Callable[[Rebuilt, float], int] | None = None
-    """What ``change`` says: of a server whose limit was moved by this factor."""
+    """Value in ``change`` for a server whose limit was moved by this factor."""
     applies: Callable[[Rebuilt], bool] = lambda _: True
     """Can a server have this limit at all?"""
     decided_by: str = ""
-    """What decides where metrics alone do not; '' : a longer window."""
+    """What would decide, where metrics alone do not; '': a longer window."""
 
 
 def _with_config(**ratios: Callable[[Rebuilt, float], int]) -> Callable[[Rebuilt, float], Rebuilt]:

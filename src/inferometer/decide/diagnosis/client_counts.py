@@ -19,7 +19,7 @@ from inferometer.records.types import ABSENT, RequestStatus, RequestTable
 from inferometer.units import NS_PER_S
 
 _EDGES_S: Final = np.append(np.geomspace(1e-4, 1e3, 141), np.inf)
-"""Of the histograms that are made of clients' latencies: twenty buckets for each factor of ten."""
+"""Bucket edges for histograms of client latencies: 20 for each factor of ten."""
 
 
 _LEFT: Final = (RequestStatus.ABORTED, RequestStatus.UNFINISHED)
@@ -50,7 +50,7 @@ class ClientCounts(NamedTuple):
     """Lengths of requests that ended: a histogram, and the mean of each of its buckets."""
     outputs: tuple[Growth, F64]
     times: tuple[ServerTime, ...]
-    """From the sending on, the network included."""
+    """Latencies from the send, network included."""
     spreads: dict[Histogram, Growth]
     each: Clients
 

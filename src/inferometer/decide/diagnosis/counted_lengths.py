@@ -16,7 +16,7 @@ from inferometer.records.columns import F64, I64
 from inferometer.records.server_series import Growth
 
 _MISPLACED_FRACTION: Final = 0.05
-"""Of all tokens, counted where no request ended: more, and they are counted at another time."""
+"""Share of tokens counted where no request ended, above which counters are of another time."""
 _FEWEST_ALONE: Final = 20
 _USUAL_SPREAD: Final = 0.8
 """Of the logarithms of lengths, where nothing tells: between that of prompts and of answers of the

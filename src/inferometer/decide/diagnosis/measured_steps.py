@@ -20,7 +20,7 @@ from inferometer.records.step_logs import StepLog
 
 FEWEST_STEPS: Final = 50
 _MOST_STEPS: Final = 1500
-"""Of a draw: more do not narrow what the closed form itself leaves open."""
+"""Most steps of a draw: more do not narrow the model's own error."""
 _LEAST_S: Final = 1e-12
 _OF_FLOOR: Final = (1.0, 1 / 150, 1 / 300, 1e-5, 1e-6)
 """Row, sequence, held token and attention pair in the floor, as ``step_pace`` has them; of a pair
@@ -53,7 +53,7 @@ class Counted(NamedTuple):
     held: F64
     pairs: F64
     prompt_fraction: F64
-    """Of the rows."""
+    """Share of prompt tokens among the rows."""
 
     def at(self, rows: I64) -> "Counted":
         """Some of the steps."""

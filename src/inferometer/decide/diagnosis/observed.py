@@ -23,7 +23,7 @@ _FAR_OUTSIDE_S: Final = 0.05
 _LEAST_PER_ENGINE: Final = 2.0
 """Running requests of each engine, on average: below it one request more or less is uneven."""
 _BUSY_CACHE_HITS: Final = 0.5
-"""Of looked-up prompt tokens: where this much is found, eviction is no concern."""
+"""Hit share of looked-up prompt tokens above which eviction is no concern."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,9 @@ class OutsideRow:
 
     latency: Literal["ttft", "e2e"]
     client_s: float
-    """From the intended send on."""
+    """Time from the intended send."""
     outside_s: float | None
-    """By how much that is more than the server's: the client, a proxy, the network; None: the server
-    does not report it."""
+    """Time beyond the server's own: client, proxy, network; None: the server reports none."""
 
     @property
     def share(self) -> float | None:
@@ -175,4 +174,4 @@ _MEASURES: Final[dict[PitfallName, Callable[[ServerWindow], float | None]]] = {
     "kv_fragmentation": _fragmentation,
 }
 CHECKED: Final[tuple[PitfallName, ...]] = (*_MEASURES, "outside")
-"""What ``checked`` judges."""
+"""Pitfalls that ``checked`` judges."""

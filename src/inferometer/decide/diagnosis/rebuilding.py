@@ -30,35 +30,36 @@ from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.units import NS_PER_S
 
 N_DRAWS: Final = 19
-"""Of 19 draws the lowest and the highest are the ends of an interval of 90 %."""
+"""Lowest and highest of 19 draws are the ends of a 90 % interval."""
+_SEED: Final = 1
 _N_FIRST: Final = 57
 _N_ROUNDS: Final = 3
 _N_MORE_ROUNDS: Final = 3
-"""Where no draw is near after these: a search that is under way, and no other server."""
+"""Further rounds of the search while no draw is near."""
 _N_AROUND: Final = 3
 """Neighbours of each draw that stays, in each further round."""
 BUDGETS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 """Between two of them the second round looks, too."""
 _USUAL_BUDGETS: Final = (2048, 4096, 8192, 16_384)
-"""What vLLM and SGLang take where nobody sets it, by device: as likely as three of the others."""
+"""Default step budgets of vLLM and SGLang by device, three times as likely as others."""
 _USUAL_MAX_NUM_SEQS: Final = 256
 _BLOCK_TOKENS: Final = 16
 _FULL_FRACTION: Final = 0.97
-"""Of the most that ever ran: the batch counts as full."""
+"""Share of the most that ever ran, from which the batch counts as full."""
 _PACE_SPREAD: Final = 0.08
 """Of the logarithm of all step times, beside what the intervals leave open; half of it in the
 second round. An assumption."""
 _MEASURED_PACE_SPREAD: Final = 0.02
 """The same where each step was recorded: what passes between steps. An assumption."""
 _ROW_SPREAD: Final = 0.1
-"""Of the logarithm of the time of a row, between a draw and its neighbours. An assumption."""
+"""Spread of the logarithm of a row's time between a draw and its neighbours. An assumption."""
 _MOST_OFF_RATIO: Final = 2.0
 _BUDGET_SPREAD: Final = 0.2
 _ANEW_CHANCE: Final = 0.5
-"""That a neighbour has any other step budget: draws of one budget must not breed only each other."""
+"""Probability that a neighbour has another step budget, so that draws stay diverse."""
 _LEAST_SHARED_FRACTION: Final = 0.02
 _MOST_ALIKE: Final = 0.9
-"""Of the prompts' tokens, where nothing tells: any share up to this. An assumption."""
+"""Largest share of prompt tokens in shared prefixes, where unknown. An assumption."""
 _WORST_RATIO: Final = 1.5
 """A mean that no draw comes nearer to: the server does something that is not simulated."""
 _LATENCIES: Final[dict[str, Histogram]] = {
@@ -85,7 +86,7 @@ class Rebuilt:
     steps: StepTimeArrays
     plan: RequestPlan
     start_ns: int
-    """Of the window: what comes before it fills the server."""
+    """Start of the window; earlier requests fill the server."""
     until_ns: int
     is_cache_off: bool = False
     alike_fraction: float = 0.0
@@ -159,11 +160,11 @@ class Agreement(NamedTuple):
             )
 
 
-def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int], seed: int) -> Agreement:
+def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int]) -> Agreement:
     """The ``N_DRAWS`` draws that come nearest to the measured means, the nearest first."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(_SEED)
     budgets = _budgets(window, known, rng)
-    paces = step_paces(window, budgets, seed)
+    paces = step_paces(window, budgets, _SEED)
     near = [
         _fitted(window, _drawn(window, known, pace, budget, rng))
         for pace, budget in zip(paces, budgets, strict=True)
@@ -393,11 +394,9 @@ def _around(
     return _under(moved, window, plan, before_s)
 
 
-def under_fresh_requests(
-    window: ServerWindow, draws: Sequence[Rebuilt], seed: int
-) -> tuple[Rebuilt, ...]:
+def under_fresh_requests(window: ServerWindow, draws: Sequence[Rebuilt]) -> tuple[Rebuilt, ...]:
     """The same servers in another window of the same traffic: what a change will be judged by."""
-    rng = np.random.default_rng([seed, 1])
+    rng = np.random.default_rng([_SEED, 1])
     return tuple(_under(one, window, *fresh_requests(window, rng)) for one in draws)
 
 

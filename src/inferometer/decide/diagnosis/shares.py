@@ -30,9 +30,9 @@ from inferometer.units import NS_PER_S
 Finding: TypeAlias = Literal["healthy", "limited", "undecided"]
 
 _WORTH_FRACTION: Final = 0.1
-"""Of the latency: below it a cause is not worth a change."""
+"""Share of the latency below which a cause is not worth a change."""
 _MAY_BE_FRACTION: Final = 0.25
-"""Of the latency: a setting that may gain nothing is worth a longer window from here on."""
+"""Share of the latency from which an uncertain cause is worth a longer window."""
 _MOSTLY_FRACTION: Final = 0.5
 _A_QUEUE: Final = 1.0
 """Requests that wait, on average."""
@@ -46,7 +46,7 @@ _ENOUGH_OF_GAIN: Final = 0.9
 _METHOD: Final = "least .. most of the draws that show what the server shows"
 
 Percentiles = tuple[tuple[Metric, float], ...]
-"""Which latencies, at which percentile (a fraction)."""
+"""Latencies, each with a percentile (a fraction)."""
 Statistics = tuple[tuple[Metric, float | None], ...]
 """The same; None: their mean."""
 
@@ -57,7 +57,7 @@ class Change(NamedTuple):
     value: int | None
     """None where it is no number."""
     factor: float
-    """By which the limit is moved."""
+    """Factor on the limit."""
     predicted: tuple[Estimate, ...]
     """(percentiles) Seconds, in another window of the same traffic; of the work itself, which no
     setting changes, in the same one."""
@@ -185,7 +185,7 @@ class Conclusion:
 
     finding: Finding
     cause: Share | None
-    """What limits; of an undecided finding what may limit; None: nothing worth a change."""
+    """The limiting cause; a possible one where undecided; None: nothing worth a change."""
 
 
 def conclusion(

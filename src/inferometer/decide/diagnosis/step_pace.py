@@ -29,13 +29,13 @@ _FEWEST_INTERVALS: Final = 8
 _N_LONG: Final = 12
 """Intervals, where a request's tokens are counted at its end: most of them lie in that of their steps."""
 _NOISE_RATIO: Final = 0.05
-"""Of an interval between scrapes: what no step time explains. An assumption."""
+"""Noise of an interval between scrapes that no step time explains. An assumption."""
 _CUT_RATIO: Final = 0.41
-"""Of a step: one lies in two intervals at each end, as much as chance has it (1 / sqrt(6))."""
+"""Standard deviation of steps cut by a window's ends, in steps (1 / sqrt(6))."""
 _PREFILL_NOISE_RATIO: Final = 0.1
-"""Of the mean time of a prefill: by how much steps alone may exceed it. An assumption."""
+"""Noise of a prefill's mean time relative to its steps. An assumption."""
 _FLOOR_SHARE: Final = 0.7
-"""Of a step that generates tokens: weights and launches."""
+"""Share of weights and launches in a decode step."""
 _ROWS_OF_FLOOR: Final = 1 / 150
 """Time of a row in that of the floor: a device multiplies some hundred rows while it reads the
 weights (16-bit peaks over bandwidth: 150 on A100, 300 on H100, fewer on CPUs)."""
@@ -43,7 +43,7 @@ _SEQUENCES_OF_FLOOR: Final = 1 / 300
 _HELD_OF_FLOOR: Final = 1e-5
 """Of a token of context: 128 kB beside 16 GB of weights, as of a model of 8 billion parameters."""
 _SD: Final = (0.5, 1.0, 1.0, 1.0)
-"""Of the logarithms: of floor, row, sequence and held token."""
+"""Spreads of the logarithms of floor, row, sequence and held token."""
 _MOST_BLEND: Final = 4.0
 """Exponent with which reading weights and multiplying rows make up a step: 1, they add up; at 4 a
 step takes little more than the longer of both. An assumption."""

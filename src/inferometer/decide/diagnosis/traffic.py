@@ -25,7 +25,7 @@ _SHORTEST_BEFORE_S: Final = 2.0
 _NOTHING_BEFORE_S: Final = 0.1
 """Before the window of a server that is empty when it begins."""
 _GROWTH_SPREAD: Final = 0.2
-"""Of the logarithm of how long a queue has grown. An assumption."""
+"""Spread of the logarithm of how long a queue has grown. An assumption."""
 _LEAST_SHARED_FRACTION: Final = 0.02
 _BLOCK_S: Final = 5.0
 """Requests come in bursts: blocks of a window that are drawn anew hold a few scrapes each."""

@@ -41,10 +41,10 @@ _WORDS: Final = {
     "waiting": "how many requests wait",
 }
 _ALIKE_FRACTION: Final = 0.9
-"""Of the scrapes of a closed loop, which show all of its clients."""
+"""Share of the scrapes in a closed loop that show all of its clients."""
 _ALIKE_RATIO: Final = 0.04
 _STREAMED_FRACTION: Final = 0.9
-"""Of the counted tokens: where fewer gaps are observed, answers are not streamed."""
+"""Share of gaps among counted tokens, below which answers are not streamed."""
 
 
 class Cumulated(NamedTuple):
@@ -78,7 +78,7 @@ class ServerWindow:
 
     summary: ServerSummary
     record: ServerRecord
-    """Its metrics, for what is read off them directly."""
+    """The server's metrics, for direct reading."""
     at_s: F64
     """(T) Since the first scrape."""
     running: F64
@@ -106,19 +106,19 @@ class ServerWindow:
     prompt_lengths: Lengths
     output_lengths: Lengths
     spreads: dict[Histogram, Growth]
-    """Of its latencies, where the server has buckets."""
+    """Histograms of its latencies, where it has buckets."""
     clients: Clients | None = None
-    """Who sent what, of a load test on a server that counts no requests."""
+    """Requests of a load test, for a server that counts none."""
     busy_s: F64 | None = None
     """(T) Seconds in which a request was in the server, where its clients tell."""
     alike_fraction: float | None = None
-    """Of the prompts' tokens, with which an earlier prompt began, where the workload is known."""
+    """Share of prompt tokens in shared prefixes, where the workload is known."""
     step_log: StepLog | None = None
-    """Its steps, where the server records them one by one."""
+    """Single steps, where the server records them."""
     enable_prefix_caching: bool | None = None
-    """As the server says of itself; None: it does not."""
+    """As reported by the server; None: not reported."""
     n_users: int | None = None
-    """Of a load test in a closed loop; None: not known."""
+    """Users of a closed-loop load test; None: unknown."""
 
     @property
     def duration_s(self) -> float:

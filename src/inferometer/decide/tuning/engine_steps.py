@@ -27,9 +27,9 @@ FLAGS: Final = {
     "quantization": "--quantization",
     "n_threads": "--threads",
 }
-"""What a step changes -> its flag of `inferometer sweep`."""
+"""Flag of `inferometer sweep` for what a step changes."""
 _USUAL_ATTENTION: Final = "sdpa"
-"""What transformers takes by itself for every architecture that has it."""
+"""transformers' default for every architecture that has it."""
 _LEAST_THREADS: Final = 1
 _PLAIN_BITS: Final = 16
 
@@ -55,13 +55,13 @@ class EngineStep(NamedTuple):
     """Answers change, so that quality decides."""
 
 
-def option_words(spec: EngineSpec, names: Sequence[str] = tuple(FLAGS)) -> list[object]:
-    """Flags and values of these options, as far as they are stated."""
+def option_words(spec: EngineSpec) -> list[object]:
+    """Flags and values of the options that are set."""
     return [
         word
-        for name in names
+        for name, flag in FLAGS.items()
         if (value := getattr(spec, name)) is not None
-        for word in (FLAGS[name], value)
+        for word in (flag, value)
     ]
 
 

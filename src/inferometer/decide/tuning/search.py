@@ -49,7 +49,7 @@ class TriedChange:
 
     words: str
     gain_ratio: Estimate | None
-    """By what share the score rises; None where the change cannot be made."""
+    """Relative gain of the score; None where the change is impossible."""
     why_not: str = ""
 
 
@@ -62,12 +62,12 @@ class StepFound:
     change: str | None
     """The best one."""
     settings: dict[str, str]
-    """Of the best one."""
+    """Settings of the best change."""
     gain_ratio: Estimate | None
     why: str
     tried: tuple[TriedChange, ...]
     mean_gain_ratio: float | None = None
-    """Of the geometric mean of pairs: it counts what only few draws gain, which the median does not."""
+    """Gain by the geometric mean of pairs, which counts gains of few draws too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,9 @@ class Tuned:
     """Empty: the server as it is."""
     steps: tuple[StepFound, ...]
     selected_gain_ratio: Estimate | None
-    """In the pairs in which it was chosen."""
+    """Gain in the pairs of the selection."""
     gain_ratio: Estimate | None
-    """In fresh pairs; None where nothing was changed."""
+    """Gain in fresh pairs; None where nothing was changed."""
     is_confirmed: bool
     before: tuple[Outcome, ...]
     """The server as it is, in fresh pairs."""

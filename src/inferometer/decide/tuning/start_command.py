@@ -49,7 +49,7 @@ _VALUED: Final[Mapping[Family, Mapping[str, tuple[str, ...]]]] = {
         "tp": ("--tp",),
     },
 }
-"""Setting -> its flags, the one that is written first."""
+"""Flags of each setting, the one to write first."""
 _SWITCHES: Final[Mapping[Family, tuple[str, ...]]] = {
     "vllm": (
         "enable_prefix_caching",

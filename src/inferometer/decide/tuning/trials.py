@@ -45,7 +45,7 @@ _RANKS: Final = (
     13,
     *(rank for rank in range(N_PAIRS) if rank not in {9, 1, 17, 5, 13}),
 )
-"""Of the machines, the fastest 0: the first few stand for all of them."""
+"""Order of the machines, the fastest 0: the first few represent all."""
 _FAST_RANKS: Final = range(6)
 _SLOW_RANKS: Final = range(13, N_PAIRS)
 _FRESH: Final = 1000
@@ -53,7 +53,7 @@ _FRESH: Final = 1000
 _N_DRAWS: Final = 100
 """Their mean is off by a tenth of what differs between draws, that of 16 pairs by a fourth."""
 _DRAWS_APART: Final = 2_000_000
-"""From the seeds of pairs."""
+"""Distance from the seeds of pairs."""
 _NOTHING: Final = 1e-9
 _STEP_RATIO: Final = 1.5
 _MOST_STEPS: Final = 16
@@ -69,7 +69,7 @@ class Built(NamedTuple):
     deployment: Deployment
     fleet: Callable[[Case], Fleet]
     n_devices: int
-    """Of all replicas."""
+    """Devices of all replicas."""
     n_replicas: int
     router: str
 
@@ -94,7 +94,7 @@ class Outcome(NamedTuple):
     """Goodput."""
     output_tokens_per_s: float
     n_preemptions: int | None
-    """None where nobody could tell, as no client can."""
+    """None: unknown, as for a client."""
     n_requests: int
 
 

@@ -15,7 +15,6 @@ from inferometer.records.columns import F64, Bools
 from inferometer.stats import autocorrelated
 from inferometer.stats.estimate import Verdict
 from inferometer.stats.quantiles import (
-    DEFAULT_CONFIDENCE_FRACTION,
     low_rank,
     min_samples,
 )
@@ -63,9 +62,7 @@ def certainty_of(edges: F64, gained: F64, percentile_fraction: float) -> Certain
         return None
     middle = _bucket(upto, autocorrelated.quantile_rank(n, percentile_fraction))
     worth = autocorrelated.independent_samples(_within(each, middle))
-    plan = autocorrelated.interval_plan(
-        n, worth, percentile_fraction, confidence_fraction=DEFAULT_CONFIDENCE_FRACTION
-    )
+    plan = autocorrelated.interval_plan(n, worth, percentile_fraction)
     low_s = _low_s(edges, upto, middle, worth, percentile_fraction)
     if plan.high_rank is not None:
         return Certainty(low_s, float(edges[max(_bucket(upto, plan.high_rank), middle)]), None)

@@ -47,7 +47,7 @@ WORDS: Final[dict[Condition, str]] = {
 
 _HOLD_S: Final = 10.0
 _MOST_FRACTION: Final = 0.8
-"""Of the time that a condition has to hold in."""
+"""Share of the time in which a condition must hold."""
 _SEEN_FRACTION: Final = 0.4
 """Of the time, where the requests that ended say so too ..."""
 _N_WAITING: Final = 2.0
@@ -72,9 +72,9 @@ class Change:
     condition: Condition
     has_begun: bool
     residual_ratio: float | None = None
-    """Of a drift: measured / expected - 1 of step times, measured - expected of shares."""
+    """For a drift: measured / expected - 1 of step times, measured - expected of shares."""
     since_s: float | None = None
-    """Of a drift: when it began, by the cumulative sum; it is known only later."""
+    """For a drift: its start by the cumulative sum, which is known only later."""
 
 
 class Regimes:

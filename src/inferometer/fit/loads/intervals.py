@@ -36,7 +36,7 @@ _SCATTER_FRACTION: Final = 0.15
 ends near the best, not at it."""
 _BESIDE_FRACTION: Final = 0.015
 _HOPELESS_RATIO: Final = 3.0
-"""A value this much worse is excluded whatever the other limits are."""
+"""Ratio of losses above which a value is excluded, whatever the other limits are."""
 _SURE_RATIO: Final = 2.0
 """A switch is decided if its other position is this much worse: on a real server the closed form's
 errors may favour either position by more than chance does."""

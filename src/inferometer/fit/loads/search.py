@@ -173,7 +173,7 @@ class Explanation(NamedTuple):
     """The server that explains the load tests best."""
 
     problem: ServerProblem
-    """With the scatter of the residuals there."""
+    """Problem with the residuals' scatter at the solution."""
     knobs: ServerKnobs
     posterior: Posterior
     switched: Mapping[Switch, Candidate]

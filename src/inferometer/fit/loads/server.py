@@ -39,7 +39,7 @@ BLOCK_TOKENS: Final = 16
 
 _LEAST_BUDGET: Final = 32
 _SURE_FRACTION: Final = 0.95
-"""Of the peak load: clients see ends and beginnings a little early or late."""
+"""Share of the peak load: clients see ends and starts a little early or late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +202,7 @@ class KnobFit:
 
     name: str
     value: int | bool
-    """What a simulation uses."""
+    """Value for simulations."""
     low: int | None
     high: int | None
     """Ends of the 90 % interval; None: the load tests set no end on that side."""
@@ -247,7 +247,7 @@ class StepPrior(NamedTuple):
 
     base: StepTimeArrays
     prior: Prior
-    """Of the steps' numbers as logarithms, then of the front end's delay."""
+    """Prior of the logarithms of the steps' parameters, then of the front end's delay."""
 
 
 def step_prior(

@@ -28,8 +28,7 @@ _STEP: Final = 1e-4
 _OF_PROMPTS: Final = ("matmul_row_s", "attention_pair_s")
 _WIDEST: Final = 2.0
 _INEXACT_RATIO: Final = 0.01
-"""Of any step, beside what the load tests leave open: a closed form of a few numbers is no
-server."""
+"""Error of any step besides the load tests' uncertainty: a formula is no server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ class ServerFit:
     served_model: str
     """What clients call the model."""
     model: ModelSpec | None
-    """Its architecture, where it was given."""
+    """Architecture, where it was given."""
     hardware: str | None
     engine: EngineSpec
     block_tokens: int
@@ -91,7 +90,7 @@ class ServerFit:
     """Other possible servers, limits and step times together; empty in files of versions that did
     not draw."""
     subject: FitSubject | None = None
-    """What was fitted, as far as it was stated; None in files of versions that did not store it."""
+    """Subject of the fit; None in files of versions that did not store it."""
 
     @property
     def front_end_s(self) -> float:

@@ -19,7 +19,7 @@ from inferometer.perfmodel.work import ParallelPlan
 from inferometer.records.columns import F64
 
 _HALVINGS: Final = 32
-"""Of a number of users: more change the tenth digit."""
+"""Bisections of a number of users: more change the tenth digit only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

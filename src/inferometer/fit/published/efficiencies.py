@@ -70,7 +70,7 @@ class Efficiency:
     n_rows: int
     """Rows of this engine (and model) on this device; 0: carried over."""
     carried_from: str | None
-    """Whose rows say it where there are none."""
+    """Source of the transfer, where there are no own rows."""
     distances: tuple[float, ...]
     """(P) From the prior, in the order of ``UNKNOWNS``."""
     decode_spread_ratio: float

@@ -79,7 +79,7 @@ class PredictedLatencies(NamedTuple):
     log_tpot: F64
     log_ttft: F64
     log_rate: F64
-    """Of output tokens per second and device."""
+    """Logarithm of output tokens per second and device."""
     half_tpot: F64
     half_ttft: F64
 
@@ -89,7 +89,7 @@ class HeldOutLatencies(NamedTuple):
 
     log_error: F64
     half_width: F64
-    """Of the 90 % interval that was claimed."""
+    """Half width of the predicted 90 % interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ rotation, format, weights, scores, choice, places), roughly as vLLM computes Dee
 every layer, models were predicted by the rows of others too fast where they have more of these parts,
 and too slow where they have fewer."""
 _ATTENTION_OF_PEAK: Final = 0.25
-"""Of 16 bit: attention is computed in it whatever the format of the weights."""
+"""Share of the 16-bit peak, in which attention is computed whatever the weights' format."""
 _NO_LINK_BYTES_PER_S: Final = 5e10
 _FORMATS: Final[dict[DType, WeightFormat]] = {
     "float8": "float8",

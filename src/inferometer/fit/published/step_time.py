@@ -180,7 +180,7 @@ class DeviceParameters(NamedTuple):
     prompt_token_s: Estimate
     free: tuple[str, ...]
     covariance: tuple[tuple[float, ...], ...]
-    """Of the free ones."""
+    """Covariance of the free parameters."""
 
     def outside_s(self, prompt_tokens: float) -> Estimate:
         """Time of a request with such a prompt outside of the engine."""

@@ -81,7 +81,7 @@ class Changed(NamedTuple):
     dtype: DType | None = None
     kv_dtype: DType | None = None
     quantization: AskedFormat | None = None
-    """Of weights; ``none``: as the activations."""
+    """Format of weights; ``none``: as the activations."""
     framework: str | None = None
     """The engine."""
 
@@ -150,9 +150,9 @@ class _Knots(NamedTuple):
     rows: tuple[int, ...]
     log_ratio: tuple[float, ...]
     names: tuple[str, ...]
-    """As a fit's ``free`` has them; none where the staircase is not free."""
+    """As in a fit's ``free``; empty where the staircase is fixed."""
     covariance: F64
-    """Of those that are free."""
+    """Covariance of the free ones."""
 
 
 _NO_KNOTS: Final = _Knots((), (), (), np.zeros((0, 0)))

@@ -237,7 +237,7 @@ _NO_LINK_BYTES_PER_S: Final = 1e9
 _BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS: Final = (512, 1024, 2048, 4096)
 _MAX_TOKENS: Final = 2**18
-"""Of a batch, as far as the tables go."""
+"""Largest batch, as far as the tables go."""
 _PROMPTS: Final = (128, 256, 512, 1024, 1536, 2048)
 
 

@@ -75,7 +75,7 @@ class Observations:
     kv_traffic_ratio: float
     """Bytes that attention moves for each byte of KV cache that decoding requests hold."""
     drift: DriftCorrection | None
-    """How machine speed was removed; None where the runs have no probes or removal did not help."""
+    """Correction for machine speed; None without probes, or where it did not help."""
     machine_ratio: float
     """Standard deviation of the machine's log speed between these runs and another time."""
     captured_tokens: int = 0

@@ -44,7 +44,7 @@ _FRACTION_BITS: Final = 52
 """One fewer than a double has: the middle of the last cell must not round to 1."""
 _MAX_S: Final = MOST_S
 _SHORTEST_PIECE_S: Final = 1e-9
-"""Of a rate's profile: the clock's own resolution."""
+"""Shortest piece of a rate's profile: the clock's resolution."""
 DEFAULT_ARRIVALS: Final = OpenArrivals()
 
 

@@ -70,7 +70,7 @@ class JointLengths:
 
     rank_correlation_ratio: float | None
     quarters: tuple[PromptQuarter, ...]
-    """By prompt length, short to long; requests of equal prompts may fall into two."""
+    """By prompt length, short to long; equal prompts may be in two of them."""
 
 
 def joint_lengths(plan: RequestPlan) -> JointLengths:

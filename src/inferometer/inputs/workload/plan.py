@@ -47,24 +47,24 @@ class RequestPlan(NamedTuple):
     """The earlier request that follows the same one, for whose other ends this one waits too: it is
     sent ``think_ns`` after the last of them. NONE where there is none."""
     think_ns: I64
-    """From that end, or the last of those ends, to the sending; NONE where it follows none."""
+    """Time from the (last) awaited end to the send; NONE where it follows none."""
     prompt_tokens: I32
     output_tokens: I32
-    """What the model says before it stops by itself."""
+    """Tokens after which the model stops."""
     max_tokens: I32
-    """What the client allows: all that an engine knows beforehand."""
+    """Limit by the client, which is all that an engine knows in advance."""
     class_index: I32
     tenant_index: I32
     priority: I32
     """The smaller, the more urgent."""
     abort_after_ns: I64
-    """From the sending to the client's going away; NONE where it stays."""
+    """Time from the send until the client disconnects; NONE: never."""
     session_index: I32
     prefix_request: I32
     """The earlier request with whose tokens this prompt begins; NONE where it shares none or is
     the first to hold them."""
     prefix_tokens: I32
-    """How many tokens: 0 where there is no such request."""
+    """Tokens of the shared prefix; 0 without one."""
 
     @property
     def n_requests(self) -> int:
@@ -83,12 +83,11 @@ class DrawnWorkload:
     tenant_names: tuple[str, ...]
     cautions: tuple[Caution, ...] = ()
     asked_rate_per_s: float | None = None
-    """The steady rate that open arrivals were asked for; None of others, and where the rate
-    changes with time."""
+    """Requested steady rate of open arrivals; None for others, and for varying rates."""
     n_users: int | None = None
     """Users of a closed loop; None of others."""
     most_requests: int | None = None
-    """As many as a trace has; None of requests that are drawn."""
+    """Requests of a trace; None for drawn requests."""
 
 
 def first_of_each(follows: I32 | I64) -> NDArray[np.intp]:

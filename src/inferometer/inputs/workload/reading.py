@@ -135,7 +135,7 @@ _CALLED: Final = {
     **dict.fromkeys(("thinking", "cot", "math"), "reasoning"),
     **dict.fromkeys(("long", "mooncake"), "long-context"),
 }
-"""What others call traffic that a preset, or lengths, describe."""
+"""Other tools' names of traffic that a preset, or lengths, describe."""
 
 
 def _nearest(text: str) -> str:

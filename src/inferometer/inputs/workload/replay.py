@@ -252,7 +252,7 @@ class _Searches(NamedTuple):
     beam: I64
     """(R) From 0."""
     is_last: NDArray[np.bool_]
-    """(R) Is it of the last step?"""
+    """(R) Is it a request of the last step?"""
     think_ns: I64
     """(R) Of a later step: from the end of the step before."""
 

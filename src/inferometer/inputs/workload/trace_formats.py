@@ -57,8 +57,7 @@ class TraceRow(NamedTuple):
     """Ids of the prompt's blocks, equal where the blocks and all before them are."""
     block_tokens: int = 0
     session: int | None = None
-    """Rows of one session stand together: each prompt is all that was said before, and something
-    new."""
+    """Rows of a session are adjacent: each prompt is the conversation so far plus new tokens."""
     prompt_is_estimate: bool = False
     output_is_estimate: bool = False
     unit_is_assumed: bool = False
@@ -66,8 +65,7 @@ class TraceRow(NamedTuple):
     n_later_turns: int = 0
     """Left out, since the trace does not have the answers between."""
     said: tuple[Spoken, ...] = ()
-    """What the prompt adds to that of the session's request before, the answer to it first;
-    empty unless asked for."""
+    """Messages that the prompt adds to the session's last one; empty unless requested."""
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -55,7 +55,7 @@ _KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
 )
 _NAME: Final = re.compile(rb'"(\w+)"\s*:')
 _LIST_BYTES: Final = 4096
-"""Of a JSON list that show whose rows it holds."""
+"""Bytes of a JSON list's start that show its format."""
 _WALL_CLOCK: Final[tuple[TraceFormat, ...]] = ("azure", "otel", "table")
 WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "prompts")
 

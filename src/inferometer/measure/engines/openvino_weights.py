@@ -38,7 +38,7 @@ class PackedWeights(NamedTuple):
     """Result of packing weights."""
 
     n_bytes: int
-    """Of integers, scales and zero points."""
+    """Bytes of integers, scales and zero points."""
     formats: tuple[tuple[str, int], ...]
     """(format, weights in it), most first."""
 
@@ -113,9 +113,9 @@ class _Weight(NamedTuple):
     """A matrix of 16 or 32 bits whose rows are a product's outputs, or a table's entries."""
 
     wide: Node
-    """Its numbers as they are used."""
+    """Node with the numbers as used."""
     place: int
-    """Of its last product, in the order of operations."""
+    """Position of its last product in the order of operations."""
     is_table: bool
 
 

@@ -71,9 +71,9 @@ class Repetition:
     is_warmup: bool = False
     """Set by the harness, not by engines."""
     index: int = 0
-    """Which repetition of its point, warm-ups first; set by the harness."""
+    """Number of the repetition of its point, warm-ups first; set by the harness."""
     ended_ns: int | None = None
-    """When the engine gave control back; set by the harness."""
+    """Time when the engine returned; set by the harness."""
 
 
 class Engine(Protocol):
@@ -107,7 +107,7 @@ class Engine(Protocol):
 
 
 STEP_KINDS: Final = tuple(SEQUENCES_OF_STEP)
-"""What the engine itself probes, where it can: steps of two widths, in turns."""
+"""Probes that the engine makes itself, if it can: steps of two widths, in turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +116,7 @@ class ProbeSettings:
 
     kinds: tuple[ProbeKind, ...]
     footprint_bytes: int
-    """How much memory READ and COPY touch: the bytes of the weights, so that caches help both
-    alike."""
+    """Bytes that READ and COPY touch: those of the weights, so that caches help both alike."""
     matmul_dtype: DType
     device: Literal["cpu", "cuda"] = "cpu"
     n_threads: int | None = None
@@ -197,7 +196,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     prompt_tokens: int
     gen_tokens: int
     n_generated: int
-    """Windows of which the beginning is continued."""
+    """Windows whose beginning is continued."""
     n_at_once: int
     """Windows that are computed together; another number adds up in another order."""
     token_ids: tuple[tuple[int, ...], ...] = ()

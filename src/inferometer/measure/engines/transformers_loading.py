@@ -63,11 +63,11 @@ def check_device(spec: EngineSpec) -> None:
         )
 
 
-def check_formats(spec: EngineSpec, engine: str) -> None:
+def check_formats(spec: EngineSpec) -> None:
     """Refuse weights or a KV cache in another format than that of the activations."""
     if spec.quantization is not None:
         raise SpecError(
-            f"quantization {spec.quantization!r} is not run by the {engine} engine",
+            f"quantization {spec.quantization!r} is not run by the vllm engine",
             where="--quantization",
             allowed="none (a GGUF file is unpacked to --dtype)",
             try_="--engine openvino, which keeps a GGUF's 4-bit weights",

@@ -111,7 +111,7 @@ def check_spec(spec: EngineSpec) -> None:
             where="--dtype",
             allowed=", ".join(TORCH_DTYPE),
         )
-    check_formats(spec, "vllm")
+    check_formats(spec)
 
 
 def check_build(spec: EngineSpec) -> None:
@@ -258,7 +258,7 @@ def _kv_token_bytes(model: VllmModel) -> int:
 
 
 def _check_room(model: VllmModel, kv_bytes: int) -> dict[str, Any]:
-    """vLLM's arguments for the memory of weights and KV cache.
+    """Arguments of vLLM for the memory of weights and KV cache.
 
     vLLM writes its whole cache once, so that all of it becomes resident.
 

@@ -55,8 +55,7 @@ ENGINES: Final[dict[EngineName, str]] = {
     "vllm": "inferometer.measure.engines.vllm_engine",
     "openvino": "inferometer.measure.engines.openvino_engine",
 }
-"""Where each engine's ``open_engine`` is. Imported by name: only its own environment has its
-library."""
+"""Module of each engine's ``open_engine``, imported by name in its own environment."""
 
 TORCH_PROBE: Final = "inferometer.measure.engines.torch_ceilings"
 _HAVE_TORCH: Final[tuple[EngineName, ...]] = ("transformers", "vllm")

@@ -34,7 +34,7 @@ class OwnCode(NamedTuple):
     """Two that are equal compute the same."""
 
     digest: str
-    """Of all modules of this package."""
+    """Digest of all modules of this package."""
     versions: tuple[str, ...]
 
     @property
@@ -80,7 +80,7 @@ class RayCluster(NamedTuple):
 
     ray: ModuleType
     hosts: tuple[RayHost, ...]
-    """In order of their addresses."""
+    """Sorted by address."""
 
 
 @contextmanager

@@ -355,7 +355,7 @@ _FEWEST_WORDS: Final = 64
 _LENGTH_KEYS: Final = ("max_completion_tokens", "max_tokens")
 _MOST_TOKENS: Final = 2**31 - 1
 LEAST_ANSWER_BYTES: Final = 1024 * 1024
-"""Of any answer so much is taken; more by the tokens that were asked for."""
+"""Bytes of any answer that are accepted; more by the requested tokens."""
 
 
 class BodyWriter:

@@ -21,7 +21,7 @@ often just when a request comes."""
 _PLAIN_REASONS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"}
 )
-"""What OpenSSL says of a plain HTTP answer to its handshake."""
+"""OpenSSL's messages on a plain HTTP answer to its handshake."""
 _TUNNEL_LIMITS: Final = AnswerLimits(body_bytes=64 * 1024)
 
 

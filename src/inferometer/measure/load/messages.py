@@ -30,10 +30,9 @@ class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Between two reads of an answer."""
     head_bytes: int = 64 * 1024
     body_bytes: int | None = None
-    """None: what an answer of the asked length may take with all that servers tell of each
-    token, and more."""
+    """None: enough for an answer of the requested length with all metadata."""
     kept_bytes: int = 1024 * 1024 * 1024
-    """Of all answers in flight together; what comes beyond is given up as too long."""
+    """Limit of all answers in flight together; beyond it, answers fail as too long."""
 
 
 class Tracing(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,17 +59,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     waiting_for: dict[int, tuple[int, ...]]
     """Requests that are sent after the end of each."""
     n_awaited: dict[int, int]
-    """How many ends each of those waits for."""
+    """Ends for which each of those waits."""
     session_index: int
     process_index: int
     n_processes: int
     begins_ns: int
     cutoff_ns: int | None
-    """Nothing is sent after it."""
+    """Time after which nothing is sent."""
     started_utc: str
     raw_path: str
     id_prefix: str
-    """Of ``X-Request-Id``."""
+    """Prefix of ``X-Request-Id``."""
     tracing: Tracing | None = None
     """None: no such header is sent."""
 
@@ -99,7 +98,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     n_failed: int
     worst_lag_ns: int
     first_read_ns: tuple[int, ...]
-    """From the intended send to the first bytes of the body, of some requests that ended."""
+    """Times from intended send to the first bytes of the body, of some requests."""
     read_gap_ns: tuple[int, ...]
     """Mean time between reads of the same."""
     errors: dict[str, int]
@@ -197,7 +196,7 @@ def _read_exactly(descriptor: int, n_bytes: int) -> bytes | None:
 
 
 _MOST_SAMPLES: Final = 128
-"""Of a report: it must go through the pipe at once."""
+"""Most samples of a report, which must fit into the pipe."""
 
 
 class Tally:

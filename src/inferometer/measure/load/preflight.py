@@ -25,7 +25,7 @@ from inferometer.units import NS_PER_S
 _ANSWER: Final = Door(noun="answer", allowed="JSON", refusal=MeasureError)
 
 PATIENCE_S: Final = 10.0
-"""Then the run begins: a server may be slow, or compile at its first request."""
+"""Longest wait; then the run starts, as a server may be slow at its first request."""
 _LASTING: Final = frozenset(
     {
         "redirected",

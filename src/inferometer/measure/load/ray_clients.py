@@ -35,7 +35,7 @@ from inferometer.records import load_decoding, types
 
 _WAIT_S: Final = 0.25
 _MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of a raw log, at once."""
+"""Most bytes of a raw log in one message."""
 
 
 class News(NamedTuple):

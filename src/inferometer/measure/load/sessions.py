@@ -40,7 +40,7 @@ class Past:
     ended_ns: int = 0
     """The last instant of the run that is recorded."""
     n_left_bytes: int = 0
-    """Of frames that were cut when a process was killed."""
+    """Bytes of frames that were cut when a process was killed."""
 
 
 class Share(NamedTuple):
@@ -52,7 +52,7 @@ class Share(NamedTuple):
     waiting_for: dict[int, tuple[int, ...]]
     """Requests that are sent after the end of each."""
     n_awaited: dict[int, int]
-    """How many ends each of those waits for."""
+    """Ends for which each of those waits."""
 
 
 class Session(NamedTuple):

@@ -22,11 +22,11 @@ from inferometer.units import NS_PER_S, s_from_ns
 
 
 STOP_S: Final = 15.0
-"""A process that was told to end is given so long."""
+"""Time that a process has to end."""
 
 
 _BEGIN_AFTER_NS: Final = 20_000_000
-"""From the word to begin to the instant: the slowest process must have heard it."""
+"""Time from the start message to the start, so that the slowest process has read it."""
 _END_S: Final = 30.0
 
 
@@ -183,7 +183,7 @@ class LoadProgress:
     """Median of the mean time between reads, of recent answers: about the TPOT of streams."""
     read_gap_p95_s: float | None
     worst_lag_s: float
-    """Of the client itself, since the last report."""
+    """Delay of the client itself, since the last report."""
     errors: tuple[tuple[str, int], ...]
     """Codes, the most frequent first."""
 
@@ -264,16 +264,16 @@ class LoadOutcome:
     """How a session ended; its data are in the raw logs."""
 
     origin_monotonic_ns: int
-    """What CLOCK_MONOTONIC showed (or would have shown) at instant 0 of the run."""
+    """CLOCK_MONOTONIC at instant 0 of the run, also where that lies before its start."""
     begins_ns: int
     n_sent: int
     n_unsent: int
     n_failed: int
     cpu_s: float
-    """Of all client processes, from the schedule's begin on."""
+    """CPU time of all client processes, from the start of the schedule."""
     is_interrupted: bool
     dead_processes: tuple[str, ...] = ()
-    """Why processes ended that should not have."""
+    """Why processes ended unexpectedly."""
 
 
 class Watch:

@@ -46,9 +46,9 @@ _FOR_ROOM, _MOVING, _RECEIVED = int(Stage.FOR_ROOM), int(Stage.MOVING), int(Stag
 
 HAS_GATE: Final = False
 IS_SPLIT: Final = False
-"""Are prompts computed by other replicas than answers?"""
+"""Are prefill and decode on separate replicas?"""
 IS_LOCKSTEP: Final = False
-"""Do all replicas begin and end each step together?"""
+"""Do all replicas run each step together?"""
 
 
 @entry

@@ -29,7 +29,7 @@ from inferometer.simulate.pointers import blank, pointed_stack, row_of
 _NOBODY: Final = (demand([0], [1], [1]), GateConfig())
 """For a gate that is not there; compiled code wants one."""
 _UNWRITTEN: Final = frozenset({"waiting", "block_table"})
-"""Written before it is read: memory that nobody touches is never given."""
+"""Arrays written before they are read, so that untouched memory is never allocated."""
 _OWN: Final = frozenset(State._fields) - SHARED - {"memory", "queue"}
 """The arrays that each replica has for itself, beside those of its memory and its queue."""
 

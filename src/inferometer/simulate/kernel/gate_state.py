@@ -38,17 +38,15 @@ class GateColumns(NamedTuple):
     """0 where bands do not count."""
     prompt_tokens: I64
     max_tokens: I64
-    """As cut."""
+    """As limited by the gate."""
     expected_tokens: I64
-    """Of the answer."""
+    """Expected output tokens."""
     key: I64
-    """What the order goes by, the least first, within bands and tenants; for deadlines the
-    arrival is added."""
+    """Sort key within bands and tenants, least first; for deadlines plus the arrival."""
     patience_ns: I64
-    """How long after its arrival is it turned away if it still waits? ``FAR_NS``: never. Below
-    1: at once."""
+    """Longest wait after arrival; ``FAR_NS``: no limit. Below 1: turned away at once."""
     shed_reason: I32
-    """Why then? A ``Reason``."""
+    """``Reason`` for turning it away then."""
 
 
 def goes_by_deadline(config: GateConfig) -> bool:
@@ -136,13 +134,13 @@ class Place(IntEnum):
 
     OUTSIDE = 0
     GATHERING = 1
-    """In the window of its class."""
+    """Waiting in the window of its class."""
     READY = 2
-    """In its lane."""
+    """Waiting in its lane."""
     INSIDE = 3
-    """It was released."""
+    """Released."""
     AWAY = 4
-    """Nothing will happen to it any more."""
+    """Done, or turned away."""
 
 
 class GateRules(Row):
@@ -174,7 +172,7 @@ class GateClass(Row):
     window_ns: i64
     window_size: i64
     widening_ns: i64
-    """How much the window grows with each request in flight, …"""
+    """Growth of the window with each request in flight, …"""
     widest_at: i64
     """… up to this number."""
     max_in_flight: i64

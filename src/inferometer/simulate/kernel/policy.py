@@ -24,7 +24,7 @@ _VLLM, _TRTLLM, _BATCHES, _SGLANG = (
 _WAITING = int(Status.WAITING)
 KIND: Final = int(Kind.VLLM)
 IS_POOLED: Final = False
-"""Is its KV cache divided, so that steps are taken one by one?"""
+"""Is the KV cache divided into pools, so that steps are simulated one by one?"""
 
 
 @compiled

@@ -14,7 +14,7 @@ from inferometer.simulate.kernel.state import NOTHING, Block, State
 from inferometer.simulate.pointers import Rows
 
 IS_POOLED: Final = False
-"""Is the KV cache divided?"""
+"""Is the KV cache divided into pools?"""
 _WHOLE: Final = 1_000_000
 
 

@@ -24,7 +24,7 @@ def _compiled_closed_form() -> dict[str, Callable[..., float]]:
 
 
 IS_POOLED: Final = False
-"""Is the KV cache divided, so that contexts are read by the bytes of their pools?"""
+"""Is the KV cache divided into pools, so that reads depend on their formats?"""
 _CLOSED_FORM = _compiled_closed_form()
 _layers_duration_s = _CLOSED_FORM["layers_duration_s"]
 _head_duration_s = _CLOSED_FORM["head_duration_s"]

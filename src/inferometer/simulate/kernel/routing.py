@@ -72,11 +72,11 @@ class RouterState(NamedTuple):
     class_index: I32
     """(N)"""
     is_own: Bools
-    """(C, R) May this class go to that replica?"""
+    """(C, R) May requests of this class go to that replica?"""
     is_known: Bools
-    """(R, K) Has this replica been sent a prompt with that content?"""
+    """(R, K) Was a prompt with this content sent to this replica?"""
     n_known: I64
-    """(R) How many contents?"""
+    """(R) Number of such contents."""
     reported: Rows[Report]
     """(R, or 0 where the rule asks for no reports), what each has reported last."""
     heard: Rows[Report]

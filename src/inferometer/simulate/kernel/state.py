@@ -270,7 +270,6 @@ class Counters(Row):
     waiting_head: i64
     waiting_size: i64
     n_preempted: i64
-    n_served: i64
     now_ns: i64
     current_step: i64
     n_pieces: i64
@@ -282,7 +281,6 @@ class Counters(Row):
     n_in_flight: i64
     n_busy_in_flight: i64
     n_barren_steps: i64
-    n_tokens_computed: i64
     n_taken: i64
     n_ended: i64
     busy_ns: i64
@@ -345,7 +343,7 @@ class Memory(NamedTuple):
     """(M, blocks of the longest request · groups of layers) The blocks of whoever has the slot, in
     order; in a pool also rows of those that have none."""
     by_address: I32
-    """(M + 1) Whose piece of a contiguous KV cache comes after whose?"""
+    """(M + 1) Order of the pieces of a contiguous KV cache."""
     moves: Rows[Move]
     """(M + 1, or 0 where nothing is moved) One after the other."""
     nodes: Rows[Node]
@@ -372,7 +370,7 @@ class Queue(NamedTuple):
     joining: I32
     """(M) Whose prompts SGLang computed in the step before; vLLM's tokens before a run of decodes."""
     is_preferred: I32
-    """(M + 1, or 0 where there is no such rule) Is a batch of this number of requests wanted?"""
+    """(M + 1, or 0 without such a rule) Is this batch size preferred?"""
 
 
 class Arrivals(NamedTuple):
@@ -383,22 +381,21 @@ class Arrivals(NamedTuple):
     due: I32
     """A heap of those that follow others and whose time is known."""
     follower: I32
-    """(N, or 0 where nobody follows) Who follows each request, the first of them?"""
+    """(N, or 0 where none follows) First request that follows each."""
     next_follower: I32
-    """(as follower) Who follows the same one, the next of them?"""
+    """(as follower) Next request that follows the same one."""
     joins: I32
-    """(N, or 0 where nobody waits for several) Who waits for each request too?"""
+    """(N, or 0 where none waits for several) Request that waits for each one too."""
     n_awaited: I32
-    """(as joins) How many ends does each request still wait for?"""
+    """(as joins) Ends for which each request still waits."""
     last_end_ns: I64
-    """(as joins) Of the ends for which each waited, when was the last so far?"""
+    """(as joins) Latest of the awaited ends so far."""
     next_companion: I32
-    """(N, or 0 where nobody accompanies another) Who waits for the same ends as each request, the
-    next of them?"""
+    """(N, or 0 without companions) Next request that waits for the same ends."""
     think_ns: I64
     """(as follower)"""
     earliest_ns: I64
-    """(as follower) When does each come at the earliest?"""
+    """(as follower) Earliest arrival of each."""
     abort_ns: I64
     """(N) Of one that follows another and is not sent: how long after its sending."""
     leaving: I32

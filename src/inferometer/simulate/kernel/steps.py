@@ -16,7 +16,7 @@ from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import FAR_NS, PartLog, Status, StepLog, max_barren_steps
 
 IS_POOLED: Final = False
-"""Is the KV cache divided?"""
+"""Is the KV cache divided into pools?"""
 _max_barren_steps = compiled(max_barren_steps)
 _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
 

@@ -25,9 +25,9 @@ _ABORTED = int(Status.ABORTED)
 _PREFILLED = int(Status.PREFILLED)
 
 IS_POOLED: Final = False
-"""Is the KV cache divided?"""
+"""Is the KV cache divided into pools?"""
 IS_SPLIT: Final = False
-"""Is a KV cache handed over between a replica that prefills and one that decodes?"""
+"""Are prefill and decode on separate replicas?"""
 
 
 @compiled
