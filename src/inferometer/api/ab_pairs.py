@@ -85,7 +85,7 @@ class CompareServers:
 
 
 def compare_servers(question: CompareServers) -> compare.CompareAnswer | None:
-    """Load two servers in turns and compare what they did; None of a dry run.
+    """Load two servers in turns and compare the results; None for a dry run.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def compare_servers(question: CompareServers) -> compare.CompareAnswer | None:
 
 
 def _check_repeats(n_pairs: int, confidence_fraction: float) -> None:
-    """Refuse what cannot be decided, before hours are spent."""
+    """Refuse a number of pairs that cannot decide, before hours are spent."""
     enough = min_samples(0.5, confidence_fraction=confidence_fraction)
     if n_pairs < enough:
         raise SpecError(
@@ -234,7 +234,7 @@ def default_folder(requests: tuple[load_request.LoadRequest, load_request.LoadRe
 def made(
     pairs: Pairs, *, takes_invalid: bool
 ) -> tuple[tuple[types.Run, ...], tuple[types.Run, ...]]:
-    """The runs of A and of B; those that were made before are read.
+    """Runs of A and of B, measured or read from the folder.
 
     Raises
     ------
@@ -251,7 +251,7 @@ def made(
 
 
 def each(pairs: Pairs, *, takes_invalid: bool) -> Generator[tuple[types.Run, types.Run]]:
-    """The same, pair by pair: A's run and B's. Who has seen enough takes no more."""
+    """Pairs of runs (A, B), one by one, so that a caller can stop early."""
     _open(pairs)
     for pair, first in enumerate(pairs.first_sides):
         _put_aside_half(pairs, pair)
@@ -295,7 +295,7 @@ def _open(pairs: Pairs) -> None:
 
 
 def _put_aside_half(pairs: Pairs, pair: int) -> None:
-    """What a pair shares is the time at which it was made: half of one, or a run with a seam, is made again."""
+    """Remove a pair whose second half is missing or was interrupted; it is measured again."""
     folders = [pairs.folders(side)[pair] for side in range(len(_SIDES))]
     if all((folder / layout.MANIFEST_NAME).exists() for folder in folders):
         return

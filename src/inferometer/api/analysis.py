@@ -57,7 +57,7 @@ class Analysis:
 
 
 def analyse(run: Run, path: Path, *, label: str, hardware: HardwareSpec | None = None) -> Analysis:
-    """Summarise a run and fit what it can carry. A run that carries no model is still a run."""
+    """Summarise a run and, where its data suffice, fit a model to it."""
     model: StepTimeModel | None = None
     why: str | None = None
     held_out: tuple[HeldOutPoint, ...] = ()
@@ -80,7 +80,7 @@ def analyse(run: Run, path: Path, *, label: str, hardware: HardwareSpec | None =
 
 
 def label_runs(runs: Sequence[Run]) -> tuple[str, ...]:
-    """The shortest names that tell runs apart: what they differ in, else their ids."""
+    """The shortest labels that distinguish the runs: their differences, else their ids."""
     candidates = [[_engine_words(run) for run in runs], [_model_words(run) for run in runs]]
     for words in candidates:
         if len(set(words)) == len(runs):

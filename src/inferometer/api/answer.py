@@ -188,7 +188,7 @@ T = TypeVar("T")
 
 
 class Lines(NamedTuple, Generic[T]):
-    """An answer that has no page but lines for a terminal, which depend on what was wanted."""
+    """An answer that is printed as lines, without a page."""
 
     answer: T
     text: RenderableType

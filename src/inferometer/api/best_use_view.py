@@ -84,7 +84,7 @@ class UseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestUse:
-    """The layouts of a number of devices, those of the published format first, the best of each format first."""
+    """Layouts of a number of devices: the published format first, the best of each format first."""
 
     n_total: int
     rows: tuple[UseRow, ...]
@@ -101,7 +101,7 @@ class BestUse:
 
     @property
     def asked_load(self) -> float | None:
-        """The rate, or the users, that were named beside the number of devices."""
+        """The rate, or the users, given together with the number of devices."""
         return self.asked_requests_per_s if self.asked_users is None else self.asked_users
 
     @property
@@ -134,7 +134,7 @@ def best_use_of(
     *,
     is_of_users: bool = False,
 ) -> BestUse:
-    """The rows of what was found in each format."""
+    """Rows of the results in each format."""
     has_budgets = any(one.n_step_budgets > 1 for one in found)
     ranked = [
         (use, _row(use, published, has_budgets=has_budgets))
@@ -273,7 +273,7 @@ def _kept(best_use: BestUse, objective: str) -> str:
 
 
 def _tried(best_use: BestUse) -> str:
-    """The number of layouts that were examined, and what was left out."""
+    """Numbers of examined and omitted layouts, in words."""
     left_out = (
         f", {best_use.n_unexamined} not examined within the time limit (--time-limit)"
         if best_use.n_unexamined

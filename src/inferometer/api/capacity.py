@@ -161,7 +161,7 @@ class Search(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The SLO of all requests, and those of classes."""
+        """The SLO of all requests, and the classes' own, in words."""
         if self.groups is not None:
             return self.objective.text + " in each class" * bool(self.class_objectives)
         return objective_words(self.objective, self.class_objectives)
@@ -177,7 +177,7 @@ class Search(NamedTuple):
 def objective_words(
     objective: ObjectiveSpec, class_objectives: tuple[probing.ClassObjective, ...]
 ) -> str:
-    """The SLO of all requests, and those of classes."""
+    """The SLO of all requests, and the classes' own, in words."""
     own = (f"{name}: {slo.text}" for name, slo, _ in class_objectives)
     return "; ".join((objective.text, *own))
 

@@ -24,7 +24,7 @@ _SPAN_RATIO: Final = 64.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProbe:
-    """Asks a server: ``probe(load, effort)``.
+    """Measures a server: ``probe(load, effort)``.
 
     Every probe has a seed of its own: prompts that came before would be in its prefix cache.
     """

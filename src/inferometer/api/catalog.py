@@ -268,7 +268,7 @@ _KINDS: Final = ("models", "hardware", "slos", "workloads")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogModel:
-    """A model of the catalogue, and what follows from its shape."""
+    """A model of the catalogue, and numbers that follow from its shape."""
 
     model: ModelSpec
     n_parameters: int

@@ -193,7 +193,7 @@ class Groups:
         return replace(self, class_names=workload.class_names, tenant_names=workload.tenant_names)
 
     def at(self, case: Case) -> "Groups":
-        """The same as if each kind were known to be this one."""
+        """These groups on one plausible server of each kind."""
         known = (replace(one, deployment=one.deployment.at(case)) for one in self.groups)
         return replace(self, groups=tuple(known))
 
@@ -294,7 +294,7 @@ class Servers(NamedTuple):
         return self.n_replicas + (0 if self.prefill is None else self.prefill.cluster.n_replicas)
 
     def at(self, case: Case) -> "Servers":
-        """The same as if they were known to be these."""
+        """These servers on one plausible draw."""
         return self._replace(
             deployment=self.deployment.at(case),
             groups=None if self.groups is None else self.groups.at(case),
@@ -303,7 +303,7 @@ class Servers(NamedTuple):
 
     @property
     def cluster(self) -> ClusterConfig:
-        """The rules of the cluster, or of those that generate answers."""
+        """The cluster's rules; with disaggregation, of the decode replicas."""
         if self.groups is not None:
             return self.groups.placement.cluster
         return ClusterConfig(

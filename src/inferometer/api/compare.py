@@ -50,7 +50,7 @@ class CompareAnswer(Answer):
 
 
 def compare_page(answer: CompareAnswer) -> Page:
-    """The answer first, then everything else that was compared, then what else is different."""
+    """A page with the answer first, then all compared metrics, then other differences."""
     comparison = answer.comparison
     ratio = comparison.answer.ratio
     pairs = ", in pairs" if comparison.is_paired else ""

@@ -56,7 +56,7 @@ def n_at_once(where: Executor, n_parts: int) -> int:
 
 @contextmanager
 def opened(where: Executor, what: str) -> Generator[local.Executor]:
-    """The executor that was chosen; how many of ``what`` are done is shown on stderr.
+    """The chosen executor; shows on stderr how many of ``what`` are done.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def opened(where: Executor, what: str) -> Generator[local.Executor]:
 
 
 class _Clock:
-    """CPU seconds of this process without those of compiling the simulator."""
+    """CPU seconds of this process, without compiling the simulator."""
 
     def __init__(self) -> None:
         self._compiling_s, self._began_s = 0.0, 0.0
@@ -117,12 +117,12 @@ computing_s = _Clock()
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """An instant on this process's clock, which stands still while the simulator compiles."""
+    """A deadline on this process's clock, which stops while the simulator compiles."""
 
     at_s: float
 
     def __call__(self) -> float:
-        """The seconds that are left; negative when it has passed."""
+        """Seconds left; negative after the deadline."""
         return self.at_s - computing_s()
 
 
@@ -142,7 +142,7 @@ class TimeLimit:
 
 
 def time_limit_field(default: str) -> Option:
-    """The option of a search, whose default is this."""
+    """The option ``--time-limit`` of a search with this default."""
     return Option(
         "Limit on computing time: the search ends then, and names what it did not examine."
         f" [{default}]",

@@ -205,7 +205,7 @@ def _chips(answer: CapacityAnswer) -> tuple[Chip, ...]:
 
 
 def _numbers(answer: CapacityAnswer) -> tuple[Number, ...]:
-    """The estimate between what was shown to meet and to miss the SLO; of each replica."""
+    """The estimate with the highest load that meets and the lowest that misses the SLO."""
     found = answer.levels[0].capacity
     located, met, missed = found.located_load, found.met_load, found.missed_load
     if located is None:

@@ -146,7 +146,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def deploy_text(answer: DeployAnswer) -> str:
-    """The files, and what each is for."""
+    """The files with their purposes."""
     spare = f" and {answer.n_spare} spare" if answer.n_spare else ""
     heading = f"{answer.n_replicas}{spare} replicas of {answer.model_id} on {answer.hardware}"
     return "\n".join([heading, *(f"  {file.file}  {file.purpose}" for file in answer.files)])

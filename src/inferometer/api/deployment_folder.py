@@ -125,7 +125,7 @@ def write_answer(
     *,
     is_forced: bool,
 ) -> None:
-    """Write the folder of what a sizing picked; nothing where it picked nothing."""
+    """Write the deployment folder of a sizing's pick; nothing without one."""
     pick = pick_of(found)
     if pick is None:
         talk(f"nothing meets the SLO: nothing is written to {folder}")

@@ -67,7 +67,7 @@ def sealed_check(
     objective: str | None,
     place: tuple[Path | None, Path],
 ) -> SealedCheck:
-    """Seal what the change is predicted to do; ``place``: the folder (None: a new one), the ledger.
+    """Seal the predicted effect of the change; ``place``: folder (None: a new one) and ledger.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def is_change(folder: Path) -> bool:
 def checked_change(
     folder: Path, ledger_path: Path, url: str | None, runs: Sequence[Path]
 ) -> ledger.Experiment:
-    """Read the changed server's metrics, or those of a load test; what the ledger says then.
+    """Measure the changed server, or read its load test, and return the ledger's verdict.
 
     Raises
     ------

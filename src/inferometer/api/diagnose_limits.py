@@ -63,5 +63,5 @@ def _gauge(
 
 
 def _count(text: str | None) -> int | None:
-    """The whole number; None for what a flag has else."""
+    """A whole number; None for other values of a flag."""
     return int(text) if text is not None and text.isdecimal() and text.isascii() else None

@@ -27,7 +27,7 @@ _HALF_OPEN: Final = "{low:,} or more"
 
 
 def diagnose_page(answer: DiagnoseAnswer) -> Page:
-    """The verdict first, then what the change would do, then every cause."""
+    """A page with the verdict first, then the effect of the change, then every cause."""
     cause = next((one for one in answer.causes if one.name == answer.cause), None)
     return Page(
         title=_title(answer, cause),

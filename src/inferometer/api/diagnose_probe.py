@@ -88,7 +88,7 @@ class Probe:
 
 
 def probe(url: str, window: ServerWindow) -> Probe:
-    """Send the three parts to the server whose metrics the window holds.
+    """Send the three parts of the probe to the observed server.
 
     What will be sent is printed before it is.
 

@@ -35,7 +35,7 @@ _WHERE_METRICS_ARE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A window, and what else is known of it."""
+    """The observed window of a server, and other facts about it."""
 
     window: ServerWindow
     when: str | None = None
@@ -96,7 +96,7 @@ def live_source(
 
 
 def scraped_source(url: str, samples: ServerSampleTable) -> Source:
-    """The server at this address, by what was scraped of it, and what it says of itself now.
+    """The server at this address, by samples that were scraped, and by its own report now.
 
     Raises
     ------

@@ -227,7 +227,7 @@ def _limits(log: StepLog) -> tuple[LimitRow, ...]:
 
 
 def steps_page(answer: StepsAnswer) -> Page:
-    """The largest part, then what holds answers up, then the limits that were seen."""
+    """A page with the largest part, delays of decodes, and observed limits."""
     first = answer.parts[0]
     steps = f"{answer.n_steps:,} steps of {answer.source}"
     return Page(

@@ -43,7 +43,7 @@ _SHORT_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainAnswer(Answer):
-    """The parts of each step's time, and how well the model that says so does on points that it had not seen."""
+    """Parts of each step's time, and the held-out error of the model behind them."""
 
     table: ClassVar[str | None] = "explained"
 

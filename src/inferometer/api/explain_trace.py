@@ -77,7 +77,7 @@ class TraceAnswer(Answer):
 
 
 def explain_traces(paths: tuple[Path, ...]) -> TraceAnswer:
-    """Kernels by kind, and why a device stands idle between them.
+    """Kernels by kind, and reasons of idle time between them.
 
     Raises
     ------

@@ -42,7 +42,7 @@ _SPACE: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explore:
-    """A server under traffic, what it must keep to, and what it costs."""
+    """A server under traffic, its SLO and its price."""
 
     server: Server
     workload: Workload = field(default_factory=Workload)

@@ -42,7 +42,7 @@ def explore(question: Explore) -> ExploreAnswer:
 
 
 def state(question: Explore) -> Explored:
-    """The answer with what is drawn beside it."""
+    """The answer of one state, with its curves."""
     return refined(question, Inline(lambda _done, _all: None))
 
 
@@ -119,7 +119,7 @@ def _no_load_test(folder: Path, *, where: str) -> SpecError:
 
 
 def _of_run(question: Explore, folder: Path) -> Explore:
-    """The traffic of a load test, as near as bare lengths and a rate tell it, and its point."""
+    """Traffic of a load test in mean lengths and rate, and its point."""
     run = reading.read_run(folder)
     load, requests = run.manifest.load, run.requests
     if load is None or requests is None:

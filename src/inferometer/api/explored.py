@@ -62,7 +62,7 @@ class Seen(NamedTuple):
 
     @property
     def limit_ratio(self) -> float:
-        """The limits, times those of the SLO, that its percentiles reach, the noise aside."""
+        """Factor on the SLO's limits that its percentiles reach, without the noise."""
         judged = [] if self.judgement is None else self.judgement.thresholds
         reached = [
             one.seen.seconds.value / one.threshold.limit_s for one in judged if one.seen is not None
@@ -105,7 +105,7 @@ def _burst_per_s(question: simulate.Simulate) -> float:
 
 @lru_cache(maxsize=64)
 def servers_at(server: servers_.Server, fleet: fleets.FleetOptions) -> cluster.Servers:
-    """The servers of these options; what was built of them stays."""
+    """The servers of these options, cached."""
     n_sharing = fleet.cluster.data_parallel_size
     return fleets.servers_of(fleet, servers_.deployment_of(server, n_sharing=n_sharing))
 
@@ -289,7 +289,7 @@ _WINDOWS: Final = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExploreAnswer(Answer):
-    """The simulation of one state, and what lies around it."""
+    """The simulation of one state, and points around it."""
 
     table: ClassVar[str | None] = "points"
 
@@ -309,7 +309,7 @@ class ExploreAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """The answer, and what is drawn beside it."""
+    """The answer with its curves and timelines."""
 
     question: Explore
     answer: ExploreAnswer
@@ -409,7 +409,7 @@ def _own_knobs(question: Explore) -> list[str]:
 
 
 def _per_million(usd_per_hour: float, rate: Estimate) -> Estimate:
-    """Dollars per million tokens, of tokens per second: what is more of one is less of the other."""
+    """Dollars per million tokens at this many tokens per second; ends are swapped."""
     of_one = usd_per_hour / _SECONDS_PER_HOUR * _TOKENS
     has_ends = rate.low is not None and rate.high is not None and rate.low > 0
     return replace(

@@ -49,7 +49,7 @@ class FitAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Runs, and what is known of what they measured."""
+    """Runs to fit, and facts about their measurements."""
 
     runs: Runs
     choice: TableChoice = field(default_factory=TableChoice)
@@ -82,7 +82,7 @@ def answer_page(answer: FitAnswer) -> Page:
 
 
 def fit(question: Fit) -> Paged[FitAnswer]:
-    """The step-time model that runs of one model on one engine carry; of load tests, the server.
+    """Fit a step-time model to runs of one model on one engine, or a server to load tests.
 
     Raises
     ------

@@ -79,7 +79,7 @@ def curves(analysis: Analysis) -> tuple[Curve, ...]:
 
 
 def predictions(analysis: Analysis) -> tuple[PredictedPoint, ...]:
-    """Predictions of each point by a model that had not seen it, beside the measurements."""
+    """Held-out prediction of each point, with its measurement."""
     by_place = {
         (summary.point.prompt_tokens, summary.point.batch_size): summary
         for summary in analysis.points
@@ -271,7 +271,7 @@ _TYPICAL_BATCH: Final = 16
 
 
 def fit_page(model: StepTimeModel, model_file: str, served: ServedFit | None = None) -> Page:
-    """Error on points held out, parameters with intervals, and the box in which the model was checked.
+    """A page of held-out errors, parameters with intervals, and the valid box.
 
     Of published loads, which know no single step, the held-out errors are those of what clients
     saw.

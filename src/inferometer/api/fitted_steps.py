@@ -30,7 +30,7 @@ _FORMAT: Final = "bfloat16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutStatistic:
-    """A statistic of the second half of the requests, measured, and simulated with what the first half taught."""
+    """A statistic of the second half of the requests: measured, and simulated from the first."""
 
     latency: str
     statistic: str
@@ -220,7 +220,7 @@ def fit_steps(request: RunRequest, choice: TableChoice) -> StepTimeModel:
 
 
 def published_fit(request: RunRequest, choice: TableChoice) -> StepTimeModel:
-    """The model of the rows that were meant, with what a request spends outside of the engine.
+    """The model of the selected rows, with a request's time outside of the engine.
 
     Raises
     ------

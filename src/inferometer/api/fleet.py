@@ -86,7 +86,7 @@ class PrefillReplicas:
 
 
 def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> replicas.Servers:
-    """The servers, and those that compute their prompts where some are requested.
+    """The servers, with prefill replicas where requested.
 
     Raises
     ------
@@ -269,7 +269,7 @@ class Fleets:
         return one.data_parallel_size == 1 and not one.class_replicas
 
     def prepared(self, deployment: Deployment) -> candidates.Prepared:
-        """The replica as it stands in these fleets, and the devices beside its kind.
+        """The replica in these fleets, and the devices of its prefill replicas.
 
         Raises
         ------
@@ -350,7 +350,7 @@ def slo_of(text: str | None, workload: types.WorkloadSpec, fleets: Fleets) -> Ob
 
 
 def start_load_of(workload: types.WorkloadSpec) -> float:
-    """The load of the workload as it stands: users, or requests per second."""
+    """Load of the workload: users, or requests per second."""
     arrivals = workload.arrivals
     if isinstance(arrivals, types.ClosedArrivals):
         return float(arrivals.concurrency)

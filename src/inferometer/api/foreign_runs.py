@@ -11,7 +11,7 @@ from inferometer.records.types import Run
 
 
 def read_file(path: Path, facts: TableFacts | None = None) -> Run:
-    """The run that a file tells of: a manifest's, a sweep's table, or requests of another tool.
+    """The run in a file: a manifest's, a sweep's table, or requests of another tool.
 
     Raises
     ------

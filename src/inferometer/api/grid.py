@@ -166,7 +166,7 @@ def _axis(field: Field, value: object) -> Axis | None:
 
 
 def grid(verb: Verb, values: Mapping[str, object], axes: tuple[Axis, ...]) -> GridAnswer:
-    """Ask for each combination, several at once where they take long.
+    """Answer each combination, several at once where they take long.
 
     Raises
     ------

@@ -93,7 +93,7 @@ def _ends(found: list[T]) -> list[T]:
 def predict_findings(
     axes: tuple[Axis, ...], points: tuple[GridPoint, ...]
 ) -> tuple[CurveFinding, ...]:
-    """Growth laws, knees, phases, what fits, and which is fastest and cheapest."""
+    """Findings: growth laws, knees, phases, fit in memory, fastest and cheapest."""
     found = _by_rules(axes, points, _PREDICT_RULES)
     for axis in axes:
         if axis.name in {"prompt", "batch", "output"}:
@@ -131,7 +131,7 @@ def _prompt_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[
 
 
 def _what_ends_the_gain(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
-    """The knee of each curve over batch beside the largest batch that the memory holds."""
+    """Knee of each curve over batch, and the largest batch in memory."""
     found = list[CurveFinding]()
     for axis in axes:
         if axis.name != "batch":
@@ -198,7 +198,7 @@ def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _origins(points: Sequence[GridPoint]) -> list[CurveFinding]:
-    """Points whose step times come from different sources differ by more than the option."""
+    """A caution that points have step times of different sources."""
     counts = Counter(point.words["step_times"] for point in points if point.refused is None)
     if len(counts) < 2:
         return []
@@ -391,7 +391,7 @@ def _fits(points: Sequence[GridPoint]) -> list[CurveFinding]:
 def simulate_findings(
     axes: tuple[Axis, ...], points: tuple[GridPoint, ...]
 ) -> tuple[CurveFinding, ...]:
-    """Knees of throughput, jumps of TTFT, and what each policy gains over load."""
+    """Findings: knees of throughput, jumps of TTFT, gains of each policy."""
     found = _by_rules(axes, points, _SIMULATE_RULES)
     slo = _slo(axes, points, "requests_per_s", "requests/s")
     return (*_policies(axes, points), *found, *_origins(points), *slo, *_fits(points))

@@ -69,7 +69,7 @@ class GroupsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def servers_of_groups(path: Path, server: Server) -> Servers:
-    """The servers that this file describes; what it does not say of one is as in ``server``.
+    """The servers of this file; settings that it lacks are as in ``server``.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def read_groups(path: Path) -> GroupsTable:
 
 
 def rules_of(table: GroupsTable) -> dict[str, Any]:
-    """The file for a sum; what was sealed before there were weights has the sum that it had."""
+    """Content of the file to hash, in a form that is stable for files without weights."""
     rules: dict[str, Any] = msgspec.to_builtins(table)
     for one in rules["groups"]:
         if not one["weights"]:
@@ -156,7 +156,7 @@ def _server(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AsServer:
-    """The settings of one server, as ``question_of`` wants them."""
+    """Settings of one server in the form that ``question_of`` needs."""
 
     server: Server
     given: frozenset[str] = field(default_factory=frozenset[str])

@@ -190,7 +190,7 @@ def import_text(answer: ImportAnswer) -> str:
 
 
 def _next_step(answer: ImportAnswer) -> str:
-    """Look at what was written; else keep the runs, or learn step times from the statistics."""
+    """A command: show the written runs, write them, or fit the statistics."""
     files = [Path(one.path) for one in answer.files]
     runs = [run for file in answer.files for run in file.runs]
     written = next((run.folder for run in runs if run.folder is not None), None)

@@ -53,7 +53,7 @@ class ServerKnowledge:
     )
 
     def check_is_for(self, *, is_load: bool) -> None:
-        """Only fits of load tests take it, and those of published serving runs that start from kernels."""
+        """Refuse these facts for fits of sweeps, which do not use them."""
         if is_load and self.kernels is not None:
             raise SpecError(
                 "--kernels with load tests",

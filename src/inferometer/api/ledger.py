@@ -38,7 +38,7 @@ _PLACES: Final = ((BEGIN, END, ledger_markdown), (BEGIN_SHORT, END_SHORT, short_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerAnswer(Answer):
-    """The chain is whole, and this is what it says."""
+    """Contents of a ledger with an intact chain."""
 
     table: ClassVar[str | None] = "score.metrics"
 
@@ -99,7 +99,7 @@ def ledger(question: Ledger) -> Lines[LedgerAnswer]:
 
 
 def answer_of(question: Ledger) -> LedgerAnswer:
-    """The score of the ledger, whose chain is whole.
+    """The score of a ledger whose chain is intact.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def whole_text(answer: LedgerAnswer) -> RenderableType:
 
 
 def put_into(path: Path, score: Score) -> None:
-    """Replace what stands between the marks of a file.
+    """Replace the text between the marks of a file.
 
     Raises
     ------

@@ -38,7 +38,7 @@ class LoadAnswer(Answer):
 
     @property
     def exit_code(self) -> int:
-        """3 INVALID, which counts before any objective; then of the SLO and of those of classes."""
+        """3 for INVALID, else the exit code of the worst SLO verdict."""
         requests = self.requests
         online, judgement = requests.online, requests.judgement
         if online is not None and online.validity.verdict == "INVALID":

@@ -234,7 +234,7 @@ def requests_of_both(url: str, options: Load, other: Other) -> tuple[LoadRequest
 
 
 def _overridden(texts: Sequence[str], own: Sequence[str], separator: str) -> tuple[str, ...]:
-    """The texts, but those of the names that ``own`` has too."""
+    """The texts whose names ``own`` does not have."""
 
     def name(text: str) -> str:
         return text.partition(separator)[0].strip().lower()
@@ -243,7 +243,7 @@ def _overridden(texts: Sequence[str], own: Sequence[str], separator: str) -> tup
 
 
 def request_of(url: str, options: Load) -> LoadRequest:
-    """The plan of a load test of the server at ``url``, with its secrets apart.
+    """The plan of a load test of the server at ``url``, with its secrets separate.
 
     Raises
     ------
@@ -339,7 +339,7 @@ def _offered_model(load: LoadPlan, secrets: target.Secrets, limits: messages.Cli
 
 
 def _cap(spec: types.WorkloadSpec, options: Load) -> int | None:
-    """``--max-concurrency`` beside a rate.
+    """``--max-concurrency`` together with a rate.
 
     Alone it has become the concurrency of the closed loop, as in ``vllm bench serve``.
     """
@@ -347,7 +347,7 @@ def _cap(spec: types.WorkloadSpec, options: Load) -> int | None:
 
 
 def arrivals_of(options: Load) -> dict[str, object]:
-    """The options that say when requests come, at most one of them; None where one was not given."""
+    """Options of the arrivals, at most one of them; None where not given."""
     return {
         "rate": options.workload.rate,
         "concurrency": options.workload.concurrency,

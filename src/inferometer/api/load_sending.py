@@ -152,7 +152,7 @@ def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def _redacted(before: str, argument: str) -> str:
-    """An argument without its secret, if it has one; ``before`` stands in front of it."""
+    """An argument without its secret, if it has one; ``before`` is the preceding one."""
     flag, is_joined, value = argument.partition("=")
     if is_joined and flag in _SECRET:
         return f"{flag}={_SECRET[flag](value)}"
@@ -165,7 +165,7 @@ def _valueless(header: str) -> str:
 
 
 def _textless(key: str) -> str:
-    """``--body`` without texts; of what is no JSON only the name."""
+    """``--body`` without texts; only the name where it is not JSON."""
     name, _, value = key.partition("=")
     try:
         return f"{name}={body_value_without_secrets(value)}"
@@ -249,7 +249,7 @@ class EndedLoad:
 
 
 def send(question: LoadTest) -> EndedLoad | None:
-    """Send the requests; None where ``dry_run`` only wanted to know which.
+    """Send the requests; None for ``dry_run``.
 
     Raises
     ------
@@ -320,7 +320,7 @@ def _traced(request: LoadRequest, question: LoadTest) -> tuple[LoadRequest, Trac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentLoad:
-    """A test that was sent: what came over the wire is in its folder."""
+    """A load test that was sent; its traffic is recorded in its folder."""
 
     opened: OpenLoad
     workload: plan.DrawnWorkload
@@ -340,7 +340,7 @@ def send_load(
     *,
     metrics_port: int | None = None,
 ) -> SentLoad | None:
-    """Send the test, or what is left of it; None where it was made before.
+    """Send or resume the test; None where it is complete.
 
     Raises
     ------

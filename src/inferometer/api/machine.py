@@ -19,7 +19,7 @@ from inferometer.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorAnswer(Answer):
-    """The machine, and what about it would make numbers less good."""
+    """The machine, and what would distort measurements on it."""
 
     host: HostFacts
     cautions: tuple[Caution, ...]

@@ -46,7 +46,7 @@ class Places:
 
 
 def places_of(out: Path | None, default: Path) -> Places:
-    """The places that ``--out`` names: a folder, or a table ``X.csv`` whose run is stored in ``X`` beside it.
+    """Places that ``--out`` names: a folder, or a table ``X.csv`` with the run in ``X``.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def places_of(out: Path | None, default: Path) -> Places:
 
 
 def measured_answer(analysis: Analysis, places: Places) -> MeasuredAnswer:
-    """Write the table and the report of a run, and say where they are."""
+    """Write the table and the report of a run."""
     folder, csv = places.run, places.csv
     write_sweep_csv(csv, table_rows(analysis))
     report = folder / provenance.REPORT_NAME
@@ -87,7 +87,7 @@ def measured_answer(analysis: Analysis, places: Places) -> MeasuredAnswer:
 
 
 def measured_page(answer: MeasuredAnswer) -> Page:
-    """The page of the sweep, ending with its table and what to type next."""
+    """The page of the sweep, ending with its table and the next command."""
     page = sweep_page.page_of(answer.view)
     return replace(
         page,
@@ -125,7 +125,7 @@ def measure(
     *,
     until_s: float | None = None,
 ) -> Analysis:
-    """Measure what is missing of the plan and analyse it.
+    """Measure the missing points of the plan, and analyse the run.
 
     Ctrl-C and kill -9 lose at most the point in progress.
     """

@@ -57,7 +57,7 @@ _WORTH_SAYING_BYTES: Final = 2**30
 
 
 def check_before_drawing(workload: WorkloadSpec) -> None:
-    """Say what many requests take, and refuse those that alone do not fit.
+    """Report the memory of many requests; refuse those that cannot fit.
 
     How many a trace has is not known before it is read.
 
@@ -97,7 +97,7 @@ def expected_requests(workload: WorkloadSpec) -> int | None:
 def check_drawn(
     plan: RequestPlan, cluster: ClusterConfig, *, record_steps: bool, n_replicas: int
 ) -> None:
-    """Refuse requests for whose simulation there is certainly too little memory.
+    """Refuse requests whose simulation certainly exceeds the memory.
 
     Raises
     ------

@@ -172,7 +172,7 @@ _FAR_TOKENS: Final = 2**20
 def server_deployment(
     path: Path, name: str, requested: Mapping[str, Any], hardware: HardwareSpec | None, knobs: Knobs
 ) -> Deployment:
-    """The replica that the fit at ``path`` describes; what ``knobs`` say wins over the fit.
+    """The replica by the fit at ``path``; settings in ``knobs`` override the fit.
 
     ``name`` is the model: as the server calls it, or one of the catalogue. ``hardware`` None: the
     fit's device.
@@ -312,7 +312,7 @@ def device_named(name: str, link: str | None = None) -> HardwareSpec:
 
 
 def _with_link(hardware: HardwareSpec, link: str | None) -> HardwareSpec:
-    """The device in a machine whose devices are joined by this; None: by what it has."""
+    """The device with this link; None: its own."""
     if link is None:
         return hardware
     if link == "nvlink":

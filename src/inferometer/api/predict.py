@@ -347,7 +347,7 @@ def _published(question: Predict, subject: _Subject) -> StepTimeModel | None:
 
 
 def _without_published(question: Predict, hardware: types.HardwareSpec) -> str | None:
-    """The first option whose steps no published row has."""
+    """The first option for whose steps there are no published rows."""
     options = {
         "--ep": question.ep,
         "--sparsity": question.sparsity,

@@ -236,7 +236,7 @@ def _measured(found: MeasuredDecode) -> str:
 
 
 def _drafts(found: BestSpeculation) -> str:
-    """The best number of draft tokens, what it gains, and up to which batch."""
+    """The best number of draft tokens, its gain, and its largest batch."""
     best, length, chance = found.best, found.best_length, found.acceptance
     name = found.draft_model or found.method
     low, high = found.break_even_low_batch, found.break_even_high_batch

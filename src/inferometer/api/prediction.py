@@ -345,7 +345,7 @@ def too_fast(found: MeasuredDecode | None, sheet: DatasheetPrediction) -> tuple[
 
 
 def e2e_s(ttft_s: Estimate, tpot_s: Estimate, output_tokens: int) -> Estimate:
-    """TTFT and the tokens after the first; the ends are those of the same step times."""
+    """E2E from TTFT and TPOT; its ends are at the same ends of the step times."""
     n_further = output_tokens - 1
     ends = [
         None if one is None or other is None else one + n_further * other

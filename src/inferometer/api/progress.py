@@ -47,7 +47,7 @@ _LISTENER: Final = ContextVar[Listener | None]("listener", default=None)
 
 
 def talk(event: object) -> None:
-    """Tell the listener, if there is one."""
+    """Send a progress message to the listener, if there is one."""
     listener = _LISTENER.get()
     if listener is not None:
         listener(event)
@@ -55,7 +55,7 @@ def talk(event: object) -> None:
 
 @contextmanager
 def heard_by(listener: Listener | None) -> Generator[None]:
-    """Until the end of the block ``listener`` hears what is going on; None keeps the present one."""
+    """Send progress to ``listener`` inside the context; None: to the present one."""
     if listener is None:
         yield
         return

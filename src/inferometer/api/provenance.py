@@ -136,7 +136,7 @@ _OF_LENGTH: Final = frozenset({"--requests", "--for", "--out"})
 
 
 def page_beside(path: Path | None) -> Path | None:
-    """The report that lies in a run's folder; None where there is none."""
+    """The report in a run's folder; None without one."""
     beside = None if path is None else path / REPORT_NAME
     return beside if beside is not None and beside.is_file() else None
 

@@ -46,7 +46,7 @@ def are_published(paths: Sequence[Path]) -> bool:
 def _with_facts(
     points: PublishedPointTable, request: RunRequest, choice: "TableChoice", where: str
 ) -> PublishedPointTable:
-    """The points with what the command line says where their table says nothing."""
+    """The points, completed by facts from the command line."""
     model, hardware = request.table.model, request.hardware
     stated = {
         "model": "" if model is None else model.model_id,
@@ -157,7 +157,7 @@ class TableChoice:
 
 
 class ChosenLoads(NamedTuple):
-    """Rows of one model, engine and precision, and the devices whose step times are wanted."""
+    """Rows of one model, engine and precision, and the devices to fit."""
 
     loads: tuple[PublishedLoad, ...]
     hardware: HardwareSpec

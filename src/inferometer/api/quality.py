@@ -274,7 +274,7 @@ def _of_engine(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Tas
 
 
 def _check_of_engine(question: Quality) -> None:
-    """Refuse what the engine does not do itself."""
+    """Refuse changes that the engine does not support."""
     packs = question.engine == "openvino"
     refused = {
         "--quantization": bool(question.quantization) and not packs,

@@ -14,7 +14,7 @@ _TONES = {"not worse": "equivalent"}
 
 
 def quality_page(answer: QualityAnswer) -> Page:
-    """The verdict of each change beside its gain, the noise, and what to beware of."""
+    """The verdict of each change with its gain, the noise, and cautions."""
     trust = (
         f"{answer.n_tokens:,} tokens of {answer.text} in windows of {answer.window_tokens}; 95 %"
         f" intervals over tokens; the same model in other batches: {_noise(answer.noise)}"

@@ -134,7 +134,7 @@ class Field(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that are allowed; empty where any are."""
+        """Allowed words; empty: any."""
         if self.option.choices:
             return self.option.choices
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
@@ -146,7 +146,7 @@ _FIELDS: Final = dict[type[Any], tuple[Field, ...]]()
 
 
 def fields_of(question: type[Any]) -> tuple[Field, ...]:
-    """The fields of a question class, those of its groups in their place."""
+    """Fields of a question class, with those of its groups in their place."""
     if question not in _FIELDS:
         _FIELDS[question] = tuple(_fields(question, None))
     return _FIELDS[question]
@@ -185,7 +185,7 @@ _METHODS: Final = {
 
 
 def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
-    """The question that these values ask; names are those of the fields, of groups too, or of flags.
+    """The question of these values; names are of fields, of fields in groups, or of flags.
 
     Raises
     ------
@@ -401,7 +401,7 @@ def _refused(field: Field, value: object, allowed: str) -> SpecError:
 def refuse_unused(
     group: object, names: tuple[str, ...], what: str, *, allowed: str, try_: str
 ) -> None:
-    """Refuse those of a group's options that change nothing here, where they are not as by default."""
+    """Refuse options of a group that have no effect here and differ from the default."""
     for field in fields_of(type(group)):
         own = (field.default, os.environ.get(field.option.envvar or ""))
         if field.name in names and getattr(group, field.name) not in own:
@@ -409,7 +409,7 @@ def refuse_unused(
 
 
 def words_of(question: object, names: tuple[str, ...]) -> list[object]:
-    """Flags and values of those of the ``names`` that were given: to suggest a command."""
+    """Flags and values of the given ones of ``names``, to suggest a command."""
     words = list[object]()
     for field in fields_of(type(question)):
         owner = question if field.group is None else attrgetter(field.group)(question)
@@ -499,7 +499,7 @@ _WITH_ZERO: Final = re.compile(r"0[0-9]+")
 
 
 def listed(text: str, *, where: str) -> tuple[str, ...]:
-    """The values of a list, each once, in the order in which they stand.
+    """The values of a list in order, each once.
 
     ``A..B`` doubles from A, and ends with B; ``A..B:STEP`` goes in steps.
 

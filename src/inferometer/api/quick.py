@@ -21,7 +21,7 @@ from inferometer.perfmodel.scenario import LIKELY, Scenario, phases_at
 
 
 def quick(question: Quick) -> MeasuredAnswer:
-    """Measure as many points as there is time for, and say what limits them; ``with_engine`` comes first.
+    """Measure as many points as time allows, and say what limits them; follows ``with_engine``.
 
     Raises
     ------

@@ -26,7 +26,7 @@ from inferometer.report.views import RequestReportView
 def write_request_page(
     runs: Sequence[Run], paths: Sequence[Path], question: RequestQuestion, path: Path
 ) -> tuple[tuple[plot.Chart, ...], tuple[Caution, ...]]:
-    """Write the page of a run, or of several by their rate; gives back its charts and cautions.
+    """Write the page of a run, or of several by rate; returns its charts and cautions.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def _goodput(point: RatePoint) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportAnswer(Answer):
-    """The page, its size, and the charts that were exported beside it."""
+    """The page, its size, and exported charts."""
 
     report: str
     size_bytes: int

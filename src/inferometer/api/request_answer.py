@@ -144,7 +144,7 @@ class OnlineAnswer:
 
 
 def online_answer(online: OnlineView) -> OnlineAnswer:
-    """The view without what is only drawn."""
+    """The view without chart data."""
     return OnlineAnswer(
         validity=online.validity,
         steady=online.steady,
@@ -210,7 +210,7 @@ def views_of(
 
 
 def answer_of(view: RequestReportView) -> RequestRunAnswer:
-    """The view without what is only drawn."""
+    """The view without chart data."""
     return RequestRunAnswer(
         title=view.title,
         five_lines=view.five_lines,

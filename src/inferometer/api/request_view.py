@@ -193,7 +193,7 @@ def _server(run: Run) -> server_summaries.ServerSummary | None:
 
 
 def steady_summaries(run: Run, online: OnlineView | None) -> tuple[RequestSummary, ...]:
-    """The steady state's own numbers; none where nothing is cut, so that the whole run says it all."""
+    """Summaries of the steady state; empty where it is the whole run."""
     steady = None if online is None else online.steady
     return (
         (summarise_steady(run, steady),)
@@ -348,7 +348,7 @@ def _step_series(run: types.Run) -> run_series.StepSeries | None:
 
 
 def _leading_cautions(run: types.Run) -> tuple[Caution, ...]:
-    """The cautions that stand above the numbers, the gravest first."""
+    """Cautions to show above the numbers, the gravest first."""
     lead = (one for one in run.manifest.cautions if one.code in LEAD_CODES)
     return tuple(sorted(lead, key=lambda one: LEAD_CODES.index(one.code)))
 

@@ -39,7 +39,7 @@ def fanned_out(run: Run) -> RequestPlan | None:
 
 
 def class_names_of(run: Run) -> tuple[str, ...]:
-    """The classes of a load test's workload; none where the record does not say."""
+    """Classes of a load test's workload; empty where not recorded."""
     load = run.manifest.load
     if load is None or load.workload.replay is not None:
         return ()
@@ -74,7 +74,7 @@ def common_title(runs: Sequence[Run]) -> str:
 
 
 def traffic_labels(runs: Sequence[Run]) -> tuple[str, ...]:
-    """The shortest names that tell runs apart.
+    """The shortest labels that distinguish the runs.
 
     The parts in which they differ, numbered where they repeat the very same test.
     """
@@ -143,7 +143,7 @@ _LEAST_BYTES: Final = 200
 
 
 def check_size(load: LoadPlan) -> None:
-    """Refuse a workload whose requests certainly do not fit in memory.
+    """Refuse a workload whose requests cannot fit in memory.
 
     How many a trace has is not known before it is read.
 

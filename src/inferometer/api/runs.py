@@ -21,7 +21,7 @@ _TABLES = {".csv", ".tsv", ".md", ".txt", ".json", ".jsonl"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """The runs that were named, and what the command line states about them."""
+    """The named runs, and facts about them from the command line."""
 
     paths: tuple[Path, ...]
     skip_damaged: bool
@@ -115,7 +115,7 @@ def load_sweeps(request: RunRequest, *, otherwise: str) -> tuple[Run, ...]:
 
 
 def load_run(path: Path, request: RunRequest) -> Run:
-    """The run at this path; a table becomes one of the model and engine that the command line names.
+    """The run at this path; tables use the model and engine of the command line.
 
     Raises
     ------

@@ -354,7 +354,7 @@ def _link_cautions(deployment: Deployment) -> tuple[Caution, ...]:
 
 
 def _window_cautions(deployment: Deployment) -> tuple[Caution, ...]:
-    """A caution where layers with a window hold blocks that a server would give back."""
+    """A caution where sliding-window layers hold blocks that a server would free."""
     groups = kv_groups(deployment.model)
     if not deployment.keeps_windows_whole:
         return ()

@@ -62,7 +62,7 @@ class ShowAnswer(Answer):
     """Results of runs of requests."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The points of sweeps, as `sweep` gives them; of runs of requests what `load` gives of each."""
+        """Points of sweeps, as `sweep` prints them; rows of request runs, as `load` does."""
         if self.view is not None:
             return self.rows_of("view.points")
         return [
@@ -74,7 +74,7 @@ class ShowAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
-    """The runs that are shown."""
+    """The runs to show."""
 
     runs: Runs
     judged: Judged = field(default_factory=Judged)

@@ -59,7 +59,7 @@ def simulate_page(answer: simulation.SimulateAnswer) -> Page:
 
 
 def _charts(answer: simulation.SimulateAnswer) -> tuple[Chart, ...]:
-    """TTFT and TPOT by percentile, in what is not known of step times."""
+    """Charts of TTFT and TPOT by percentile, with the uncertainty of step times."""
     likely, *others = answer.levels
     built = (
         percentiles_chart(
@@ -331,7 +331,7 @@ _PART_WORDS: Final = {
 
 
 def _e2e_parts(parts: run_series.E2eParts) -> TextTable:
-    """The mean E2E taken apart; what was not simulated says so."""
+    """Parts of the mean E2E; parts that were not simulated are named."""
     rows = list[tuple[str, ...]]()
     for name in run_series.PART_NAMES:
         words, absent = _PART_WORDS[name]
@@ -515,7 +515,7 @@ def _origins(answer: simulation.SimulateAnswer) -> list[tuple[str, str]]:
 
 
 def _offered_per_s(answer: simulation.SimulateAnswer) -> float | None:
-    """The offered rate; None of a closed loop, which offers what the server takes."""
+    """The offered rate; None in a closed loop, whose rate is a result."""
     return (
         None
         if answer.workload.rate_per_s is None

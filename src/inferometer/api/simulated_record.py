@@ -68,7 +68,7 @@ def run_of(simulation: outcome.Simulation, servers: Servers, gate: GateSpec | No
 def batch_checks(
     run: Run, policy: str, parts: run_series.E2eParts | None
 ) -> tuple[pitfalls.CheckRow, ...]:
-    """Pitfalls of gathered requests: padded batches, and too wide a window; none of other servers."""
+    """Pitfalls of gathered batches (padding, too wide a window); empty for other servers."""
     values: dict[pitfalls.PitfallName, float | None] = {}
     if policy in _WHOLE_BATCHES and run.requests is not None:
         values["padding"] = padded_fraction(run.requests, run.visits)

@@ -189,7 +189,7 @@ class Simulator:
         return (likely, *(OneCase(case) for case in others))
 
     def at(self, asked: OneCase) -> At:
-        """The run of this server, and what it says."""
+        """Simulate this server, and summarise the run."""
         servers = self.servers.at(asked.case)
         simulation = self._simulation(
             servers, record_steps=asked.record_steps, record_parts=asked.record_parts

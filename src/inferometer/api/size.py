@@ -279,7 +279,7 @@ def _written(question: Size, used: SizeAnswer) -> SizeAnswer:
 
 
 def _of_best_use(question: Size, used: SizeAnswer) -> Size:
-    """The sizing of the best layout for a load that it carries: what writes its files.
+    """The sizing of the best layout for a load within its capacity, to write its files.
 
     Raises
     ------

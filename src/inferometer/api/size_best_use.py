@@ -37,7 +37,7 @@ class Devices(NamedTuple):
 
 
 def check_options(options: FleetOptions) -> None:
-    """Refuse what fixes the number of replicas, which follows from that of the devices.
+    """Refuse options that fix the number of replicas, which follows from --total-gpus.
 
     Raises
     ------

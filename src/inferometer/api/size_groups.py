@@ -145,7 +145,7 @@ def _in_turn(
 
 
 def _by_rules(sought: SoughtGroups, sized: Sized, plan: RequestPlan) -> Sized:
-    """The number of each group, where the file says who serves whom."""
+    """Replicas of each group under the file's routing rules."""
     question = _with_shares(sized, plan, sought.path)
     n_groups = len(question.kinds)
     if _is_coupled(question.placement.group_of(plan), plan):
@@ -263,7 +263,7 @@ def _question(
 
 
 def _with_contexts(question: group_sizing.GroupsQuestion) -> group_sizing.GroupsQuestion:
-    """The same groups, none of them open to a prompt that is too long for its contexts."""
+    """The groups, each closed to prompts that are too long for its contexts."""
     kinds = (
         replace(
             kind,

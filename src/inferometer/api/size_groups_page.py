@@ -20,7 +20,7 @@ _IN_EACH_CLASS: Final = " in each class"
 
 
 def groups_page(answer: SizeAnswer, sized: SizedGroups) -> Page:
-    """The numbers first, then each group, then what it rests on."""
+    """A page with the numbers first, then each group, then the basis."""
     return Page(
         title=_title(answer, sized),
         subtitle=_subtitle(sized),

@@ -148,7 +148,7 @@ _SERVED: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e", "workflow")
 
 
 def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
-    """The latencies against their limits, what is carried, the reserve, and the cost."""
+    """Latencies with their limits, capacity, reserve, and cost."""
     served, served_at, numbers = _likely(pick).served, pick.sized_pace.served, list[Number]()
     limits = {
         one.metric: one for one in parse_objective(answer.objective, has_workflows=True).thresholds
@@ -386,7 +386,7 @@ def _failure(answer: SizeAnswer) -> list[str]:
 
 
 def _money(pick: KindRow) -> list[str]:
-    """Prompts and output apart, bought or rented, and somebody else's tokens."""
+    """Costs of prompts and of output, bought or rented, and by an API."""
     lines = list[str]()
     if pick.usd_per_hour is not None:
         share = f"{pick.costs.prompt_time_fraction:.0%} of the time is the prompts'"

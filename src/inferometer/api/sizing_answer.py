@@ -196,7 +196,7 @@ class PaceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRow:
-    """The best replicas of one device; what its numbers hold for stands in it."""
+    """The best replicas of one device, and the conditions of its numbers."""
 
     hardware_id: str
     hardware: str
@@ -363,7 +363,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impossible:
-    """A device with no layout that meets the SLO, and what comes nearest."""
+    """A device without a layout that meets the SLO, and the nearest one."""
 
     hardware: str
     layout: str
@@ -443,7 +443,7 @@ def size_answer(
     found: Sequence[Done],
     apis: tuple[ApiPrice, ...] = (),
 ) -> SizeAnswer:
-    """The answer from what was found of each device."""
+    """The answer from the results of each device."""
     best = sorted((done.best for done in found if done.best is not None), key=_rank)
     rows = tuple(kind_row(kind, apis) for kind in best)
     searched = [one for done in found for one in done.searched]
@@ -500,7 +500,7 @@ def _rank(kind: SizedKind) -> tuple[bool, float, int]:
 
 
 def _impossible(done: Done, refused: Sequence[Refusal]) -> Impossible:
-    """The kind of replica of this device that comes nearest, and why it does not meet the SLO."""
+    """The nearest kind of replica of this device, and why it misses the SLO."""
     nearest = min(
         (one for one in done.searched if one.n_probes), key=_nearness, default=done.searched[0]
     )

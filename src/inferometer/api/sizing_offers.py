@@ -65,7 +65,7 @@ def offers_of(
     is_datasheet: bool = False,
     link: str | None = None,
 ) -> list[Offer]:
-    """The devices that are named, each with its prices; one that somebody fitted is offered with those fits alone.
+    """The named devices with prices; one with fits is offered with those only.
 
     ``requested`` is what a fit must be one of: see ``asked_of_fits``. ``link`` joins several
     devices of a replica.
@@ -102,7 +102,7 @@ class _Steps(NamedTuple):
 def _fitted(
     fit: Fit, offers: Sequence[Offer], model: types.ModelSpec, requested: Mapping[str, object]
 ) -> Offer:
-    """The offer of the fit's device, or of the device named beside it, with its step times."""
+    """The fit's device, or the named one, with the fit's step times."""
     named = None if fit.device is None else named_fit.device_named(fit.device)
     steps = _steps(fit, model, named, requested)
     offer = _offer_of(None if steps.hardware is None else steps.hardware.hardware_id, offers)
@@ -188,7 +188,7 @@ def asked_of_fits(tried: Tried, given: Container[str]) -> dict[str, object]:
 
 
 def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | None:
-    """The mean power of a device in the hardest point of the sweep that the fit lies beside.
+    """Mean power of a device at the most loaded point of the sweep beside the fit.
 
     None where nobody measured it.
     """

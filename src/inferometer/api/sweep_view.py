@@ -59,7 +59,7 @@ _DEFAULT_BUDGET = "2min"
 def five_lines(
     analysis: Analysis, rows: Sequence[PointRow], cautions: Sequence[Caution], *, files: str
 ) -> FiveLines:
-    """The run in five lines; ``files`` says where the report and the data are."""
+    """The run in five lines, with the places of report and data."""
     measured = [row for row in rows if row.status == "ok"]
     n_open = _n_open(analysis)
     if not measured:
@@ -362,7 +362,7 @@ def _sweep_of(plan: SweepPlan, mode: EngineMode, *more: object) -> str:
 
 
 def _launch_share(analysis: Analysis, model: StepTimeModel, point: SweepPoint) -> str:
-    """Measured in paired steps of one sequence, as the line of the limit says; else the model's."""
+    """Share of launches: by paired steps of one sequence, else by the model."""
     if point.batch_size == 1 and analysis.steps is not None:
         parts = {part.cause: part.fraction.value for part in analysis.steps.parts}
         if "launch overhead" in parts:

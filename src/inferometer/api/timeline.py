@@ -306,7 +306,7 @@ def play(game: Game) -> tuple[Played, ...]:
 
 
 def in_order(games: Sequence[Played]) -> tuple[Played, ...]:
-    """The ways that are compared, in their own order; none where there is only the requested one."""
+    """The compared ways of batching in order; empty without a comparison."""
     return tuple(sorted(games, key=lambda game: game.rank)) if len(games) > 1 else ()
 
 

@@ -205,7 +205,7 @@ def _of_engine(question: Tune) -> MeasuredTune | PlannedTune:
 
 
 def _check_no_force(question: Tune) -> None:
-    """Measurements are not written over: the same question goes on with them."""
+    """Refuse --force: measurements are not overwritten, they are resumed."""
     if question.force:
         raise SpecError(
             "--force over what was measured",

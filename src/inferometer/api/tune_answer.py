@@ -198,7 +198,7 @@ def ratio_words(gain_ratio: float) -> str:
 
 
 def checklist(subject: Subject, tuned: Tuned, built: Built) -> tuple[Box, ...]:
-    """The ten boxes, each with what is known of it."""
+    """The ten entries of the checklist."""
     found: dict[str, StepFound] = {one.name: one for one in tuned.steps}
     deployment = built.deployment
     return (

@@ -51,7 +51,7 @@ _VERSION_FILE: Final = "engine.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTuning:
-    """A model that an engine runs here, and what it runs."""
+    """Options of tuning a model in an engine on this machine."""
 
     engine: Literal["transformers", "openvino"] | None = option(
         None,

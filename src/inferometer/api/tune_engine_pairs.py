@@ -77,7 +77,7 @@ class Timed(NamedTuple):
 
 
 class PairTimes(NamedTuple):
-    """Both sides of one pair, and what was loaded for it."""
+    """Times of both sides of one pair, and loads for it."""
 
     sides: tuple[tuple[Timed, ...], tuple[Timed, ...]]
     n_loads: int
@@ -149,7 +149,7 @@ Key: TypeAlias = tuple[types.EngineSpec, int]
 
 
 class Engines:
-    """The engines that are loaded now: two at most, and one where memory holds no two.
+    """The loaded engines: at most two, or one where memory holds only one.
 
     Options that one load can run in turns are run by one.
     """
@@ -300,7 +300,7 @@ class OptionPairs(NamedTuple):
 
 
 def compared(runs: Runs, engines: Engines, pairs: OptionPairs) -> tuple[PairsFound, int]:
-    """Measure pairs until they decide, or read those that were measured; and the loads they took.
+    """Measure pairs until they decide, or read them; also the number of loads.
 
     Raises
     ------

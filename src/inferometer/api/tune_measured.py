@@ -117,7 +117,7 @@ class Modelled(NamedTuple):
 
 
 def open_folder(folder: Path, question: object) -> None:
-    """Begin the folder, or go on in it.
+    """Start or resume the folder.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def measured(job: Job) -> tuple[Done, PairsFound | None]:
 
 
 def together_first(steps: Sequence[playbook.Step]) -> tuple[playbook.Step, ...]:
-    """The step of all combinations before the first of those that it combines."""
+    """Order steps so that a combination precedes the steps that it combines."""
     order = [step.name for step in steps]
     firsts = [order.index(name) for name in _COMBINED if name in order]
     if "again" not in order or not firsts:
@@ -270,7 +270,7 @@ def _first(job: Job) -> FirstServer:
 
 
 def _sides(bench: Bench, comparison: Comparison, side: int) -> tuple[Path, ...]:
-    """The runs of one side that are there, at most as many as are fitted."""
+    """Present runs of one side, at most as many as are fitted."""
     place = bench.place(comparison) / ("a", "b")[side]
     return tuple(sorted(one for one in place.glob("pair-??") if one.is_dir()))[:N_SAME]
 
@@ -467,7 +467,7 @@ def _compared(
 def _keep(
     job: Job, done: Done, name: str, command: StartCommand, found: PairsFound, number: int
 ) -> None:
-    """Go on from the changed server; where its runs do not carry a model, with the old one."""
+    """Continue with the changed server; with the old model where its runs cannot be fitted."""
     folders = _sides(job.bench, _comparison(job, done, name, command, number), 1)
     done.command = command
     done.selected_log_ratio += found.log_gain

@@ -152,7 +152,7 @@ def _middle(seconds: Sequence[float]) -> Estimate | None:
 
 
 def verdict_of_runs(outcomes: Sequence[Outcome]) -> Verdict:
-    """Met or missed where every load test says so."""
+    """Met or missed where all load tests agree, else undecided."""
     n_met = sum(one.margin_ratio <= 1 for one in outcomes)
     if not outcomes or 0 < n_met < len(outcomes):
         return "undecided"
@@ -229,7 +229,7 @@ def _lost(done: Done, n_runs: int) -> list[types.Caution]:
 def _checklist(
     job: Job, done: Done, before: Sequence[Outcome], after: Sequence[Outcome]
 ) -> tuple[Box, ...]:
-    """The ten boxes, each with what was measured."""
+    """The ten entries of the checklist, with measurements."""
     by_name = {one.name: one for one in done.steps}
     measured = [one for one in done.steps if one.n_pairs]
     batching = [
@@ -290,7 +290,7 @@ def cache_box(after: Sequence[Outcome]) -> Box:
 
 
 def box_of(name: str, steps: Sequence[MeasuredStep], otherwise: str) -> Box:
-    """Ticked with what these steps showed; not known where there are none, or all of them failed."""
+    """Entry with these steps' results; unknown where there are none, or all failed."""
     if not steps:
         return Box(name=name, is_ticked=None, evidence=f"not measured; {otherwise}")
     has_shown = any(

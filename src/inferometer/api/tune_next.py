@@ -14,7 +14,7 @@ from inferometer.inputs.resolve import resolve_model
 
 
 def next_of_tuning(question: object, subject: Subject, tuned: Tuned, built: Built) -> str:
-    """Measure what was predicted; where the SLO stays missed, what would meet it."""
+    """A command that measures the prediction, or would meet a missed SLO."""
     objective = subject.aim.objective
     if verdict_of(tuned.after) == "missed":
         plan = subject.trials.plan(subject.aim.spec.seed)

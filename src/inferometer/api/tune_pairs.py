@@ -122,13 +122,13 @@ class Bench:
         )
 
     def request(self, seed: int) -> LoadRequest:
-        """The load, drawn anew."""
+        """The load test with another draw of the requests."""
         workload = replace(self.load.workload, seed=seed)
         return request_of(self.url, replace(self.load, workload=workload))
 
 
 def compared(bench: Bench, comparison: Comparison) -> PairsFound:
-    """Measure pairs until they decide, or read what was decided before.
+    """Measure pairs until they decide, or read an earlier decision.
 
     Raises
     ------

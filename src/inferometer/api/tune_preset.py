@@ -135,7 +135,7 @@ def _step_words(plain: Deployment, shape: BatchShape) -> str:
 
 
 def _budget(preset: Preset, plain: Deployment) -> _Sized:
-    """Tokens of a step: no more than answers may wait for, or as many as the device takes."""
+    """Step budget: limited by the delay of decodes, and by what the device processes at once."""
     steps = plain.step_times.likely
 
     def step_s(n_tokens: int) -> float:

@@ -71,7 +71,7 @@ class Subject:
 def subject_of(
     wanted: Wanted, server: Server, workload: Workload, fleet: FleetOptions, policy: str
 ) -> Subject:
-    """The question in types: what is simulated, and what is better.
+    """The server, traffic and goal of a question.
 
     Raises
     ------

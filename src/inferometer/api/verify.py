@@ -54,7 +54,7 @@ class VerifyAnswer(Answer):
 
     @property
     def exit_code(self) -> int:
-        """An SLO that was missed counts as one, rightly predicted or not; before it comes only what is INVALID."""
+        """3 for INVALID, else that of a missed SLO (even if predicted), else of the claims."""
         if self.seal_only:
             return EXIT_ANSWERED
         outcomes = [state.outcome for state in self.experiment.promises]
@@ -75,7 +75,7 @@ _EXIT_CODES: Final[dict[claims.CheckVerdict, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verify:
-    """A plan, and what is done about it now: one of ``url``, ``check`` and ``seal_only``."""
+    """A plan, and what to do: one of ``url``, ``check`` and ``seal_only``."""
 
     plan: Annotated[Path, Option("", is_argument=True)]
     url: str | None = option(
@@ -95,7 +95,7 @@ class Verify:
 
 
 def verify(question: Verify) -> VerifyAnswer:
-    """Seal the predictions of a plan, then compare them with what is measured.
+    """Seal the predictions of a plan, then compare them with measurements.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def _answer_of(
 
 
 def _default_folder(plan: verify_plan.VerifyPlan) -> Path:
-    """The same plan, the same folder, so that the same command goes on."""
+    """Default folder: the same for the same plan, so that the same command resumes."""
     name = "".join(
         letter if letter.isalnum() or letter in "._-" else "-" for letter in plan.name.lower()
     )
@@ -212,7 +212,7 @@ def _default_folder(plan: verify_plan.VerifyPlan) -> Path:
 
 
 def verify_page_of(view: VerifyView) -> Page:
-    """Predicted against measured, then every number, then what was sealed when."""
+    """A page of predicted against measured, then every number, then the seals."""
     tables = tuple(
         table for table in (claims_table(view), promises_table(view)) if table is not None
     )

@@ -99,7 +99,7 @@ def _n_devices(believed: Believed) -> int:
 
 
 def belief_sha256(believed: Believed) -> str:
-    """SHA-256 of what the predictions rest on: the fit's file, or the catalogue's entries.
+    """SHA-256 of the predictions' basis: the fit's file, or the catalogue's entries.
 
     Without a fit: of model and device as they are in the catalogue, or in the model's own files,
     and of the package's published efficiencies of the device, unless the plan asks for the
@@ -145,7 +145,7 @@ def _server_sha256(server: Server) -> str:
 
 
 def belief_in(believed: Believed, servers: Servers, gate: GateSpec | None) -> seals.Belief:
-    """The belief in these servers; of groups its basis is the weakest of theirs."""
+    """Basis of predictions for these servers; for groups the weakest one."""
     deployed = servers.deployment
     if servers.groups is None:
         rests_on = (

@@ -99,7 +99,7 @@ def _place_of(path: Path) -> Path:
 
 
 def _begun(run: Run, path: Path, load: verify_loads.PlannedLoad) -> Run:
-    """A run of ours, whose raw log was read.
+    """A run of our own, with its raw log.
 
     It began no later than the first session in it, whatever the manifest says.
 
@@ -211,7 +211,7 @@ _LOCAL_TIME: Final = " (local time)"
 
 
 def runs_of(path: Path) -> tuple[Run, ...]:
-    """The run of a folder, or those of another tool's file.
+    """The run of a folder, or the runs of another tool's file.
 
     Raises
     ------
@@ -254,7 +254,7 @@ def check_url(url: str) -> None:
 def replay(
     sealed: Sealed, url: str, load: verify_loads.PlannedLoad, folder: Path
 ) -> claims.Measurement:
-    """Send the very requests of this load to the server, into a folder; what was begun there goes on.
+    """Send this load's requests to the server, or resume that, into a folder.
 
     Raises
     ------
@@ -289,7 +289,7 @@ def replay(
 
 
 def load_request(sealed: Sealed, url: str, asked: verify_loads.PlannedLoad) -> LoadRequest:
-    """The load test of this load; a token for the server comes from the environment, as in ``inferometer load``.
+    """The load test of this load; its token comes from the environment.
 
     Raises
     ------

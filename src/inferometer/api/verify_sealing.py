@@ -135,7 +135,7 @@ def _steps(asked: PlannedPoint) -> tuple[_Step, _Step]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
-    """A plan whose predictions are sealed, in this ledger."""
+    """A plan with sealed predictions, and its ledger."""
 
     plan: VerifyPlan
     ledger: Path
@@ -172,7 +172,7 @@ class Sealed:
         ledger.append(self.ledger, at_utc=now_utc(), add=lambda _: attempt)
 
     def record(self, measurements: Sequence[claims.Measurement]) -> None:
-        """Put into the ledger what came of these measurements, those that it has left out.
+        """Add new results of these measurements to the ledger.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class Sealed:
 
 
 def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
-    """Seal what the plan predicts; where that was done before, in this folder, check that nothing changed since.
+    """Seal the plan's predictions; if sealed before in this folder, check that they are unchanged.
 
     Raises
     ------

@@ -91,7 +91,7 @@ def _answer(experiment: Experiment) -> str:
 
 
 def _why(experiment: Experiment) -> str:
-    """The furthest off, else what is in the way."""
+    """The largest error, else what prevents a verdict."""
     invalid = [
         one
         for one in experiment.measured
@@ -244,7 +244,7 @@ def ledger_text(score: Score, path: Path, *, expected: str | None = None) -> Ren
 
 
 def ledger_markdown(score: Score) -> str:
-    """The same as it stands in a README."""
+    """The ledger's score as Markdown."""
     if not score.experiments:
         return _NOTHING
     parts = [

@@ -18,7 +18,7 @@ _PREFIX: Final = "inferometer_"
 
 
 class WatchExporter(Collector):
-    """The servers as they were at the last look; what is not known is not there."""
+    """The servers at the last scrape; unknown values are left out."""
 
     def __init__(
         self, read: Callable[[], tuple[WatchedServer, ...]], prediction: Prediction | None

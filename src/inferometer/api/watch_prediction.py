@@ -102,7 +102,7 @@ class Prediction:
     quantiles_s: dict[tuple[str, float], Bounds]
 
     def why_not_valid(self, seen: ServerSummary) -> str:
-        """'' where the server's traffic is the predicted one within a quarter, else what differs."""
+        """'' where the traffic is the predicted one within a quarter, else the difference."""
         took_s = seen.end_s - seen.start_s
         n = seen.n_finished or 0
         if not n or seen.prompt_tokens is None or seen.output_tokens is None:

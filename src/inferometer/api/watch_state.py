@@ -59,7 +59,7 @@ class WatchedLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """A mean of the window beside the predicted one."""
+    """A mean of the window, and the predicted one."""
 
     metric: str
     measured_s: float
@@ -174,7 +174,7 @@ def latencies_of(
     objective: ObjectiveSpec | None,
     prediction: Prediction | None,
 ) -> tuple[WatchedLatency, ...]:
-    """p50 and p95 of TTFT, TPOT and E2E, and what the SLO names."""
+    """p50 and p95 of TTFT, TPOT and E2E, and the SLO's percentiles."""
     limits: dict[tuple[Metric, float], float] = {
         (one.metric, one.percentile_fraction): one.limit_s
         for one in (() if objective is None else objective.thresholds)
@@ -305,7 +305,7 @@ def headroom_of(latencies: tuple[WatchedLatency, ...]) -> float | None:
 def verdict_of(
     latencies: tuple[WatchedLatency, ...], objective: ObjectiveSpec | None
 ) -> Verdict | None:
-    """Missed where one limit is, met where all are; a limit of what is not seen is undecided."""
+    """Missed where one limit is, met where all are, else undecided."""
     n_limits = 0 if objective is None else len(objective.percentile_fractions)
     if not n_limits:
         return None
@@ -398,7 +398,7 @@ class WatchedUrl:
         self._page.close()
 
     def look(self, now_ns: Callable[[], int]) -> tuple[regimes.Change, ...]:
-        """Scrape once; what that changes.
+        """Scrape once, and return the changes.
 
         Its instant is that at which the page was there: a server that is late wrote it just before.
         """

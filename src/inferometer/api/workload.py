@@ -223,7 +223,7 @@ def _concurrency(spec: types.WorkloadSpec, options: Workload, replayed: Replayed
 
 
 def _of_clients(spec: types.WorkloadSpec, options: Workload) -> types.WorkloadSpec:
-    """ServeGen's clients, who come at rates of their own."""
+    """A workload of ServeGen's clients with their own rates."""
     other = [
         f"--{name.replace('_', '-')}"
         for name in ("rate", "concurrency", "burstiness", "trace_format", "output_tokens")
@@ -307,7 +307,7 @@ def required_slo(slo: str | None, spec: types.WorkloadSpec) -> str:
 
 
 def check_answers(objective: ObjectiveSpec | None, drawn: DrawnWorkload) -> None:
-    """Refuse limits of TPOT, those of classes too, where no request has a second token.
+    """Refuse limits on TPOT, classes' own too, where no request has a second token.
 
     Raises
     ------
@@ -330,7 +330,7 @@ _HELD_RATIO: Final = 0.9
 
 
 def held_back(workload: DrawnWorkload, offered_per_s: float | None) -> tuple[Caution, ...]:
-    """A caution where later turns of sessions held the offered rate below ``--rate``."""
+    """A caution where later turns of sessions reduced the offered rate below ``--rate``."""
     plan, asked_per_s = workload.plan, workload.asked_rate_per_s
     n_later = int(np.count_nonzero(plan.follows != NONE))
     if (

@@ -87,7 +87,7 @@ class VerbCommand(QuestionCommand):
 
 
 def of_servers(name: str) -> QuestionCommand:
-    """The command that asks a verb's question of servers."""
+    """The command for a verb's question about servers."""
     verb = VERBS[name].of_servers
     if verb is None:
         raise ValueError(f"{name} asks the same of servers")
@@ -215,7 +215,7 @@ def whole_words(shown: RenderableType) -> RenderableType:
 
 
 def json_schema(answer_type: Any) -> dict[str, Any]:
-    """The JSON schema of a verb's answer: a dataclass, or a union of those that its flags choose from."""
+    """JSON schema of a verb's answer."""
     kinds = get_args(answer_type)
     if not kinds:
         return msgspec.json.schema(answer_type)

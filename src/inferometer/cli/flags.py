@@ -96,7 +96,7 @@ def as_spec_error(error: click.ClickException) -> SpecError:
 
 
 def _nearest_choice(error: click.BadParameter) -> str | None:
-    """The choice that a word that is none comes closest to, as it would be typed."""
+    """The choice that is most similar to an invalid word."""
     kind = None if error.param is None else one_of(error.param.type)
     word = _NO_CHOICE.match(error.message)
     if not isinstance(kind, click.Choice) or word is None:
@@ -246,10 +246,10 @@ _MOST_LISTED: Final = 36
 
 
 class QuestionCommand(click.Command):
-    """A command whose flags are grouped in its help; it takes other tools' flags as its own."""
+    """A command with grouped flags in its help; it also accepts other tools' flags."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words, those of other tools first made ours."""
+        """Parse the words, after translating other tools' flags."""
         return super().parse_args(ctx, in_our_words(args, self))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -268,7 +268,7 @@ class QuestionCommand(click.Command):
 
     @staticmethod
     def write_text(formatter: click.HelpFormatter, text: str) -> None:
-        """Paragraphs; those that begin with backslash b keep their lines."""
+        """Write paragraphs; those that begin with backslash b are not wrapped."""
         for block in text.split("\n\n"):
             formatter.write_paragraph()
             with formatter.indentation():
@@ -320,7 +320,7 @@ class QuestionOption(click.Option):
         self.is_common = is_common
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The flag with a short metavar; what its type allows stands in the text."""
+        """The flag with a short metavar; allowed values follow the text."""
         del ctx
         words = (
             ", ".join(self.opts)

@@ -62,7 +62,7 @@ _HOW: Final = {
 
 
 def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
-    """The words of a command line with our flags for those of other tools.
+    """The command line with other tools' flags translated to ours.
 
     Raises
     ------

@@ -115,7 +115,7 @@ class Begun(NamedTuple):
 
 
 def begun_by(name: str, verb: Verb) -> click.Command:
-    """The command of a verb whose start must be fast: it returns what the second half answers with.
+    """The command of a verb whose start must be fast: it returns the second half's input.
 
     What answers is not imported here: a missing engine is reported, and the first request of a load
     test is sent, without waiting for it.

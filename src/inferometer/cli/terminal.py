@@ -34,7 +34,7 @@ def write_answer(text: str) -> None:
 
 
 def write_drawn(text: str) -> None:
-    """Write what a ``SafeConsole`` drew to stdout, and a newline."""
+    """Write the output of a ``SafeConsole`` to stdout, with a newline."""
     click.echo(text)
 
 
@@ -51,7 +51,7 @@ def show_crash(
 
 
 class PatientStderr:
-    """The stderr of this process, as a file. What its reader no longer takes is dropped."""
+    """Stderr as a file that drops output which its reader no longer takes."""
 
     @property
     def encoding(self) -> str:
@@ -75,7 +75,7 @@ class PatientStderr:
             return False
 
     def fileno(self) -> int:
-        """The descriptor, which rich asks for the terminal's size."""
+        """The descriptor, from which rich reads the terminal's size."""
         return sys.stderr.fileno()
 
 

@@ -238,7 +238,7 @@ def _probe(question: SizingQuestion, use: Use) -> FleetProbe:
 
 
 def _n_left(task: UseTask, candidate: Candidate) -> int:
-    """Replicas that the devices make, but those that only compute prompts."""
+    """Replicas that fit on the devices left by the prefill replicas."""
     return (task.n_total - candidate.n_devices_beside) // candidate.n_devices
 
 

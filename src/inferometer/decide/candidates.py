@@ -21,7 +21,7 @@ DEFAULT_TP: Final = (1, 2, 4, 8)
 
 
 class Prepared(NamedTuple):
-    """A replica as it stands in a fleet."""
+    """A replica as it runs in a fleet."""
 
     deployment: Deployment
     n_devices_beside: int
@@ -62,7 +62,7 @@ class Fleets(Protocol):
         ...
 
     def prepared(self, deployment: Deployment) -> Prepared:
-        """The replica as it stands in these fleets; SpecError where it cannot."""
+        """The replica as it runs in these fleets; SpecError where it cannot."""
         ...
 
     def fleet(
@@ -84,7 +84,7 @@ class Alike:
     can_lose_one: bool = True
 
     def prepared(self, deployment: Deployment) -> Prepared:
-        """The replica itself."""
+        """The replica, unchanged."""
         return Prepared(deployment, 0)
 
     def fleet(
@@ -375,7 +375,7 @@ def _candidate(
 
 
 def _in_fleet(alone: Candidate, fleets: Fleets) -> Candidate | Refusal:
-    """The replica as it stands in a fleet, or why it cannot."""
+    """The replica as it runs in a fleet, or why it cannot."""
     try:
         deployment, n_devices_beside = fleets.prepared(alone.deployment)
     except SpecError as error:

@@ -459,7 +459,7 @@ class _Search:
         return crossing
 
     def _show(self, wanted: Verdict, probe: Probe, furthest_ratio: float, *, towards: int) -> None:
-        """Ask further and further away until the verdict is as wanted."""
+        """Probe at growing distance until the verdict is as wanted."""
         question, load, reading = self._question, probe.offered_load, probe.reading
         furthest, step_ratio = (
             load * furthest_ratio**towards * (1 + 1e-9) ** towards,

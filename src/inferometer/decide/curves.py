@@ -46,7 +46,7 @@ class LimitPoint:
 
 
 def load_curve(question: SizingQuestion, kind: SizedKind) -> tuple[LoadPoint, ...]:
-    """The replicas of the answer, from idle to beyond what they carry."""
+    """The replicas of the answer at loads from idle to beyond capacity."""
     probe = probe_of(question, kind.candidate, question.pace, kind.n_replicas)
     full = kind.sized_at.capacity.met_load or question.offered_load
     points = list[LoadPoint]()
@@ -65,7 +65,7 @@ def load_curve(question: SizingQuestion, kind: SizedKind) -> tuple[LoadPoint, ..
 
 
 def _offered_per_s(question: SizingQuestion, load: float, summary: RequestSummary) -> float:
-    """Users send as many as they are served."""
+    """The offered rate; in a closed loop the completed one."""
     done = summary.completed_requests_per_s
     return load if not question.is_of_users or done is None else done.value
 

@@ -48,7 +48,7 @@ _S_PER_HOUR: Final = 3600.0
 
 
 class Course(NamedTuple):
-    """Requests, each in the window in which it comes.
+    """Requests with the window of their arrival.
 
     Those that follow another are counted with the first of their session.
     """
@@ -118,7 +118,7 @@ class Scaling:
         return math.ceil(self.start_up_s / self.window_s)
 
     def needed(self, rate_per_s: float) -> int:
-        """The fewest replicas that carry this rate; all there are where none do."""
+        """The fewest replicas with this capacity; all where none suffice."""
         enough = (
             n for n, capacity in enumerate(self.capacities_per_s, start=1) if capacity >= rate_per_s
         )
@@ -175,13 +175,13 @@ def target_in_flight(
 
 
 def _held(wanted: Sequence[int], scaling: Scaling) -> list[int]:
-    """The most that was wanted within the time for which replicas are held."""
+    """The largest number wanted within the stabilisation time."""
     n_windows = max(math.ceil(_HOLD_S / scaling.window_s), 1)
     return [max(wanted[max(i - n_windows + 1, 0) : i + 1]) for i in range(len(wanted))]
 
 
 def _schedule(paid: Sequence[int], scaling: Scaling) -> Schedule:
-    """Before the first window there were as many as in it."""
+    """A schedule; before the first window it is as in the first."""
     n_before = scaling.n_start_windows
     return Schedule(
         tuple(paid), tuple(min(paid[max(i - n_before, 0) : i + 1]) for i in range(len(paid)))
@@ -241,7 +241,7 @@ class Elastic:
         return run_plan(fleet_by_class(self.question, self.kind.candidate, ready), plan)
 
     def _settled(self, first: Schedule) -> PolicyOutcome:
-        """The policy that looks at what is in flight.
+        """The outcome of the policy that reacts to requests in flight.
 
         Asked again with what came of it until its replicas are those that it saw.
         """

@@ -147,7 +147,7 @@ def _simulated(
 
 
 def _in_replica(run: Run, replica: int, at_ns: int) -> I64:
-    """The requests that are in it then."""
+    """Requests that are in the replica at this time."""
     visits = run.visits
     if visits is None:
         return np.zeros(0, np.int64)
@@ -204,7 +204,7 @@ def _good(question: SizingQuestion, run: Run, plan: RequestPlan) -> Estimate | N
 
 
 def _course(plan: RequestPlan, from_ns: int, window_s: float) -> Course:
-    """The whole windows from an instant on; what comes before is in none."""
+    """Whole windows from an instant on; earlier requests are in none."""
     window_ns = round(window_s * NS_PER_S)
     return Course(
         plan,

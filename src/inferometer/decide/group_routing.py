@@ -295,7 +295,7 @@ class Table:
         return routed(self.question, self.streams, parts)
 
     def size(self, pairs: Sequence[tuple[int, int]], *, is_long: bool) -> None:
-        """Size these pairs, by long runs from what short ones found."""
+        """Size these pairs by long runs, starting from the results of short ones."""
         tasks = [
             SizeTask(
                 self.routed_to(place, members),
@@ -319,7 +319,7 @@ class Table:
         return self.means.map_(work, tasks)
 
     def spend(self, seconds: Sequence[float]) -> None:
-        """Note what the parts of the work took, side by side."""
+        """Add the time of parts that were computed side by side."""
         self._spent_s += sum(seconds) / max(min(self.means.n_at_once, len(seconds)), 1)
 
     def partition(self, *, is_known_alone: bool) -> tuple[int, ...] | None:

@@ -58,7 +58,7 @@ N_OF_SHARES: Final = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupKind:
-    """Replicas of one kind, as many as it takes, and whose requests they get."""
+    """Replicas of one kind, and the rules of their requests."""
 
     name: str
     deployment: Deployment
@@ -81,7 +81,7 @@ class GroupKind:
         return None if each is None else each * self.devices_of(n_replicas)
 
     def at(self, case: Case, n_replicas: int, *, has_rules: bool = True) -> ReplicaGroup:
-        """Replicas of this kind, as if they were known to be these."""
+        """Replicas of this kind on one plausible server."""
         known, rules = self.deployment.at(case), self.rules
         return ReplicaGroup(
             engine=known.config,
@@ -337,7 +337,7 @@ class Search:
         return max(found, key=lambda one: one.margin_ratio, default=None)
 
     def first(self) -> int | None:
-        """The smallest number whose worst latency is within its limit in short runs, on enough servers.
+        """The smallest number within its limits in short runs, on enough plausible servers.
 
         None where not even idle replicas are enough.
         """

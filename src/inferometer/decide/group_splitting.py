@@ -170,7 +170,7 @@ class _Splitting:
         return bool((may.sum(axis=0) > 1).any() and may.any(axis=0).all())
 
     def _vectors(self, limit: Cost) -> list[tuple[int, ...]]:
-        """Numbers of replicas that cost less, the cheapest first, those that are surely too few left out."""
+        """Cheaper numbers of replicas, cheapest first, without those surely too few."""
         table = self._table
         each = [table.cost_of(place, 1).price for place in range(len(table.question.kinds))]
         least = self._least_price(each)

@@ -197,7 +197,7 @@ def least_together(question: GroupsQuestion, means: Means) -> tuple[FoundGroup, 
 
 
 def _short_of(served: Sequence[ServedBy | None]) -> list[int]:
-    """The groups that need more; where a queue grows without bound, those that are beyond a limit."""
+    """Groups that need more replicas: those beyond a limit where a queue grows."""
     short = [place for place, one in enumerate(served) if _misses(one)]
     beyond = [place for place in short if _is_beyond(served[place])]
     return beyond or short
@@ -215,7 +215,7 @@ def _misses(served: ServedBy | None) -> bool:
 
 
 def _lowered(together: "_Together", numbers: Sequence[int]) -> tuple[int, ...]:
-    """The same numbers, each as small as it can be beside the others."""
+    """The numbers, each lowered as far as the others allow."""
     found = list(numbers)
     for place, number in enumerate(numbers):
         for fewer in range(number - 1, 0, -1):
@@ -257,7 +257,7 @@ class _Together:
         return self._served[key]
 
     def proved(self, numbers: tuple[int, ...]) -> tuple[FoundGroup, ...]:
-        """The numbers, and what one replica less of each does."""
+        """The numbers, and results with one replica less of each."""
         return tuple(
             FoundGroup(
                 number,
@@ -299,7 +299,7 @@ class _Whole:
         return self._cost_s(n_cases, n_requests) <= self._left_s
 
     def simulate(self, numbers: tuple[int, ...], cases: Sequence[Case], n_requests: int) -> None:
-        """The whole on these servers; the first one says how long the others take."""
+        """Simulate the whole on these servers; the first one's time predicts the others'."""
         first, *others = cases
         before_s = self._means.time_left_s()
         self.found[first] = whole_case(WholeTask(self._question, numbers, first, n_requests))
@@ -315,7 +315,7 @@ class _Whole:
             self.found[task.case] = done
 
     def go_on(self, numbers: tuple[int, ...]) -> bool:
-        """Longer runs of the servers whose verdict is open; False where there is no time, or no more traffic."""
+        """Run longer where the verdict is open; False where time or traffic is used up."""
         is_open: list[Case] = [case for case in self._question.cases if self._is_open(case)]
         if not is_open:
             return False

@@ -92,7 +92,7 @@ def _own(name: str, slo: str) -> ObjectiveSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetProbe:
-    """Asks a simulated fleet: ``probe(load, effort)``."""
+    """Simulates a fleet: ``probe(load, effort)``."""
 
     fleet: Fleet
     traffic: Traffic
@@ -165,7 +165,7 @@ class FleetProbe:
         return plan if (plan.follows != NONE).any() else None
 
     def _plan(self, load: float, n_requests: int) -> RequestPlan:
-        """The requests of that part of the load that comes to the simulated replicas."""
+        """Requests of the simulated replicas' share of the load."""
         if self.n_replicas is not None:
             load = load * self.fleet.n_replicas / self.n_replicas
         n_drawn = math.ceil(n_requests / max(self.share_fraction, _LEAST_SHARE_FRACTION))

@@ -305,7 +305,7 @@ def _replicas_that_last(
 def fewest_shown(
     first: int, is_enough: Callable[[int], bool], is_late: Callable[[], bool]
 ) -> int | None:
-    """The smallest number that is enough, looked for from ``first``; None where twice as many are not."""
+    """Smallest sufficient number, searched from ``first``; None where twice that is too few."""
     too_few, enough, step = 0, first, max(1, first // 16)
     if is_enough(first):
         while enough > 1 and not is_late() and is_enough(max(enough - step, 1)):

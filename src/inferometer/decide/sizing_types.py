@@ -200,7 +200,7 @@ _MILLION: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiComparison:
-    """The same traffic at somebody else's price."""
+    """The same traffic at an API's price."""
 
     price: ApiPrice
     usd_per_hour: float

@@ -33,7 +33,7 @@ _BLOCK_TOKENS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """A workload whose load can be turned: the same seed draws the same requests, faster or slower."""
+    """A workload at any load: the same seed draws the same requests, faster or slower."""
 
     spec: types.WorkloadSpec
     n_requests: int = N_REQUESTS
@@ -129,7 +129,7 @@ def users_at_work(
 
 @lru_cache(maxsize=8)
 def _n_recorded(spec: types.WorkloadSpec) -> int:
-    """The number of requests of a trace, whose file may take seconds to read."""
+    """The number of requests of a trace; reading it may take seconds."""
     return replay.draw_workload(spec).plan.n_requests
 
 

@@ -98,7 +98,7 @@ def recorded(fleet: Fleet, packaging: Packaging) -> list[Recorded]:
 
 
 def promised(fleet: Fleet) -> list[Threshold]:
-    """The thresholds of a percentile that an engine reports; a histogram does not know goodput or workflows."""
+    """Limits on percentiles that an engine's histograms report (not goodput or workflows)."""
     return [
         threshold
         for threshold in fleet.objective.thresholds
@@ -336,7 +336,7 @@ def _fullness(fleet: Fleet, of: str) -> list[Alert]:
 
 
 def _traffic(fleet: Fleet, of: str) -> list[Alert]:
-    """Lengths that differ from those that were simulated: then nothing else that was predicted holds."""
+    """Alerts for lengths that differ from the simulated ones, so that predictions do not hold."""
     means = (
         ("prompt", PROMPT_TOKENS, fleet.prompt_mean_tokens),
         ("output", OUTPUT_TOKENS, fleet.output_mean_tokens),

@@ -44,7 +44,7 @@ class Panel(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A row of the dashboard and what stands under it."""
+    """A row of the dashboard with its panels."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -61,7 +61,7 @@ class Place(NamedTuple):
 
 
 def dashboard(fleet: Fleet, packaging: Packaging) -> Manifest:
-    """The dashboard, as Grafana imports it: the state of the service in one row of numbers, then what explains it."""
+    """The Grafana dashboard: a row of summary numbers, then sections that explain them."""
     title = f"{packaging.served_name} on {fleet.hardware.name}"
     return board_of(
         packaging.name, title, summary_of(fleet, packaging), sections_of(fleet, packaging)
@@ -109,7 +109,7 @@ def summary_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
 
 
 def sections_of(fleet: Fleet, packaging: Packaging) -> list[Section]:
-    """The charts, those that decide first; what is looked at once a week is closed."""
+    """Sections of charts, most important first; rarely used ones are collapsed."""
     of = f"{{{alerts.selector(packaging)}}}"
     metrics: tuple[Metric, ...] = ("ttft", "tpot", "e2e", "queue")
     return [

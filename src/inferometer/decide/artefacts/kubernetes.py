@@ -84,7 +84,7 @@ def claim_name(packaging: Packaging) -> str:
 
 
 def pod_template(fleet: Fleet, packaging: Packaging, part: Part) -> Manifest:
-    """The pod, and what finds it."""
+    """The pod template."""
     named: Manifest = {"labels": labels(packaging, part.name)}
     named |= {"annotations": _scraped(packaging)} if part.answers else {}
     return {"metadata": named, "spec": _pod(fleet, packaging, part)}
@@ -257,7 +257,7 @@ def in_flight_metric(packaging: Packaging) -> str:
 
 
 def replica_host(packaging: Packaging) -> str:
-    """The name under which DNS knows the addresses of all replicas."""
+    """DNS name that resolves to the addresses of all replicas."""
     return f"{packaging.name}{_REPLICAS}.{packaging.namespace}.svc.cluster.local"
 
 
@@ -286,7 +286,7 @@ def _service(fleet: Fleet, packaging: Packaging) -> Manifest:
 
 
 def _replica_service(fleet: Fleet, packaging: Packaging) -> Manifest:
-    """The addresses of all replicas that are ready, for the router."""
+    """The headless service with the addresses of all ready replicas."""
     ports = [{"name": "http", "port": packaging.port, "targetPort": "http"}]
     spec = {"clusterIP": "None", "selector": _answering(fleet, packaging), "ports": ports}
     return {

@@ -116,7 +116,7 @@ def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
 
 
 def _own(scheduler: SchedulerConfig) -> dict[str, object]:
-    """The knobs that are not vLLM's defaults, besides those that all engines share."""
+    """Settings that differ from vLLM's defaults, besides those common to all engines."""
     said = {
         field.name: (getattr(scheduler, field.name), field.default)
         for field in dataclasses.fields(scheduler)

@@ -88,7 +88,7 @@ def serve_arguments(fleet: Fleet, packaging: Packaging) -> tuple[str, ...]:
 
 
 def engine_flags(replica: Replica) -> list[str]:
-    """The flags that say how the engine runs, one word after the other.
+    """Flags of the engine, as words.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def engine_flags(replica: Replica) -> list[str]:
 
 
 def serve_script(fleet: Fleet, packaging: Packaging) -> str:
-    """A shell script that starts one replica; what follows its name is passed on."""
+    """A shell script that starts one replica, and passes on its arguments."""
     model, *flags = serve_arguments(fleet, packaging)
     lines: list[str] = []
     for word in flags:
@@ -336,7 +336,7 @@ def static_fraction(deployment: Deployment) -> str | None:
 
 
 def departures(chosen: Deployment, default: Deployment) -> tuple[Departure, ...]:
-    """The settings in which a deployment differs from the engine's defaults on as many devices."""
+    """Settings that differ from the engine's defaults on this number of devices."""
     ours, theirs = _settings(chosen), {**_settings(default), "tensor_parallel_size": 1}
     return tuple(
         Departure(name, _setting_text(value), _setting_text(theirs.get(name)))
@@ -346,7 +346,7 @@ def departures(chosen: Deployment, default: Deployment) -> tuple[Departure, ...]
 
 
 def _setting_text(value: object) -> str:
-    """A setting in words: of KV pools, whose blocks and how many."""
+    """A setting in words; KV pools with their rules and sizes."""
     if not isinstance(value, tuple):
         return str(value)
     parts = cast("tuple[object, ...]", value)

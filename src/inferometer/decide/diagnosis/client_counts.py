@@ -118,7 +118,7 @@ def _streamed(table: RequestTable, scraped_ns: I64) -> F64:
 
 
 def _busy_s(table: RequestTable, scraped_ns: I64) -> F64:
-    """(T) Up to each scrape, the seconds that lie between the sending and the end of any request."""
+    """(T) Seconds up to each scrape in which at least one request was in flight."""
     order = np.argsort(table.intended_send_ns)
     latest_ns = np.maximum.accumulate(table.finished_ns[order])
     begun_ns = np.maximum(table.intended_send_ns[order], np.append(0, latest_ns)[:-1])
@@ -129,7 +129,7 @@ def _busy_s(table: RequestTable, scraped_ns: I64) -> F64:
 
 
 def _by(instants_ns: I64, scraped_ns: I64, each: I32 | None = None) -> F64:
-    """(T) How many of these instants, or how much together, lie before each scrape."""
+    """(T) Number, or sum, of these instants before each scrape."""
     order = np.argsort(instants_ns[instants_ns != ABSENT])
     weights = np.ones(len(order)) if each is None else each[instants_ns != ABSENT].astype(float)
     together = np.concatenate([[0.0], np.cumsum(weights[order])])

@@ -58,7 +58,7 @@ def lengths_by_counts(finished: F64, tokens: F64) -> tuple[Growth, F64] | None:
 
 
 def _divided(n_ended: I64, grown: F64, rng: np.random.Generator) -> F64:
-    """(N) Lengths that make up what each interval grew by; a very long one makes up what is left."""
+    """(N) Lengths that sum to the growth in each interval."""
     mean, spread = _place(n_ended, grown)
     sd = mean * math.sqrt(math.expm1(spread**2))
     found = list[F64]()
@@ -93,7 +93,7 @@ def _place(n_ended: I64, grown: F64) -> tuple[float, float]:
 
 
 def histogram_of(lengths: F64) -> tuple[Growth, F64]:
-    """Buckets of as many lengths each (N), and the mean of each bucket; one that is empty where N is 0."""
+    """Buckets of equal numbers of lengths (N), with each bucket's mean."""
     if not lengths.size:
         return Growth(0, 0.0, np.array([np.inf]), np.zeros(1)), np.zeros(1)
     n_buckets = max(min(_BUCKETS, len(lengths) // _EACH), 1)

@@ -34,7 +34,7 @@ _MAD_OF_SD: Final = 1.4826
 
 
 class Parts(NamedTuple):
-    """(S) Seconds of each step, by what they go to."""
+    """(S) Parts of each step's time, in seconds."""
 
     floor: F64
     prompts: F64
@@ -46,7 +46,7 @@ class Parts(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """(S each) What a step's time depends on."""
+    """(S each) Numbers on which a step's time depends."""
 
     rows: F64
     sequences: F64
@@ -82,7 +82,7 @@ def counted_of(log: StepLog, kv_tokens: int | None = None) -> Counted:
 def measured_paces(
     log: StepLog, n_draws: int, seed: int, kv_tokens: int | None = None
 ) -> tuple[StepTimeArrays, ...]:
-    """Step times by all steps, then ``n_draws - 1`` others that may as well be true."""
+    """Step times fitted to all steps, then ``n_draws - 1`` plausible draws."""
     return tuple(_arrays(x) for x in fitted_numbers(log, n_draws, seed, kv_tokens))
 
 

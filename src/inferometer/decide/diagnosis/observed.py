@@ -111,7 +111,7 @@ def _front_end_fraction(window: ServerWindow) -> float | None:
 
 
 def _accepted_length(window: ServerWindow) -> float | None:
-    """Tokens of a step, for each request: what is accepted of its draft, and one more.
+    """Tokens per step and request: accepted draft tokens plus one.
 
     A server that speculates and never finds a draft (no n-gram comes again) pays for the search.
     """
@@ -126,7 +126,7 @@ def _accepted_length(window: ServerWindow) -> float | None:
 
 
 def _unevenness(window: ServerWindow) -> float | None:
-    """Running requests of the fullest engine in those of the mean one."""
+    """Running requests of the fullest engine relative to the mean."""
     means = [float(np.nanmean(one.value)) for one in series_of(window.record, "running")]
     if len(means) < 2 or np.mean(means) < _LEAST_PER_ENGINE:
         return None

@@ -116,7 +116,7 @@ class Fitted(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """The draws that stay, the nearest first, and what they were compared with."""
+    """The nearest draws in order, and the measured means."""
 
     draws: tuple[Fitted, ...]
     measured: Mapping[str, float]
@@ -395,7 +395,7 @@ def _around(
 
 
 def under_fresh_requests(window: ServerWindow, draws: Sequence[Rebuilt]) -> tuple[Rebuilt, ...]:
-    """The same servers in another window of the same traffic: what a change will be judged by."""
+    """The same servers with other requests of the same traffic, to predict a change."""
     rng = np.random.default_rng([_SEED, 1])
     return tuple(_under(one, window, *fresh_requests(window, rng)) for one in draws)
 

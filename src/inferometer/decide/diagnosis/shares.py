@@ -52,7 +52,7 @@ Statistics = tuple[tuple[Metric, float | None], ...]
 
 
 class Change(NamedTuple):
-    """A setting's value, and what the latencies would be with it."""
+    """A setting's new value, and the latencies with it."""
 
     value: int | None
     """None where it is no number."""

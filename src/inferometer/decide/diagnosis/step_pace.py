@@ -62,7 +62,7 @@ class Prefill(NamedTuple):
 def step_paces(
     window: ServerWindow, budgets: Sequence[int], seed: int
 ) -> tuple[StepTimeArrays, ...]:
-    """Step times by all intervals, then others that may as well be true; one for each step budget.
+    """Step times fitted to all intervals, then plausible draws; one for each step budget.
 
     Where each step was recorded, by these.
 
@@ -110,7 +110,7 @@ def step_paces(
 
 
 def _prefill(window: ServerWindow, counted: F64, budget: int) -> Prefill | None:
-    """Steps of the mean prompt, each with the answers that run beside it; None without a histogram."""
+    """Steps of the mean prompt with concurrent decodes; None without a histogram."""
     found = window.summary.time("prefill")
     if found is None or found.mean_s <= 0:
         return None
@@ -130,7 +130,7 @@ def _prompt_steps(window: ServerWindow, beside: float, budget: int) -> tuple[F64
 
 
 def _step_sizes(window: ServerWindow, counted: F64, budget: int) -> tuple[F64, F64]:
-    """Tokens of a step, and the share of steps that have as many.
+    """Tokens of a step, and the share of steps of each size.
 
     By the server's histogram; without one, steps with a prompt each, and the others between them.
     vLLM counts a prompt when it is done, whole, whichever number of steps it took.
@@ -186,7 +186,7 @@ def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
 
 
 def _bounds(window: ServerWindow) -> I64:
-    """The scrapes between which intervals lie.
+    """Scrapes at the ends of the intervals.
 
     A full server that shows no new token has not done its step, or has not shown it yet: that time
     belongs to the tokens that come next. Where tokens are counted when a request ends, few long ones.
@@ -201,7 +201,7 @@ def _bounds(window: ServerWindow) -> I64:
 def paces_s(
     counted: F64, busy_s: F64, noise_s: F64, place: F64, sd: F64, prefill: Prefill | None = None
 ) -> F64:
-    """Seconds of a step, a row, a sequence and a held token: the most likely of these intervals.
+    """Most likely seconds of a step, a row, a sequence and a held token, by these intervals.
 
     ``place`` and ``sd`` are the prior's, of their logarithms.
     """

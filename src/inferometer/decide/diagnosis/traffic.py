@@ -101,7 +101,7 @@ def fresh_requests(window: ServerWindow, rng: np.random.Generator) -> tuple[Requ
 
 
 def _resampled(rows: I64, n: int, n_block: int, rng: np.random.Generator) -> I64:
-    """``n`` rows in blocks that begin anywhere; what lies beyond the end begins anew."""
+    """``n`` rows in blocks with random starts (circular block bootstrap)."""
     starts = rng.integers(0, len(rows), -(-n // n_block))
     places = (starts[:, None] + np.arange(n_block)).ravel()[:n] % len(rows)
     found: I64 = rows[places]
@@ -222,7 +222,7 @@ def lengths_of(lengths: Lengths, n: int, rng: np.random.Generator) -> F64:
 
 
 def sharing(plan: RequestPlan, hit_fraction: float) -> RequestPlan:
-    """The same with prompts that begin like the first one, by as much as the cache finds."""
+    """The requests with a shared prefix of the length that the cache hits show."""
     if hit_fraction < _LEAST_SHARED_FRACTION:
         return plan
     begins = np.minimum(np.rint(hit_fraction * plan.prompt_tokens), plan.prompt_tokens[0])

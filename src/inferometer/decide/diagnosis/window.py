@@ -63,7 +63,7 @@ class Lengths(NamedTuple):
 
     @property
     def bounds(self) -> tuple[F64, F64]:
-        """(B) Between which lengths a bucket lies; the last one, which has no end, up to twice its begin."""
+        """(B) Ends of each bucket; the open last one ends at twice its start."""
         return _bounds(self.seen.edges)
 
     @property
@@ -127,7 +127,7 @@ class ServerWindow:
 
     @property
     def arrivals(self) -> F64:
-        """(T - 1) How many requests came between two scrapes: those that ended, and those more in the server."""
+        """(T - 1) Arrivals between scrapes: ended requests plus growth of those in the server."""
         came = np.diff(self.finished) + np.diff(self.running + self.waiting)
         return np.maximum(np.rint(came), 0.0)
 
@@ -313,7 +313,7 @@ def _with_unfinished(window: ServerWindow) -> ServerWindow:
 
 
 def _held_tokens(window: ServerWindow) -> F64 | None:
-    """(T) Of the KV cache, without what is empty of each request's last block."""
+    """(T) Tokens in the KV cache, without the empty part of each request's last block."""
     n_blocks, block_tokens = window.summary.n_kv_blocks, window.summary.kv_block_tokens
     if window.kv_usage is None or not n_blocks or not block_tokens:
         return None
@@ -322,7 +322,7 @@ def _held_tokens(window: ServerWindow) -> F64 | None:
 
 
 def _filling(window: ServerWindow, counted: F64, held: F64) -> F64:
-    """(T) What is counted, and the trend of what is held: a token of either is counted once."""
+    """(T) Counted tokens plus the trend of held ones, each token once."""
     per_s = float(np.polynomial.Polynomial.fit(window.at_s, held, 1).convert().coef[-1])
     came: F64 = np.maximum.accumulate(np.maximum(counted + per_s * window.at_s, 0.0))
     return came
@@ -420,7 +420,7 @@ def _counted(record: ServerRecord, counter: Counter) -> F64:
 
 
 def _step_prompt_tokens(record: ServerRecord) -> F64:
-    """(T) As they are computed, where a server tells.
+    """(T) Prompt tokens as they are computed, where a server reports them.
 
     SGLang (0.5.23) adds a prompt to ``prompt_tokens_total`` when its request ends, seconds after the
     steps that computed it, and to ``realtime_tokens_total`` with each of these steps.

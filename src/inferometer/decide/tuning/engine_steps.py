@@ -176,7 +176,7 @@ def quality_options(spec: EngineSpec, name: str) -> dict[str, object]:
 
 
 def quality_words(model: str, spec: EngineSpec, name: str) -> list[object]:
-    """The words of the command that does so."""
+    """Words of the command that checks quality."""
     words = list[object]([model])
     for option, value in quality_options(spec, name).items():
         flag = f"--{option.replace('_', '-')}"

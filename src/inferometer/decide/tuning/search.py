@@ -72,7 +72,7 @@ class StepFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """The best variant that was found, and what it gains in fresh pairs."""
+    """The best variant, and its gain in fresh pairs."""
 
     variant: Variant
     """Empty: the server as it is."""
@@ -120,7 +120,7 @@ class Tuning:
         return next(change.settings[0] for change in changes if change.words == found.change)
 
     def step(self, step: Step, variant: Variant = ()) -> StepFound:
-        """The best change of this step, and what simulated pairs say of it."""
+        """The best change of this step, by simulated pairs."""
         tries = step.tries(self.now_of(variant))
         if isinstance(tries, str):
             return _nothing(step, tries)
@@ -197,7 +197,7 @@ class Tuning:
         )
 
     def _confirmed(self, variant: Variant, found: tuple[StepFound, ...]) -> Tuned:
-        """Fresh pairs: other requests, in another order. What does not gain there is not taken."""
+        """Gain in fresh pairs; changes that do not gain there are dropped."""
         fresh = pairs_of(N_PAIRS, self.seed, is_fresh=True)
         before = self.trials.outcomes([()], fresh)
         after = self.trials.outcomes([variant], fresh)
@@ -238,7 +238,7 @@ def _nothing(step: Step, why: str, refused: dict[str, str] | None = None) -> Ste
 
 
 def best_of(seen: Sequence[tuple[float, Change]], n_left: int, least_ratio: float) -> list[Change]:
-    """The best; of one alone the nearest that gains as much, but for a quarter of what is worth a change."""
+    """The best change; of a single setting the smallest change with nearly the same gain."""
     if not seen:
         return []
     if n_left == 1:

@@ -151,7 +151,7 @@ class Aim:
 
 
 def pairs_of(n_pairs: int, seed: int, *, is_fresh: bool = False) -> tuple[Pair, ...]:
-    """The first pairs; fresh ones have other seeds, and so other requests in another order."""
+    """The first pairs; fresh pairs have other seeds, so other requests in another order."""
     first = seed + (_FRESH if is_fresh else 0)
     return tuple(Pair(rank, first + index) for index, rank in enumerate(_RANKS[:n_pairs]))
 
@@ -370,7 +370,7 @@ def gain_of(after: Sequence[Outcome], before: Sequence[Outcome]) -> Estimate | N
 
 
 def mean_log_ratio(after: Sequence[Outcome], before: Sequence[Outcome]) -> float:
-    """Mean over pairs of the logarithm of the scores' ratio: what fails on one machine counts."""
+    """Mean log ratio of the scores over pairs, which counts failures on single machines."""
     ratios = [new.score / old.score for new, old in zip(after, before, strict=True)]
     return float(np.mean(np.log(ratios)))
 

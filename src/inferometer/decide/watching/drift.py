@@ -40,7 +40,7 @@ _NOISE_RATIO: Final = 0.05
 
 
 class Block(NamedTuple):
-    """Some seconds of the server: what is judged, and the load under which it was so."""
+    """Several seconds of the server: the judged quantity, and its load."""
 
     value: float
     load: tuple[float, ...]
@@ -108,7 +108,7 @@ class Cusum:
 
 
 class PaceModel:
-    """Step times as they were learned: seconds of a step, a row, a sequence and a held token."""
+    """Learned step times: seconds of a step, a row, a sequence and a held token."""
 
     def expected(self, block: Block) -> float:
         """Seconds of the block's steps."""
@@ -128,7 +128,7 @@ class PaceModel:
 
 
 class ShareModel:
-    """A share that stays what it was."""
+    """A share that should be constant."""
 
     def learn(self, blocks: list[Block]) -> None:
         """Learn the mean share of these blocks."""
@@ -167,7 +167,7 @@ class Chart:
         return self._n_fitted > 0
 
     def restart(self) -> None:
-        """The server was started anew: what was learned stays, the sums begin anew."""
+        """Reset the sums after a restart of the server; the learned model stays."""
         self._cusum.restart()
 
     def take(self, at_s: float, block: Block) -> Alarm | None:
@@ -283,7 +283,7 @@ class Drifts:
 
 
 def pace_block(intervals: list[Interval]) -> Block | None:
-    """Seconds of their steps, and what was in these; None of too few tokens."""
+    """Step time and load of a block; None with too few tokens."""
     n_gaps = sum(one.n_gaps for one in intervals)
     if n_gaps < 100:
         return None
@@ -303,7 +303,7 @@ def _pace_load(one: Interval) -> tuple[float, ...]:
 
 
 def hits_block(intervals: list[Interval]) -> Block | None:
-    """Share of the prompts' tokens found in the prefix cache; None of too few prompts."""
+    """Share of prompt tokens found in the prefix cache; None with too few prompts."""
     queried = sum(one.queried_tokens or 0.0 for one in intervals)
     if sum(one.n_prompts for one in intervals) < 10 or queried < 1000:
         return None
@@ -311,7 +311,7 @@ def hits_block(intervals: list[Interval]) -> Block | None:
 
 
 def acceptance_block(intervals: list[Interval]) -> Block | None:
-    """Share of the drafted tokens that were accepted; None of too few."""
+    """Share of drafted tokens that were accepted; None with too few."""
     drafted = sum(one.draft_tokens or 0.0 for one in intervals)
     if drafted < 200:
         return None

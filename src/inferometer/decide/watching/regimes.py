@@ -128,7 +128,7 @@ class Regimes:
         )
 
     def mix(self, at_s: float) -> tuple[Change, ...]:
-        """Pages of several servers come in turn: of none of them anything is known."""
+        """Pages of several servers alternate, so that no regime is known."""
         if "several_servers" in self.conditions:
             return ()
         self._recent.clear()
