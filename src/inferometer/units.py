@@ -106,7 +106,7 @@ def check_number(value: float, name: str, *, where: str | None) -> None:
     Raises
     ------
     SpecError
-        It is not.
+        The number is out of range.
 
     Example
     -------
@@ -159,7 +159,7 @@ def ns_from_s(duration_s: float) -> int:
     Raises
     ------
     SpecError
-        They do not fit into int64.
+        The nanoseconds do not fit into int64.
     """
     if not abs(duration_s) < 2**62 / NS_PER_S:
         raise SpecError(

@@ -225,7 +225,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
     Raises
     ------
     SpecError, ModelError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     """
     workload = workload_of(question.workload)
     fleets = fleets_of(question.fleet, workload)

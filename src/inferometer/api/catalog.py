@@ -322,7 +322,7 @@ def catalog(question: Catalog) -> CatalogAnswer:
     Raises
     ------
     SpecError
-        There is none of this name.
+        The catalogue has no entry of this name.
     """
     name = question.name
     if question.kind == "workloads":

@@ -288,7 +288,7 @@ def folders_of(path: Path) -> tuple[Path, ...]:
     Raises
     ------
     RecordError
-        There is none.
+        There is no run.
     """
     if path.is_file() or (path / layout.MANIFEST_NAME).is_file():
         return (path,)

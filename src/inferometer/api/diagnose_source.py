@@ -136,7 +136,7 @@ def past_of(range_text: str | None, last_s: float | None) -> TimeRange:
     Raises
     ------
     SpecError
-        It is no range, or longer than an hour.
+        The range is invalid, or longer than an hour.
     """
     if range_text is not None:
         past = time_range(range_text, where="--range")

@@ -153,7 +153,7 @@ def recorded_steps(path: Path) -> StepLog:
     Raises
     ------
     RecordError
-        There are none.
+        There are no steps.
     """
     if path.is_file():
         return read_step_log(path)

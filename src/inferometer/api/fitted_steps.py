@@ -190,7 +190,7 @@ def fit_steps(request: RunRequest, choice: TableChoice) -> StepTimeModel:
     Raises
     ------
     SpecError
-        They are runs of requests.
+        They are runs of requests, not sweeps.
     """
     if are_kernels(request):
         return fit_kernels(request, choice)

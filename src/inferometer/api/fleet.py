@@ -274,7 +274,7 @@ class Fleets:
         Raises
         ------
         SpecError
-            It cannot stand in one.
+            The replica cannot run in such a fleet.
         """
         servers = self.servers(deployment, self.n_replicas or 1)
         prefill = servers.prefill

@@ -117,7 +117,7 @@ def server_of_group(table: GroupTable, server: Server, path: Path) -> Server:
     Raises
     ------
     SpecError
-        A setting of it cannot be.
+        A setting of the group is invalid.
     """
     return _server(table.server, server, f"{path}, group {table.name}")
 

@@ -125,7 +125,7 @@ def with_known(reported: ReportedSettings, known: ReportedSettings) -> ReportedS
     Raises
     ------
     SpecError
-        They contradict one another.
+        Reported and known settings contradict each other.
     """
     pairs = [
         *((name, value, reported.limits.get(name)) for name, value in known.limits.items()),

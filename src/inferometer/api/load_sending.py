@@ -84,7 +84,7 @@ def is_complete(folder: Path, load: LoadPlan) -> bool:
     Raises
     ------
     RecordError
-        Another run was.
+        The folder holds another run.
     """
     if not (folder / layout.MANIFEST_NAME).exists():
         return False
@@ -104,7 +104,7 @@ def open_load(folder: Path) -> OpenLoad:
     Raises
     ------
     RecordError
-        It cannot be read.
+        The file cannot be read.
     """
     return _read(folder / OPEN_NAME)
 
@@ -254,7 +254,7 @@ def send(question: LoadTest) -> EndedLoad | None:
     Raises
     ------
     SpecError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     MeasureError
         The server is not there, or refuses what the run will ask.
     RecordError

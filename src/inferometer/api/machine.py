@@ -101,7 +101,7 @@ def engines(question: Engines) -> EnginesAnswer:
     Raises
     ------
     EngineError
-        It cannot be installed.
+        The engine cannot be installed.
     """
     if question.install is not None:
         install_environment(question.install, say=talk)

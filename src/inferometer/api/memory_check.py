@@ -97,13 +97,7 @@ def expected_requests(workload: WorkloadSpec) -> int | None:
 def check_drawn(
     plan: RequestPlan, cluster: ClusterConfig, *, record_steps: bool, n_replicas: int
 ) -> None:
-    """Refuse requests whose simulation certainly exceeds the memory.
-
-    Raises
-    ------
-    SpecError
-        There is; the message says how much it would take.
-    """
+    """Refuse requests whose simulation certainly exceeds the memory."""
     config = cluster.engine
     n_tokens = int(plan.prompt_tokens.sum(dtype="int64") + plan.output_tokens.sum(dtype="int64"))
     least_bytes = least_memory_bytes(

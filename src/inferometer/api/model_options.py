@@ -63,13 +63,7 @@ def all_reduce_s(all_reduce_us: float | None) -> float | None:
 
 
 def refuse_links(*, link: str | None, all_reduce_us: float | None) -> None:
-    """Refuse other links than those between which step times were fitted.
-
-    Raises
-    ------
-    SpecError
-        One of them is stated.
-    """
+    """Refuse other links than those between which step times were fitted."""
     stated = {"--link": link, "--all-reduce-us": all_reduce_us}
     flag = next((name for name, value in stated.items() if value is not None), None)
     if flag is not None:

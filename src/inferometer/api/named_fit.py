@@ -59,13 +59,7 @@ class StepFit(NamedTuple):
 
 
 def check_transfer(*, is_transfer: bool, has_fit: bool) -> None:
-    """Refuse a transfer of nothing.
-
-    Raises
-    ------
-    SpecError
-        No fit was named.
-    """
+    """Refuse a transfer of nothing."""
     if is_transfer and not has_fit:
         raise SpecError(
             "nothing to transfer",

@@ -172,7 +172,7 @@ def predict(question: Predict) -> PredictAnswer:
     Raises
     ------
     SpecError, ModelError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     """
     subject = _windowed(_subject(question), question)
     scenario = _scenario(subject, question)

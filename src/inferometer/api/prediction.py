@@ -314,7 +314,7 @@ def measured_decode(sheet: DatasheetPrediction, tpot_s: float | None) -> Measure
     Raises
     ------
     SpecError
-        It is no time.
+        The TPOT is not a positive time.
     """
     if tpot_s is None:
         return None

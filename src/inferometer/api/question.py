@@ -317,7 +317,7 @@ def value_of(field: Field, value: object) -> object:
     Raises
     ------
     SpecError
-        It is not of that type, or out of its bounds.
+        The value is not of that type, or out of its bounds.
     """
     if value is None:
         return None if field.is_optional else field.default

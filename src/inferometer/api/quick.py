@@ -26,7 +26,7 @@ def quick(question: Quick) -> MeasuredAnswer:
     Raises
     ------
     SpecError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     MeasureError, EngineError
         The engine is not there, or failed at the first point.
     """

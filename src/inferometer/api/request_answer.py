@@ -183,7 +183,7 @@ def are_of_requests(runs: Sequence[Run]) -> bool:
     Raises
     ------
     SpecError
-        Some are and some are not.
+        Some are runs of requests and some are sweeps.
     """
     kinds = {run.sweep is None and run.requests is not None for run in runs}
     if len(kinds) > 1:

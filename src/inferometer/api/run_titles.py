@@ -146,11 +146,6 @@ def check_size(load: LoadPlan) -> None:
     """Refuse a workload whose requests cannot fit in memory.
 
     How many a trace has is not known before it is read.
-
-    Raises
-    ------
-    SpecError
-        They do not.
     """
     workload, free_bytes = load.workload, available_bytes()
     counts = [workload.n_requests] if workload.n_requests is not None else []

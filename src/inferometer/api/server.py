@@ -291,7 +291,7 @@ def own_knob(text: str, *, where: str) -> tuple[str, str]:
     Raises
     ------
     SpecError
-        It is not of that form.
+        The text is not of that form.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():

@@ -80,7 +80,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
     Raises
     ------
     SpecError, ModelError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     """
     workload = workload_of(question.workload)
     objective = (

@@ -161,7 +161,7 @@ def size(question: Size) -> SizeAnswer:
     Raises
     ------
     SpecError, ModelError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     SizingError
         Nothing on offer holds the model.
     """
@@ -382,13 +382,7 @@ def _in_fleets(
 
 
 def _gpus(question: Size) -> str:
-    """The devices on offer.
-
-    Raises
-    ------
-    SpecError
-        None are named.
-    """
+    """The devices on offer."""
     if question.gpus is None:
         raise SpecError(
             "--gpus is missing: no devices on offer, and no groups of replicas",
@@ -422,13 +416,7 @@ def _candidates(
     table: prices.PriceTable | None,
     fleets: candidates.Fleets,
 ) -> candidates.Candidates:
-    """The kinds of replica on offer that hold the model.
-
-    Raises
-    ------
-    SizingError
-        There are none.
-    """
+    """The kinds of replica on offer that hold the model."""
     fits = [sizing_offers.fit_named(text) for text in question.fit]
     named_fit.check_transfer(is_transfer=question.transfer, has_fit=bool(fits))
     if fits:

@@ -37,13 +37,7 @@ class Devices(NamedTuple):
 
 
 def check_options(options: FleetOptions) -> None:
-    """Refuse options that fix the number of replicas, which follows from --total-gpus.
-
-    Raises
-    ------
-    SpecError
-        A number of replicas, or of replicas that share experts.
-    """
+    """Refuse options that fix the number of replicas, which follows from --total-gpus."""
     one = options.cluster
     for flag, is_given in (
         ("--replicas", one.replicas is not None),

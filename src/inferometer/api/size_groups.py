@@ -86,13 +86,7 @@ class SoughtGroups(NamedTuple):
 
 
 def check_options(question: object) -> None:
-    """Refuse options of one kind of replica, and of devices on offer.
-
-    Raises
-    ------
-    SpecError
-        One was given.
-    """
+    """Refuse options of one kind of replica, and of devices on offer."""
     given: frozenset[str] = getattr(question, "given", frozenset())
     for field in fields_of(type(question)):
         if field.name in _OF_A_GROUP and field.name in given:

@@ -28,13 +28,7 @@ def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:
 
 
 def check_prompts(workload: WorkloadSpec, plan: RequestPlan, max_model_len: int) -> None:
-    """Refuse traffic some of whose prompts are too long for the server.
-
-    Raises
-    ------
-    SpecError
-        Some prompts are as long as the longest context, or longer.
-    """
+    """Refuse traffic some of whose prompts are too long for the server."""
     n_too_long = int((plan.prompt_tokens >= max_model_len).sum())
     if n_too_long:
         raise SpecError(

@@ -249,13 +249,7 @@ def _values(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def check_pools(own: Sequence[str], class_names: Sequence[str]) -> None:
-    """Refuse a pool of the KV cache for a class that the workload does not have.
-
-    Raises
-    ------
-    SpecError
-        There is one.
-    """
+    """Refuse a pool of the KV cache for a class that the workload does not have."""
     for name, values in map(_values, own):
         pools = [one for text in values for one in asked_pools(text)] if name == "kv_pools" else []
         unknown = {one for pool in pools for one in pool.classes} - set(class_names)

@@ -102,7 +102,7 @@ def sweep(question: Sweep) -> MeasuredAnswer | PlannedSweep:
     Raises
     ------
     SpecError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     MeasureError, EngineError
         The engine is not there, or failed at the first point.
     """

@@ -256,7 +256,7 @@ def planned_of(job: EngineJob) -> PlannedTune:
     Raises
     ------
     EngineError
-        It does not run, or fit, as it is.
+        The model does not run, or fit, with the present options.
     """
     with closing(job.engines) as engines:
         began_s = time.monotonic()

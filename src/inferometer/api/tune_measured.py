@@ -122,7 +122,7 @@ def open_folder(folder: Path, question: object) -> None:
     Raises
     ------
     RecordError
-        It was begun for another question.
+        The folder is of another question.
     """
     path = folder / "tune.json"
     encoded = msgspec.json.format(msgspec.json.encode(question), indent=2) + b"\n"
@@ -149,7 +149,7 @@ def measured(job: Job) -> tuple[Done, PairsFound | None]:
     Raises
     ------
     MeasureError
-        The server as it was given does not run.
+        The server does not start with the given command.
     """
     done = _baseline(job)
     job = replace(job, bench=_bench_of(job, done.first), steps=together_first(job.steps))

@@ -147,7 +147,7 @@ def chosen_steps(names: str | None, known: Sequence[AStep], try_: str) -> tuple[
     Raises
     ------
     SpecError
-        There is no such step.
+        A step is unknown.
     """
     if names is None:
         return tuple(known)
@@ -178,13 +178,7 @@ def now_of(subject: Subject, variant: Variant) -> Now:
 
 
 def check_fittable(spec: WorkloadSpec) -> None:
-    """Refuse load tests of too few requests before the first server is started.
-
-    Raises
-    ------
-    SpecError
-        No model of the server could be fitted to them.
-    """
+    """Refuse load tests of too few requests before the first server is started."""
     if isinstance(spec.arrivals, ClosedArrivals) and spec.n_requests is None:
         return  # as many as the server answers
     n_requests = draw_workload(spec).plan.n_requests

@@ -109,7 +109,7 @@ def belief_sha256(believed: Believed) -> str:
     Raises
     ------
     ModelError, SpecError
-        The same.
+        As for ``belief_in``.
     """
     if believed.groups is not None:
         return _groups_sha256(believed.groups, believed.server)

@@ -56,7 +56,7 @@ def predict_loads(
     Raises
     ------
     SpecError, ModelError
-        The server cannot be.
+        The server is impossible.
     """
     servers = servers_described(believed.groups, believed.server, believed.fleet)
     gate = gate_of(believed.fleet.gate)

@@ -102,11 +102,6 @@ def _begun(run: Run, path: Path, load: verify_loads.PlannedLoad) -> Run:
     """A run of our own, with its raw log.
 
     It began no later than the first session in it, whatever the manifest says.
-
-    Raises
-    ------
-    RecordError
-        It has no raw log, or one of other requests.
     """
     if not (path.is_dir() or path.name == MANIFEST_NAME):
         return run  # another tool's file
@@ -216,7 +211,7 @@ def runs_of(path: Path) -> tuple[Run, ...]:
     Raises
     ------
     RecordError
-        It cannot be read, or has no requests.
+        The path cannot be read, or has no requests.
     """
     if path.is_dir() or path.name == "manifest.json":
         return (reading.read_run(path),)
@@ -241,13 +236,7 @@ def _dated(run: Run) -> Run:
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that is none, before anything is sealed.
-
-    Raises
-    ------
-    SpecError
-        It is none.
-    """
+    """Refuse a URL that is none, before anything is sealed."""
     target.proxy_for(url, None, target.environment())
 
 
@@ -294,7 +283,7 @@ def load_request(sealed: Sealed, url: str, asked: verify_loads.PlannedLoad) -> L
     Raises
     ------
     SpecError
-        The URL is none.
+        The URL is invalid.
     """
     client, variables = sealed.plan.client, target.environment()
     token = target.bearer_token(variables)

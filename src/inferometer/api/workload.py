@@ -307,13 +307,7 @@ def required_slo(slo: str | None, spec: types.WorkloadSpec) -> str:
 
 
 def check_answers(objective: ObjectiveSpec | None, drawn: DrawnWorkload) -> None:
-    """Refuse limits on TPOT, classes' own too, where no request has a second token.
-
-    Raises
-    ------
-    SpecError
-        There are some.
-    """
+    """Refuse limits on TPOT, classes' own too, where no request has a second token."""
     has_second = drawn.plan.output_tokens > 1
     if objective is not None:
         check_second_tokens(objective, has_second=bool(has_second.any()))

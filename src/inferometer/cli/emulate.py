@@ -199,7 +199,7 @@ def plan_of(question: Emulate, servers: Servers) -> EmulatorPlan:
     Raises
     ------
     SpecError
-        A value cannot be.
+        A value is invalid.
     """
     served = emulator_plan.served_fleet(servers, question.fleet.gate, question.seed)
     return EmulatorPlan(

@@ -246,7 +246,7 @@ def candidates_of(
     Raises
     ------
     SpecError
-        The engine has no knob of such a name.
+        The engine has no setting of such a name.
     """
     for name, _ in grid.own:
         check_knob(grid.policy, name, where="--set")

@@ -188,23 +188,11 @@ class _LongRuns:
         return _served(n_replicas, probe, short), short.known
 
     def is_enough(self, n_replicas: int) -> bool:
-        """Does this number of replicas meet the SLO at the pace?
-
-        Raises
-        ------
-        OutOfTimeError
-            The time to count replicas is over.
-        """
+        """Does this number of replicas meet the SLO at the pace?"""
         return self.verdict(n_replicas) == "met"
 
     def verdict(self, n_replicas: int) -> Verdict:
-        """Verdict of this number of replicas at the pace.
-
-        Raises
-        ------
-        OutOfTimeError
-            The time to count replicas is over.
-        """
+        """Verdict of this number of replicas at the pace."""
         last = _COUNTED_FRACTION + _OVERRUN_FRACTION
         return self._run(self._question.pace, n_replicas, last)[0].verdict
 
@@ -556,13 +544,7 @@ def mean_in_flight(requests: RequestTable | None) -> float:
 
 
 def _long_run(question: SizingQuestion, probe: FleetProbe, time_left_s: TimeLeft) -> _LongRun:
-    """A long run under the traffic, and longer ones while noise leaves it undecided and there is time.
-
-    Raises
-    ------
-    OutOfTimeError
-        Not even the first came to its end.
-    """
+    """A long run under the traffic, and longer ones while noise leaves it undecided and there is time."""
     load, effort = question.offered_load, _SURE_EFFORT if time_left_s() > 0 else 0
     found: _LongRun | None = None
     while True:

@@ -33,7 +33,7 @@ def text_of(path: Path, *, noun: str, endings: str, try_: str | None = None) -> 
     Raises
     ------
     SpecError
-        It cannot be read.
+        The file cannot be read.
     """
     return Door(noun=noun, allowed=f"a {endings} file", try_=try_).text_of(path)
 

@@ -85,13 +85,7 @@ def shortened(value: object) -> str:
 
 
 def check_json(content: bytes | str, noun: str) -> None:
-    """Refuse JSON that is empty, nested too deeply, or has too many values.
-
-    Raises
-    ------
-    SpecError
-        It is.
-    """
+    """Refuse JSON that is empty, nested too deeply, or has too many values."""
     if not content or content.isspace():
         raise SpecError(f"the {noun} is empty")
     if len(content) < 2 * MOST_DEPTH:
@@ -139,13 +133,7 @@ def check_toml(text: str, most_characters: int) -> None:
 
 
 def check_values(value: object) -> None:
-    """Refuse numbers that are not finite, or larger than their names allow.
-
-    Raises
-    ------
-    SpecError
-        One is not: the message names its key.
-    """
+    """Refuse numbers that are not finite, or larger than their names allow."""
     level: list[tuple[str, object]] = [("", value)]
     while level:
         inner: list[tuple[str, object]] = []
@@ -508,7 +496,7 @@ class ConfigFields:
         Raises
         ------
         SpecError
-            It is anything else.
+            The value is of another type, or out of range.
         """
         found = self.value(name)
         if found is None:
@@ -529,7 +517,7 @@ class ConfigFields:
         Raises
         ------
         SpecError
-            It is anything else.
+            The value is of another type.
         """
         found = self.value(name)
         if found is None:
@@ -548,7 +536,7 @@ class ConfigFields:
         Raises
         ------
         SpecError
-            It is anything else.
+            The value is of another type.
         """
         found = self.value(name)
         if found is not None and (not isinstance(found, str) or len(found) > _MOST_LETTERS):
@@ -565,7 +553,7 @@ class ConfigFields:
         Raises
         ------
         SpecError
-            It is anything else.
+            The value is of another type.
         """
         found = self.value(name)
         if found is None:

@@ -410,7 +410,7 @@ def read_gguf(path: Path) -> GgufContent:
     Raises
     ------
     SpecError
-        It is no GGUF file that we can read.
+        The file is no GGUF file of a known version.
     """
     parameters, weight_bytes = Counter[str](), list[int | None]()
     for tensor in read_gguf_header(path).tensors:

@@ -189,13 +189,7 @@ def check_workflows(
     where: str = "--slo",
     why_none: str = _UNKNOWN,
 ) -> None:
-    """Refuse a limit on workflows where the traffic has none, or they are unknown.
-
-    Raises
-    ------
-    SpecError
-        It has one.
-    """
+    """Refuse a limit on workflows where the traffic has none, or they are unknown."""
     limit = next((one.text for one in objective.thresholds if one.metric == "workflow"), None)
     if limit is not None and not has_workflows:
         raise SpecError(
@@ -211,13 +205,7 @@ def check_workflows(
 def check_second_tokens(
     objective: ObjectiveSpec, *, has_second: bool, where: str = "--slo"
 ) -> None:
-    """Refuse a limit of TPOT where each answer is one token: nothing could meet or miss it.
-
-    Raises
-    ------
-    SpecError
-        It has one.
-    """
+    """Refuse a limit of TPOT where each answer is one token: nothing could meet or miss it."""
     paced = [one for one in objective.thresholds if one.metric == "tpot"]
     if not paced or has_second:
         return
@@ -430,7 +418,7 @@ def find_presets(name: str | None = None) -> tuple[PresetObjective, ...]:
     Raises
     ------
     SpecError
-        None has it.
+        There is no preset of this name.
     """
     if name is None:
         return _PRESETS

@@ -39,7 +39,7 @@ def traces_url(endpoint: str) -> str:
     Raises
     ------
     SpecError
-        It is no URL.
+        The URL is invalid.
 
     Example
     -------
@@ -88,7 +88,7 @@ class SpanSender:
         Raises
         ------
         MeasureError
-            Nobody takes it.
+            The collector does not accept it.
         """
         self._export([])
 
@@ -98,7 +98,7 @@ class SpanSender:
         Raises
         ------
         MeasureError
-            The collector does not take one.
+            The collector does not accept a span.
         """
         n_sent, left = 0, iter(spans)
         while batch := list(islice(left, _PER_EXPORT)):

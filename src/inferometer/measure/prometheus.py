@@ -60,7 +60,7 @@ def time_range(text: str, *, where: str) -> TimeRange:
     Raises
     ------
     SpecError
-        It is none, or ends before it starts.
+        The range is invalid, or ends before it starts.
     """
     start_text, _, end_text = text.partition("..")
     try:
@@ -182,7 +182,7 @@ def samples_of(answer: bytes, *, where: str) -> ServerSampleTable:
     Raises
     ------
     RecordError
-        It is no such answer, or has no scrape.
+        The answer has another form, or no scrape.
     """
     series = _DOOR.json(answer, _Answer, where=where).data.result
     tries = max(
@@ -216,7 +216,7 @@ def instances_of(answer: bytes, *, where: str) -> tuple[str, ...]:
     Raises
     ------
     RecordError
-        It is no such answer.
+        The answer has another form.
     """
     series = _DOOR.json(answer, _Answer, where=where).data.result
     return tuple(sorted({one.metric.get("instance", "?") for one in series}))

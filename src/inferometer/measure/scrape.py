@@ -90,7 +90,7 @@ def source_of(
     Raises
     ------
     SpecError
-        The URL is none.
+        The URL is invalid.
     """
     try:
         parts, server = urlsplit(url or load.url), urlsplit(load.url)

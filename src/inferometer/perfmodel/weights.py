@@ -281,7 +281,7 @@ def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
     Raises
     ------
     SpecError
-        They cannot.
+        The matrices cannot be divided by this number.
     """
     n_devices = engine.tensor_parallel_size
     n_heads = model.attention.n_heads

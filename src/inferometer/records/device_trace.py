@@ -112,7 +112,7 @@ def is_trace(path: Path) -> bool:
     Raises
     ------
     RecordError
-        It cannot be read.
+        The file cannot be read.
     """
     if not path.is_file():
         return False

@@ -154,7 +154,7 @@ def sum_of(path: Path) -> str:
     Raises
     ------
     RecordError
-        It cannot be read.
+        The file cannot be read.
     """
     try:
         with path.open("rb") as file:

@@ -472,7 +472,7 @@ def deliveries(run: Run) -> Deliveries:
     Raises
     ------
     RecordError
-        The run does not say who got what when.
+        The run has no times of tokens.
     """
     if run.steps is None or run.parts is None:
         if run.chunks is not None and run.requests is not None:
@@ -500,7 +500,7 @@ def token_times(run: Run) -> TokenTable:
     Raises
     ------
     RecordError
-        The run does not say who got what when.
+        The run has no times of tokens.
     """
     given = deliveries(run)
     return TokenTable(

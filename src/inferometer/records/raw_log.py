@@ -167,7 +167,7 @@ class RawLogReader:
         Raises
         ------
         RecordError
-            It is no raw log, or cannot be read.
+            The file is no raw log, or cannot be read.
         """
         with DOOR.refusing(str(self._path)), self._path.open("rb") as file:
             start = file.read(len(MAGIC))

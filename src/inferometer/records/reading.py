@@ -331,13 +331,7 @@ class _Bounds(NamedTuple):
 
 
 def check_plausible(run: Run) -> None:
-    """Refuse columns with values that their names do not allow.
-
-    Raises
-    ------
-    RecordError
-        One does not; the message names table, column and value.
-    """
+    """Refuse columns with values that their names do not allow."""
     for name, table in _tables(run):
         for column, values in table._asdict().items():
             bounds = _bounds(run, type(table).__name__, column)

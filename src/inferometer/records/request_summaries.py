@@ -401,7 +401,7 @@ def inter_token_summary(run: Run) -> InterTokenSummary:
     Raises
     ------
     RecordError
-        The run does not say who got what when.
+        The run has no times of tokens.
     """
     given = deliveries(run)
     gaps = delivery_gaps(given)

@@ -163,7 +163,7 @@ def read_step_log(path: Path) -> StepLog:
     Raises
     ------
     RecordError
-        It holds no steps that can be read.
+        The file has no steps.
     """
     head = DOOR.start_of(path, _LOOK_BYTES)
     first = head.partition(b"\n")[0]

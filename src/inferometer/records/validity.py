@@ -451,11 +451,6 @@ def require_valid(run: Run, *, forced: bool = False) -> None:
     """Refuse to build on a load test whose numbers are not the server's.
 
     ``forced``: somebody knows better.
-
-    Raises
-    ------
-    MeasureError
-        The run is INVALID.
     """
     verdict = run.manifest.validity
     if forced or verdict is None or not is_invalid(run):

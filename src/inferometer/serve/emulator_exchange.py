@@ -364,7 +364,7 @@ class Desk:
         Raises
         ------
         Refusal
-            It cannot be served.
+            The request cannot be served.
         """
         is_chat = request.path == CHAT_PATH
         parsed = (read_chat if is_chat else read_completion)(

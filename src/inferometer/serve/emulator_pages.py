@@ -68,7 +68,7 @@ class Pages:
         Raises
         ------
         Refusal
-            There is no such page, or it cannot be parsed so.
+            The page does not exist, or the request is invalid.
         """
         page = self._pages.get((request.method, request.path))
         if page is not None:

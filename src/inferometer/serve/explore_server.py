@@ -181,9 +181,7 @@ def serving(
         The port is taken.
     """
     answers = Answers(launched, measured)
-    page = explore_html.render_explorer(
-        start_of(launched), explore.choices(), explore_page.CHAPTERS, explore_page.CHART_IDS
-    ).encode()
+    page = _explorer_page(start_of(launched), is_file=False).encode()
     assets = {
         f"/{name}": (kind, html.resource(name).encode())
         for name, kind in explore_html.ASSETS.items()
@@ -316,9 +314,17 @@ def write_file(started: explore_states.Started, path: Path) -> int:
         grid.append(answer_parts("refined", exploring.refined(state, executor), started.measured))
         progress.talk(progress.PartsDone("states", len(grid), len(states)))
     start = {**start_of(started.question), "grid": grid}
-    text = explore_html.render_file(
-        start, explore.choices(), explore_page.CHAPTERS, explore_page.CHART_IDS
-    )
+    text = _explorer_page(start, is_file=True)
     make_folder(path.parent)
     replace_file(path, text.encode())
     return len(states)
+
+
+def _explorer_page(start: dict[str, Any], *, is_file: bool) -> str:
+    return explore_html.render_explorer(
+        start,
+        explore.choices(),
+        explore_page.CHAPTERS,
+        explore_page.CHART_IDS,
+        is_file=is_file,
+    )

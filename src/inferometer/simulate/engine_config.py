@@ -415,13 +415,7 @@ def own_name(engine: str, name: str) -> str:
 
 
 def check_knob(engine: str, name: str, *, where: str) -> None:
-    """Refuse a name that is no setting of this engine.
-
-    Raises
-    ------
-    SpecError
-        It has not; the message says which it has.
-    """
+    """Refuse a name that is no setting of this engine."""
     known = [field.name for field in fields(_ENGINES[engine].config)]
     if name not in known:
         raise SpecError(f"{engine} has no {name}", where=where, allowed=", ".join(known))
@@ -440,13 +434,7 @@ def with_defaults(
 def check_positions(
     model: ModelSpec, engine: str, shared: Mapping[str, int], own: Mapping[str, str]
 ) -> None:
-    """Refuse contexts that are longer than the model's positions.
-
-    Raises
-    ------
-    SpecError
-        They do; vLLM does not start then.
-    """
+    """Refuse contexts that are longer than the model's positions."""
     name, most = own_name(engine, "max_model_len"), model.max_position_tokens
     text = own.get(name, str(shared.get("max_model_len", 0)))
     if text.isdecimal() and int(text) > most:

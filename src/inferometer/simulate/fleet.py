@@ -455,7 +455,7 @@ class Placement:
         Raises
         ------
         SpecError
-            No group takes one of them.
+            No group accepts one of the requests.
         """
         chosen = np.full(requests.n_requests, -1, np.int32)
         for number in reversed(range(len(self.groups))):
@@ -556,7 +556,7 @@ class Fleet:
         Raises
         ------
         SpecError
-            The two do not go together.
+            The two kinds of replica do not fit together.
         """
         if self.prefill is None:
             return None

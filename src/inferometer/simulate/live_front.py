@@ -96,7 +96,7 @@ class LiveFront:
         Raises
         ------
         SpecError
-            No group of replicas takes it.
+            No group of replicas accepts it.
         """
         place, placement = kind.class_index, self._fleet.placement
         if placement is not None:  # the router knows the group as the class

@@ -370,7 +370,7 @@ def point_measurements(
     Raises
     ------
     RecordError
-        None of them is in the sweep.
+        The sweep has none of the points.
     """
     found = {summary.point: summary for summary in summarise_points(run) if summary.status == "ok"}
     measurements = tuple(

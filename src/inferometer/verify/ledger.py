@@ -182,13 +182,7 @@ def anchor_of(entries: Sequence[Entry]) -> str:
 
 
 def refuse_future(entries: Sequence[Entry], *, now_utc: str, where: str) -> None:
-    """Refuse a line that is dated after now, or before the line above it.
-
-    Raises
-    ------
-    RecordError
-        One is: its date, or this machine's clock, is wrong.
-    """
+    """Refuse a line that is dated after now, or before the line above it."""
     before_utc = ""
     for entry in entries:
         if _is_after(entry.at_utc, now_utc):

@@ -222,7 +222,7 @@ def write_seal(folder: Path, seal: Seal) -> None:
     Raises
     ------
     RecordError
-        It cannot be written.
+        The file cannot be written.
     """
     durability.make_folder(folder)
     stored = SealedFile(sha256=sha256_of(seal), seal=seal)
@@ -237,7 +237,7 @@ def read_seal(folder: Path) -> Seal | None:
     Raises
     ------
     RecordError
-        It cannot be read, or was edited.
+        The file cannot be read, or was edited.
     """
     path = folder / SEAL_NAME
     if not path.exists():
@@ -288,13 +288,7 @@ def evidence_of(path: Path) -> tuple[FileSum, ...]:
 
 
 def refuse_changed(path: Path, stored: Sequence[FileSum], *, run_id: str) -> None:
-    """Refuse a run whose files are not those in the ledger.
-
-    Raises
-    ------
-    RecordError
-        One was changed, or is gone.
-    """
+    """Refuse a run whose files are not those in the ledger."""
     now = {one.name: one.sha256 for one in evidence_of(path)}
     changed = [one.name for one in stored if now.get(one.name) != one.sha256]
     if changed:

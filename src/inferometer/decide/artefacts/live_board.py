@@ -27,11 +27,6 @@ def board(fleet: Fleet, packaging: Packaging) -> Manifest:
     )
 
 
-def panels_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
-    """Every panel, the summary first."""
-    return [*summary(), *(one for section in sections(fleet, packaging) for one in section.panels)]
-
-
 def summary() -> list[Panel]:
     """Panels of one number each: is the prediction right, what is its error, what room is left."""
     return [

@@ -281,7 +281,7 @@ def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
     Raises
     ------
     SpecError
-        A wish that cannot be.
+        A setting is invalid.
     """
     wanted = wishes or Wishes()
     n_least = fleet.n_replicas + wanted.n_spare

@@ -173,7 +173,7 @@ class Trials:
         Raises
         ------
         SpecError, ModelError
-            It cannot be.
+            The variant is impossible.
         """
         if variant not in self._built:
             self._built[variant] = self._build(variant)

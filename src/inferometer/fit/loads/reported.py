@@ -176,13 +176,7 @@ def _by_log(log: str, block_tokens: int | None) -> ReportedSettings:
 
 
 def _count(digits: str) -> int:
-    """A number of the log.
-
-    Raises
-    ------
-    ModelError
-        It is larger than any count of a server.
-    """
+    """A number of the log."""
     plain = digits.replace(",", "")
     if len(plain) > _MOST_DIGITS:
         raise ModelError(

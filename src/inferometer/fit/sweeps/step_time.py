@@ -378,7 +378,7 @@ def stated_device(
     Raises
     ------
     ModelError, SpecError
-        The same.
+        As for ``fit_step_time``.
     """
     device = _device_name(runs, engine)
     return known_device(device, engine) if named is None else _checked(device, engine, named)

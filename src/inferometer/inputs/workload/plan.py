@@ -262,7 +262,7 @@ def check_plan(
     Raises
     ------
     SpecError
-        The first row that cannot be, and why.
+        The first row that cannot be sent, and why.
     """
     if plan.n_requests == 0:
         raise SpecError("no requests", where=where, allowed="at least one")

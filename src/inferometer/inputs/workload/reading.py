@@ -119,7 +119,7 @@ def checked_workload(spec: WorkloadSpec) -> WorkloadSpec:
     Raises
     ------
     SpecError
-        A value that cannot be.
+        A value is invalid.
     """
     return with_changes(spec, {}, where="the workload")
 

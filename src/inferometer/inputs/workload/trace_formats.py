@@ -109,13 +109,7 @@ def ns_from_trace(value: float, unit_ns: int, path: Path, number: int) -> int:
 def broken(
     path: Path, number: int, what: str, *, try_: str = "remove the line, or --trace-format"
 ) -> NoReturn:
-    """Refuse a line by its number.
-
-    Raises
-    ------
-    SpecError
-        Always.
-    """
+    """Refuse a line by its number."""
     where, allowed = f"{path}, line {number}", "lines as docs/workloads.md says of each format"
     raise SpecError(f"line {number} is broken: {what}", where=where, allowed=allowed, try_=try_)
 

@@ -106,7 +106,7 @@ def detect_format(path: Path) -> TraceFormat:
     Raises
     ------
     SpecError
-        None of the known ones.
+        The format is unknown.
     """
     found = known_format(path)
     if found is not None:

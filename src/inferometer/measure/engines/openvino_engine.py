@@ -84,13 +84,7 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "OpenVinoEngine":
 
 
 def check_spec(spec: EngineSpec) -> None:
-    """Refuse settings that this engine does not support.
-
-    Raises
-    ------
-    SpecError
-        It cannot.
-    """
+    """Refuse settings that this engine does not support."""
     if spec.device != "cpu":
         raise SpecError(
             f"OpenVINO on {spec.device!r}",

@@ -360,11 +360,6 @@ def check_weights_fit(spec: EngineSpec, config: HfConfig) -> None:
     """Refuse weights that are larger than a CPU machine's free memory.
 
     They are counted on the meta device, where they take none.
-
-    Raises
-    ------
-    OutOfMemory
-        They are.
     """
     free_bytes = available_bytes()
     if spec.device != "cpu" or free_bytes is None:
@@ -395,11 +390,6 @@ def check_point_fits(
     A GPU says so itself, without harm.
 
     ``held_bytes`` is what the engine's cache has already, and will use again.
-
-    Raises
-    ------
-    OutOfMemory
-        They are.
     """
     free_bytes = available_bytes()
     if free_bytes is None:

@@ -30,13 +30,7 @@ _WEIGHT_SUFFIXES: Final = (".safetensors", ".gguf", ".bin")
 
 
 def check_spec(spec: EngineSpec) -> None:
-    """Refuse settings that this engine does not support on this machine.
-
-    Raises
-    ------
-    SpecError
-        It cannot.
-    """
+    """Refuse settings that this engine does not support on this machine."""
     check_device(spec)
     allowed = [
         name

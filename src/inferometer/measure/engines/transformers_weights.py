@@ -25,13 +25,7 @@ _INT4_ZERO: Final = 8
 
 
 def check_weights(spec: EngineSpec) -> None:
-    """Refuse a weight format without kernels.
-
-    Raises
-    ------
-    SpecError
-        There are none.
-    """
+    """Refuse a weight format without kernels."""
     if spec.quantization is None:
         return
     if spec.quantization not in _FORMATS or spec.device != "cpu" or spec.tensor_parallel_size > 1:

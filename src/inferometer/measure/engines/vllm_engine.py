@@ -83,13 +83,7 @@ class VllmModel:
 
 
 def check_spec(spec: EngineSpec) -> None:
-    """Refuse settings that this engine does not support.
-
-    Raises
-    ------
-    SpecError
-        It cannot.
-    """
+    """Refuse settings that this engine does not support."""
     check_device(spec)
     if spec.mode == "static":
         raise SpecError(
@@ -261,11 +255,6 @@ def _check_room(model: VllmModel, kv_bytes: int) -> dict[str, Any]:
     """Arguments of vLLM for the memory of weights and KV cache.
 
     vLLM writes its whole cache once, so that all of it becomes resident.
-
-    Raises
-    ------
-    OutOfMemory
-        They do not fit into what is free.
     """
     total_bytes, free_bytes = _memory_bytes(model.spec)
     weight_bytes = (model.n_parameters or 0) * TORCH_DTYPE[model.spec.dtype].itemsize

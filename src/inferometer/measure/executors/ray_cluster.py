@@ -114,7 +114,7 @@ def library() -> ModuleType:
     Raises
     ------
     SpecError
-        It is not installed here.
+        Ray is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # do not report to Ray's makers
     os.environ.setdefault(
@@ -136,7 +136,7 @@ def require_same_code(expected: OwnCode) -> None:
     Raises
     ------
     MeasureError
-        It does not.
+        The host runs other code.
     """
     here = own_code()
     if here != expected:

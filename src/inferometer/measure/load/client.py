@@ -76,7 +76,7 @@ class RawLogWriter:
         Raises
         ------
         RecordError
-            The disk does not take what came before.
+            An earlier frame could not be written.
         """
         if self._error is not None:
             raise self._failure(self._error)
@@ -93,7 +93,7 @@ class RawLogWriter:
         Raises
         ------
         RecordError
-            It could not be written.
+            The log could not be written.
         """
         self._is_closing.set()
         self._thread.join()

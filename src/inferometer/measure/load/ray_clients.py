@@ -66,7 +66,7 @@ class HostedClient:
         Raises
         ------
         MeasureError
-            It does not.
+            The host runs other code.
         """
         ray_cluster.require_same_code(expected)
         return hostname_hash()

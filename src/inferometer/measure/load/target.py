@@ -123,7 +123,7 @@ def target_of(plan: LoadPlan) -> Target:
     Raises
     ------
     SpecError
-        Its URL or its proxy's is none.
+        The URL, or the proxy's, is invalid.
     """
     parts, server = _place(plan.url, "URL")
     prefix = parts.path.rstrip("/")
