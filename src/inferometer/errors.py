@@ -1,4 +1,4 @@
-"""What can go wrong, and which exit code says so.
+"""Errors, with their exit codes.
 
 The tree (exit code behind each class)::
 

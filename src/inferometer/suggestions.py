@@ -1,4 +1,4 @@
-"""Which command does a message suggest?
+"""Commands and flags in messages, made so that they parse.
 
 It is built from words, so that a shell takes what is printed as it stands.
 

@@ -1,4 +1,4 @@
-"""Which units exist, and how is text turned into them and back?
+"""Units, and conversion of text into them and back.
 
 The only conversions in the code live here. Inside, durations are seconds (float) or nanoseconds
 (int64), sizes are exact bytes, shares are fractions from 0 to 1. Milliseconds, GiB and percent

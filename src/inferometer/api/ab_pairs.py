@@ -1,4 +1,4 @@
-"""How are load tests of two servers made in pairs, in drawn order, and gone on with after a crash?
+"""Load tests of two servers in pairs: their random order, resuming, and comparison.
 
 ::
 

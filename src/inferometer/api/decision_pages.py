@@ -1,4 +1,4 @@
-"""What is there to read of a capacity, and which page shows it or a sizing?"""
+"""Pages of capacities and sizings."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How is the folder of a deployment written: all of it or nothing?"""
+"""Writing the folder of a deployment: all of it or nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which limits of a server need not be identified: who states each, and which statement counts?"""
+"""Limits of a server that are stated (command line, own report, user), and which statement wins."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias

@@ -1,4 +1,4 @@
-"""What do a server's recorded steps say alone: where does their time go, and what holds answers up?
+"""Diagnosis from a server's recorded steps alone: parts of their time, and delays of decodes.
 
 Without metrics nothing tells when requests came and how long they waited, so no share of TTFT is
 simulated: that takes ``diagnose URL --steps FILE``.

@@ -1,4 +1,4 @@
-"""The window of a load test that stored the server's metrics, and what its workload tells besides."""
+"""Diagnosis window of a load test that stored the server's metrics."""
 
 from dataclasses import replace
 from pathlib import Path

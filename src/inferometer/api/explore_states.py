@@ -1,4 +1,4 @@
-"""What is answered without a page: one state, and the states of a grid around it; the measured points?"""
+"""States of the explorer without a page: one state, a grid around it, and measured points."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What is computed for a state of the explorer: first a coarse answer, then its curves and bounds.
+"""Computations of the explorer: a coarse answer first, then its curves and bounds.
 
 The random numbers are the same in every state, and loads of a curve do not depend on the load that
 is requested: a move of one slider moves one thing.

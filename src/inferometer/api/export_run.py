@@ -1,4 +1,4 @@
-"""How does a run look to other tools?"""
+"""Export of a run to other tools' formats."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which step-time model do sweeps, published tables or tables of measured kernels carry?"""
+"""Step-time models from sweeps, published tables, or tables of measured kernels."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

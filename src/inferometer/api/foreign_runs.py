@@ -1,4 +1,4 @@
-"""Which run do the requests in another tool's file of results make?"""
+"""Runs from other tools' files of results."""
 
 from pathlib import Path
 

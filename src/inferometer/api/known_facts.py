@@ -1,4 +1,4 @@
-"""Which facts of a server does ``--known`` name, beside those that its log and its metrics report?"""
+"""Facts about a server that ``--known`` states, besides its log and its metrics."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What would meet an SLO that was missed, or comes closest; what would decide one that is open?"""
+"""Suggestions: what would meet a missed SLO, or decide an open one."""
 
 from typing import Final
 

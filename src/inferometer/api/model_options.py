@@ -1,4 +1,4 @@
-"""Which options have questions of a model: its devices, its engine, a quick look?"""
+"""Options of questions about a model: its devices, its engine, a quick look."""
 
 import os
 from dataclasses import dataclass, field

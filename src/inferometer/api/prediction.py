@@ -1,4 +1,4 @@
-"""What does a prediction hold.
+"""Contents of a prediction.
 
 The datasheet's answer, a fitted model's where there is one, and what changes would gain?
 """

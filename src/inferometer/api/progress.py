@@ -1,4 +1,4 @@
-"""Who hears what is going on while a question is answered?
+"""Progress messages while a question is answered.
 
 A caller who wants to know gives a callback, which gets sentences and counts; without one the work
 is done in silence. The listener is a context variable, so that code deep inside need not pass it

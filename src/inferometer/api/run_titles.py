@@ -1,4 +1,4 @@
-"""What are runs of requests called, and what describes a load test before it is sent?
+"""Titles of runs of requests, and the description of a load test before it is sent.
 
 Runs are named by model, server, workload and traffic, or by what they differ in.
 """

@@ -1,4 +1,4 @@
-"""Which run does a simulation leave, and what describes the servers that were simulated?"""
+"""The run that a simulation leaves, and descriptions of the simulated servers."""
 
 import sys
 from dataclasses import asdict, dataclass, replace

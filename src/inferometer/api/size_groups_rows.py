@@ -1,4 +1,4 @@
-"""Which rows show what was found of groups of replicas?"""
+"""Rows of a sizing of groups of replicas."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What makes the answer of a sizing less good, and which traffic does no replica take?"""
+"""Cautions on sizings, and refusals of traffic that no replica can serve."""
 
 from collections.abc import Sequence
 

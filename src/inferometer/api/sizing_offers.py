@@ -1,4 +1,4 @@
-"""Which devices are offered at which prices, and which traffic must they take?"""
+"""Devices on offer with prices, and the traffic of a sizing."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace

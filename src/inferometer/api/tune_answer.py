@@ -1,4 +1,4 @@
-"""What is answered of a search: latencies before and after, settings with reasons, the checklist?"""
+"""Answer of a tuning by simulation: latencies before and after, settings, checklist."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is answered of a tuning of an engine on this machine?"""
+"""Answer of a tuning of an engine on this machine."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is answered of a measured tuning, and which files say it?"""
+"""Answer of a measured tuning, and its files."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What to do after a tuning: with which command is it measured, or its quality checked?"""
+"""The command after a tuning: to measure its prediction, or to check quality."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What does a tuning that starts servers itself need to know, what does it plan and answer?"""
+"""Tuning of servers that are started here: its options, plan and answer."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

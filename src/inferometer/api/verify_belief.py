@@ -1,4 +1,4 @@
-"""Which fleet does a plan of ``verify`` believe in, and what do the predictions rest on?"""
+"""The fleet of a ``verify`` plan, and the basis of its predictions."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How are a plan's predictions sealed, or found as they were sealed before?
+"""Sealing the predictions of a plan, or reading them as sealed before.
 
 The ledger takes a seal in before the first byte is sent; ``seal.json`` in the experiment's folder
 is a copy for whoever measures elsewhere.

@@ -1,4 +1,4 @@
-"""inferometer emulate: a server to talk to, where there is none: which takes how long for what the simulator says."""
+"""inferometer emulate: an OpenAI-compatible server at the pace of a simulated one."""
 
 import time
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Where does text reach the terminal?
+"""All output to the terminal.
 
 The one place that writes to stdout and stderr; imports nothing heavy, for ``--help`` is fast.
 

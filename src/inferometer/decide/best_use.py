@@ -1,4 +1,4 @@
-"""I have this number of devices: how are they used best?
+"""The best use of a given number of devices.
 
 The layout that carries the most requests per second, or users who wait, within the SLO.
 

@@ -1,4 +1,4 @@
-"""What lies around a decision.
+"""Curves around a decision: over load, and over stricter or laxer limits.
 
 How do speed, throughput and goodput go with the load, and what does a stricter promise cost?
 """

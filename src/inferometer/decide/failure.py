@@ -1,4 +1,4 @@
-"""What happens when one of the replicas dies.
+"""Effect of the death of one replica.
 
 Who is lost, who misses the promise until another has started, and when is it as before?
 

@@ -1,4 +1,4 @@
-"""Does it cost less if several groups of replicas share a class of requests, and by which weights?
+"""Weighted splitting of a class over several groups of replicas, where that costs less.
 
 Where each class goes to one group whole, the last replica of each may stand half idle. Numbers of
 replicas that cost less than the best such way (``decide.group_routing``) are tried in the order of

@@ -1,4 +1,4 @@
-"""What becomes of all groups of replicas together, on every plausible server?
+"""Simulation of all groups of replicas together, on every plausible server.
 
 The numbers that each group needs by its own requests are simulated together. Where requests of one
 group wait for answers of another (users who ask both, sessions whose turns go to both), no group

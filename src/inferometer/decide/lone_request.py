@@ -1,4 +1,4 @@
-"""How fast is one request that has the replica for itself, and how many devices does traffic need?
+"""Latency of a request alone on a replica, and the least number of devices for traffic.
 
 What even a lone request misses, no number of replicas meets.
 

@@ -1,4 +1,4 @@
-"""What is asked of a sizing, what does it answer, and what do its tokens cost?"""
+"""Types of a sizing: its question, its results, and costs per token."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Which requests come at a load that can be turned: the same ones, faster or slower?"""
+"""Traffic at a variable load: the same requests, faster or slower."""
 
 import math
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What do the fields of a ``config.json`` mean that each family, or each tool, writes in its own way?
+"""Fields of ``config.json`` that differ between model families or tools.
 
 Of families: which usual fields follow from their own. Of quantised checkpoints: in which format
 each matrix is stored, by ``quantization_config``: compressed-tensors and ModelOpt write groups with

@@ -1,4 +1,4 @@
-"""What do the tables of a TOML or JSON file say, and if they cannot be so.
+"""Validated tables from TOML or JSON files.
 
 Which key is wrong, what is its value, what is allowed there?
 

@@ -1,4 +1,4 @@
-"""Which columns does a Parquet file hold that may be damaged, or somebody else's?
+"""Reading Parquet files that may be damaged or foreign.
 
 Through duckdb alone.
 """

@@ -1,4 +1,4 @@
-"""What does a device cost for an hour, rented or owned, and what do others ask for tokens.
+"""Prices: of a device per hour, rented or owned, and of API tokens.
 
 From a user's file, or the catalogue?
 

@@ -1,4 +1,4 @@
-"""Which ids have the spans of a load test, and which requests are traced?
+"""Ids of a load test's spans, and which requests are traced.
 
 All follow from the run's name and the request's number, so the client sends them without keeping
 anything, and the spans that are made after the run have the same ones.

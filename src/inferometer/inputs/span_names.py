@@ -1,4 +1,4 @@
-"""Under which names do spans and metrics say what happened to requests, ours and those of servers?
+"""Names of OpenTelemetry spans and metrics, ours and those of servers.
 
 All names of OpenTelemetry's GenAI conventions that this program writes or reads stand here: the
 conventions are in development, and a name that changes changes in this file only.

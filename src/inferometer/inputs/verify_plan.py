@@ -1,4 +1,4 @@
-"""What is to be proved: which server is believed, what will be asked of it, and what is promised?
+"""Plans of ``inferometer verify``: server, loads or points, and SLO.
 
 These are the tables of a plan of ``inferometer verify``, key for key, and ``read_plan`` reads one.
 A plan has either ``[traffic]``, loads that are replayed against a server, or ``[points]``, prefills

@@ -1,4 +1,4 @@
-"""How do a server's own processes fare on this machine: do its threads wait for a core, is the accelerator held down?
+"""Checks of a server's processes on this machine: waits for cores, throttling, placement.
 
 The kernel counts for each thread how long it computed, and how long it could have and waited for a
 core (proc(5), ``/proc/PID/schedstat``). The server's processes are the one that listens at its

@@ -1,4 +1,4 @@
-"""What did Prometheus scrape of a model server in a time gone by?
+"""Samples of a model server from Prometheus, for a time in the past.
 
 The time is written ``2026-11-23T14:00..14:20``, in UTC where no offset is written.
 """

@@ -1,4 +1,4 @@
-"""What attention keeps and reads: the KV cache's rows, recurrent states, (query, key) pairs."""
+"""KV cache and attention: rows stored and read, recurrent states, (query, key) pairs."""
 
 from functools import lru_cache
 from typing import Final, NamedTuple

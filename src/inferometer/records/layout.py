@@ -1,4 +1,4 @@
-"""Which files are in a run's folder, and how is a record of an older version read?
+"""Files of a run's folder, and reading records of older versions.
 
 ::
 

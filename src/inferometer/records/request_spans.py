@@ -1,4 +1,4 @@
-"""Which spans tell a load test: the run, its phases, and each traced request?
+"""OpenTelemetry spans of a load test: the run, its phases, and each traced request.
 
 They are made after the run, from its tables: the client's own path sends ids and nothing else.
 """

@@ -1,4 +1,4 @@
-"""Is one set of runs faster than another, as fast, slower, or can nobody tell?
+"""Comparison of two sets of runs: faster, slower, equivalent, or undecided.
 
 The unit of replication is the run; where each side is a single sweep, its repetitions (decision 4).
 One metric answers and has the whole confidence; all others together share the same chance of a

@@ -1,4 +1,4 @@
-"""What is there to show of a decision.
+"""Data of the pages of capacities and sizings.
 
 What devices trade, what an SLO costs, how replicas follow traffic, where a capacity lies?
 """

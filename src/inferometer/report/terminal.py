@@ -1,4 +1,4 @@
-"""What does an answer look like in a terminal: at most 25 lines of 80 columns, or all of it?
+"""Answers on a terminal: at most 25 lines of 80 columns, or the whole.
 
 Nothing here prints: renderables are returned. Readable without colour.
 """

@@ -1,4 +1,4 @@
-"""What is there to show? The facts of runs, ready to be drawn: this room computes none of them.
+"""Data of reports; nothing is computed here.
 
 Every number is an Estimate or None; None is shown as absent, never as 0. Units are in the names;
 charts and tables choose the display unit. The same view gives the same bytes in every surface.

@@ -1,4 +1,4 @@
-"""When did an emulated server really send what?
+"""Log of what an emulated server sent, and when.
 
 Its own record, which says how far a client's view is off.
 

@@ -1,4 +1,4 @@
-"""What does a client's request mean to the engine, and what is sent for it, when, and with which fault?"""
+"""A client's request to the emulator: its engine requests, and its reply with faults."""
 
 import asyncio
 import uuid

@@ -1,4 +1,4 @@
-"""What is on ``/metrics``, and what became of each request, as vLLM's metrics count it?
+"""``/metrics`` of the emulator, counted as vLLM does.
 
 The names, labels and buckets of vLLM 0.33 (``vllm/v1/metrics``), in Prometheus' text format 0.0.4.
 Instants are the scheduler's, not those of the wall clock.

@@ -1,4 +1,4 @@
-"""How is an emulated server run.
+"""The process of an emulated server.
 
 In this process until it is stopped, or in one of its own that tests and tools can start?
 """

@@ -1,4 +1,4 @@
-"""How do bytes get from and to one client?
+"""HTTP connections of a small server.
 
 HTTP/1.1 over a socket, with keep-alive, pipelining and chunked replies.
 

@@ -1,4 +1,4 @@
-"""What is asked of an engine: when do requests arrive, how long are they, and which of their tokens do they share?
+"""Requests to an engine: arrivals, lengths, and shared prefixes.
 
 Letters of shapes: N requests, K content ids of all requests together.
 """

@@ -1,4 +1,4 @@
-"""Whose rules are simulated? The union of all engines' configurations, how each is made, and how an engine is added.
+"""Configurations of all engines, how each is made, and how to add an engine.
 
 ``engine_config`` makes one from the knobs that all engines share, under vLLM's names, and from its own.
 

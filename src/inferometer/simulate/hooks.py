@@ -1,4 +1,4 @@
-"""What can a caller of long simulations hook in? A notice before compiling, and a cancel scope.
+"""Hooks for callers of long simulations: a notice before compiling, and cancelling.
 
 And when compiling begins and ends: a limit of a search is one of searching.
 

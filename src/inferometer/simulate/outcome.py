@@ -1,4 +1,4 @@
-"""What comes out of a simulation, how may it end, and where is a request in its life?
+"""Results of a simulation, how it ended, and states of requests.
 
 Both simulators fill the same tables, so that one test compares them cell by cell. States of
 requests have vLLM's names. Letters of shapes: N requests, S steps.

@@ -1,4 +1,4 @@
-"""How do compiled functions hand a table of arrays to one another?
+"""Pointers with which compiled functions pass tables of arrays.
 
 As one pointer to a list of where the arrays lie.
 

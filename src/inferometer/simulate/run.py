@@ -1,4 +1,4 @@
-"""What would happen? From a fleet and requests to what became of them.
+"""Simulation of requests on a fleet.
 
 ``run`` takes any fleet and a workload's plan, and times requests as their clients do: the scheduler
 sees each one later by the time of the server's front end. The other functions take requests as they

@@ -1,4 +1,4 @@
-"""What does a simulation say as a run, and which of its limits must it report?
+"""A simulation as a run, with the cautions that it needs.
 
 The run is of the type of measured ones. Overload is found in it: more to do than all replicas can,
 than one of them, or than one of two pools.

@@ -1,4 +1,4 @@
-"""What is sealed of a change that a diagnosis advises, and does the changed server bear it out?
+"""Sealed predictions of advised changes, and their outcome on the changed server.
 
 The predicted latencies hold for the traffic of the window that was diagnosed. A window of other
 traffic, or of a server that was not started anew, proves nothing.

@@ -1,4 +1,4 @@
-"""What should wake somebody, and which series are recorded for it: the rules that Prometheus evaluates.
+"""Prometheus rules: alerts, and the series that are recorded for them.
 
 Limits come from the SLO and from the range in which the simulation says that the fleet works.
 

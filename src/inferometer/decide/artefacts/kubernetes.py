@@ -1,4 +1,4 @@
-"""Which Kubernetes objects run a fleet: its replicas, how many, what may take them away, and who finds them?
+"""Kubernetes objects of a fleet: replicas, scaling, disruption budget, services.
 
 As many replicas run as the traffic was sized for. An autoscaler is there where more may run than
 that: it scales on requests in flight per replica, for a server that cannot keep up lets them grow

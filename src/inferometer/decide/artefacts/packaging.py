@@ -1,4 +1,4 @@
-"""How is a fleet called and packed: names, ports, images, spare replicas?"""
+"""Names, ports, images and spare replicas of a deployed fleet."""
 
 import re
 from dataclasses import dataclass

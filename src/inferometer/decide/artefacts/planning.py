@@ -1,4 +1,4 @@
-"""Which fleet did a sizing decide on, and in which range will it work?
+"""The fleet that a sizing decided on, and its operating range.
 
 It is simulated again, to see how full its replicas run.
 """

@@ -1,4 +1,4 @@
-"""Which plan of ``inferometer verify`` seals what the fleet will do, and which command checks its SLO?"""
+"""The ``inferometer verify`` plan of a fleet, and the script that checks its SLO."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What has a server that counts no requests done, by the requests of a load test?
+"""Work of a server that counts no requests, by the requests of a load test.
 
 llama.cpp counts tokens, steps and who is served or waits, but no requests, and has no histograms. A
 load test has its own requests: where they are all that the server got, they are what it would have

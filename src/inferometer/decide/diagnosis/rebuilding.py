@@ -1,4 +1,4 @@
-"""Which simulated servers, under which requests, would show the metrics that this one shows?
+"""Plausible servers: simulated ones, with requests, that show the measured metrics.
 
 Requests come as they were counted between scrapes; lengths are drawn from the server's histograms.
 What metrics do not tell (limits, pace within its noise) is drawn, and the draws whose simulation

@@ -1,4 +1,4 @@
-"""How sure is a percentile of a server's window: between which buckets does it lie, are there enough?
+"""Interval of a percentile of a server's window, from its histogram buckets.
 
 Observations are in buckets, and ordered by the scrapes between which they came; requests that meet
 the same queue are late together, so that the effective sample size is that of

@@ -1,4 +1,4 @@
-"""Which requests come of a workload specification?
+"""Drawing the requests of a workload specification.
 
 Every part draws from a stream of its own, by the index of the session or of the request: another
 rate, length or class weight changes nothing else, and more requests are the same ones and some

@@ -1,4 +1,4 @@
-"""Which requests come of ServeGen's statistics of clients.
+"""Requests from ServeGen's statistics of clients.
 
 A rate and a pattern of gaps for each ten minutes, tables of lengths?
 

@@ -1,4 +1,4 @@
-"""What can be asked of a server: arrivals, classes of requests, sessions, tenants, or a trace to replay?
+"""Types of workloads: arrivals, classes of requests, sessions, tenants, replayed traces.
 
 These are the tables of a workload file, key for key; ``reading`` reads them, ``drawing`` makes
 requests of them.

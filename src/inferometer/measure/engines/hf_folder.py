@@ -1,4 +1,4 @@
-"""As which Hugging Face folder can an engine that reads nothing else load this model?
+"""Hugging Face folders made for engines that read nothing else.
 
 A GGUF file is unpacked once, to float32, into the user's cache folder, under the SHA-256 of its
 content. A catalogue entry becomes a folder with nothing but a configuration. What the cache holds

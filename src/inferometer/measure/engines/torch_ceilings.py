@@ -1,4 +1,4 @@
-"""How fast can this machine read, copy and multiply, asked through torch.
+"""Ceilings of this machine (read, copy, multiply), measured with torch.
 
 Same kernels, threads and device as the engine?
 """

@@ -1,4 +1,4 @@
-"""What does the process do in which an engine lives?
+"""The process of an engine.
 
 ``python -m inferometer.measure.engines.worker FD``.
 

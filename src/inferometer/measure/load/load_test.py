@@ -1,4 +1,4 @@
-"""How is a whole load test run, or what is left of it?"""
+"""Running or resuming a whole load test."""
 
 import socket
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Whom does the client talk to, by which way, and what does it say of itself: address, TLS, proxy, headers?
+"""Address, TLS, proxy and headers of a load test's requests.
 
 Secrets (bearer token, header values, a proxy's password) live in ``Secrets`` alone: nothing here
 prints or stores them.

@@ -1,4 +1,4 @@
-"""The client process.
+"""A client process of a load test.
 
 Takes its job from standard input, says when it is ready, starts at the given instant, reports,
 ends.

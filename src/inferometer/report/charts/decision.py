@@ -1,4 +1,4 @@
-"""What must be given up for what: speed for throughput, money for the SLO, replicas for traffic.
+"""Charts of trade-offs: speed for throughput, money for the SLO, replicas for traffic.
 
 And where does it miss?
 """

@@ -1,4 +1,4 @@
-"""max_num_seqs, memory or compute?
+"""Charts of what limits the load: max_num_seqs, memory or compute.
 
 Requests that run and wait, KV blocks and preemptions over time.
 """

@@ -1,4 +1,4 @@
-"""Who comes and who goes next, and what happens when a request ends? Compiled.
+"""Arrivals, aborts and ends of requests. Compiled.
 
 Two sources: requests that come by themselves, sorted, and those that wait for others' ends, a heap
 of the ones whose time is known. Of both, whoever is due first comes first, of several due at once

@@ -1,4 +1,4 @@
-"""How do several replicas lie in memory, and what stands before them: router, gate, link between pools?
+"""Memory of several replicas with router, gate and KV links.
 
 Replicas lie as the arrays of one, stacked; what is about requests is there once.
 

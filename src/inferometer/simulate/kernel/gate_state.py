@@ -1,4 +1,4 @@
-"""What does the compiled gate keep in memory, and what does it know of each request beforehand?
+"""State of the compiled gate.
 
 ``gate_columns`` is what both forms of the gate read; the rest is the compiled one's.
 """

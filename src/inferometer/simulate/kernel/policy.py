@@ -1,4 +1,4 @@
-"""Whose rules decide?
+"""The scheduling functions of the compiled engine.
 
 The one place where compiled code asks; ``engine_config`` tells how an engine is added.
 

@@ -1,4 +1,4 @@
-"""In which slot of the batch does each request run, and what does it lose when it is preempted?
+"""Batch slots of requests, and what a preemption resets.
 
 Compiled. A request keeps the lowest free slot while it runs; free slots are a heap, the lowest at
 its top, as in ``reference.batch.Seats``. Preemption is as ``reference.request.Request``'s methods

@@ -1,4 +1,4 @@
-"""What does one replica do: take requests in, launch batches, finish them?
+"""The steps of one replica: admit requests, launch batches, complete them.
 
 Compiled; the loops call it, one replica or many.
 
