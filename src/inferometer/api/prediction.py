@@ -267,12 +267,12 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
     SpecError
         The batch has more sequences than the server runs at once.
     """
-    n_seats = int(fit.knob("max_num_seqs"))
-    if scenario.batch_size > n_seats:
+    n_slots = int(fit.knob("max_num_seqs"))
+    if scenario.batch_size > n_slots:
         raise SpecError(
             f"{scenario.batch_size} sequences at once",
             where="--batch, --fit",
-            allowed=f"1 to {n_seats}, the server's max_num_seqs",
+            allowed=f"1 to {n_slots}, the server's max_num_seqs",
         )
     prefill = types.prefill_shape(
         batch_size=scenario.batch_size,

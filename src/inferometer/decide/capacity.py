@@ -328,15 +328,15 @@ class _Search:
     def answer(self, *, cut_short: str | None) -> Capacity:
         """The capacity as far as it is known."""
         question = self._question
-        kept, broken = self._proved()
-        is_near = self._is_near(kept, broken)
+        met, missed = self._proved()
+        is_near = self._is_near(met, missed)
         ends = (
             None if probe is None else probe.offered_load for probe in (self._below, self._beyond)
         )
         is_located = self._is_near(*ends) and (self._effort > 0 or not question.proof_effort)
-        if cut_short == TIME_LIMIT and kept is not None and broken is not None:
-            is_located |= not self._is_wide(kept, broken, _CLOSE_ENOUGH_RATIO)
-        located = self._located(kept, broken)
+        if cut_short == TIME_LIMIT and met is not None and missed is not None:
+            is_located |= not self._is_wide(met, missed, _CLOSE_ENOUGH_RATIO)
+        located = self._located(met, missed)
         burst = None if self._beyond is None else self._beyond.reading.burst
         if burst is not None:
             located, is_located, is_near, cut_short = None, False, False, burst[1]
@@ -344,11 +344,11 @@ class _Search:
             kind=question.kind,
             located_load=whole_load(question.kind, located),
             crossing_load=located,
-            met_load=kept,
-            missed_load=broken,
+            met_load=met,
+            missed_load=missed,
             is_located=is_located or is_near,
             is_resolved=is_near and cut_short is None,
-            why=cut_short or self._why(kept, broken, is_near=is_near),
+            why=cut_short or self._why(met, missed, is_near=is_near),
             probes=tuple(self.probes),
             guessed_load=None if cut_short is None else self._guessed(),
             steepness_ratio=_steepness(self._below, self._beyond) or self._steepness,
@@ -373,14 +373,14 @@ class _Search:
             else self._crossing(self._below, self._beyond)
         )
 
-    def _located(self, kept: float | None, broken: float | None) -> float | None:
+    def _located(self, met: float | None, missed: float | None) -> float | None:
         """The crossing; the middle of the loads that were shown where noise put it outside."""
         crossed = self._crossed()
         if crossed is None or (
-            (kept is None or kept <= crossed) and (broken is None or crossed <= broken)
+            (met is None or met <= crossed) and (missed is None or crossed <= missed)
         ):
             return crossed
-        return kept if broken is None else broken if kept is None else math.sqrt(kept * broken)
+        return met if missed is None else missed if met is None else math.sqrt(met * missed)
 
     def _guessed(self) -> float | None:
         nearest = self._below or self._beyond
@@ -515,18 +515,18 @@ class _Search:
         said = [probe for probe in by_load.values() if probe.effort >= effort] or list(
             by_load.values()
         )
-        broken = min(
+        missed = min(
             (probe.offered_load for probe in said if probe.reading.verdict == "missed"),
             default=None,
         )
-        kept = [
+        met = [
             probe.offered_load
             for probe in said
-            if probe.reading.verdict == "met" and (broken is None or probe.offered_load < broken)
+            if probe.reading.verdict == "met" and (missed is None or probe.offered_load < missed)
         ]
-        return max(kept, default=None), broken
+        return max(met, default=None), missed
 
-    def _why(self, kept: float | None, broken: float | None, *, is_near: bool) -> str:
+    def _why(self, met: float | None, missed: float | None, *, is_near: bool) -> str:
         question = self._question
         if is_near:
             return f"within {question.resolution_ratio:.1%}"
@@ -536,7 +536,7 @@ class _Search:
             return f"nothing up to {question.highest_load:g} misses the SLO"
         if question.proof_effort is None:
             return "located by short probes; nothing was shown"
-        sides = [text for text, load in (("meet", kept), ("miss", broken)) if load is None]
+        sides = [text for text, load in (("meet", met), ("miss", missed)) if load is None]
         if sides:
             return (
                 f"no load was shown to {' or to '.join(sides)} the SLO: the longest probes stayed"

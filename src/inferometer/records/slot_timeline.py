@@ -76,7 +76,7 @@ def slot_timeline(
 ) -> SlotTimeline:
     """Activity of each slot in these steps.
 
-    Seats that are never used in the window are there if one above them is.
+    Unused slots below a used one are included.
 
     ``tick_ns`` is that of a run of ticks: how long a tick is in its tables. Without
     ``needs_parts`` a run whose parts were not recorded has no slots.

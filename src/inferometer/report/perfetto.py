@@ -69,8 +69,8 @@ def perfetto_trace(run: Run) -> tuple[dict[str, Any], int]:
             allowed="a simulated run, or a sweep with its steps",
         )
     n_all = len(steps.start_ns)
-    n_seats = 1 if run.parts is None else int(run.parts.seat.max(initial=0)) + 1
-    n_steps = max(1, min(n_all, _MAX_CELLS // n_seats))
+    n_slots = 1 if run.parts is None else int(run.parts.seat.max(initial=0)) + 1
+    n_steps = max(1, min(n_all, _MAX_CELLS // n_slots))
     while True:
         events = _events(run, steps, n_steps)
         if len(events) <= MAX_EVENTS or n_steps == 1:

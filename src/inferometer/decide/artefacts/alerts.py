@@ -282,7 +282,7 @@ def _replicas(fleet: Fleet, of: str) -> list[Alert]:
         beyond = f"{ARRIVED}{of} / {REPLICAS}{of} > {most_per_s:.6g}"
         text = (
             f"{{{{ $value | humanize }}}} requests/s for each replica; at {most_per_s:.4g} one"
-            " breaks the promise"
+            " misses the SLO"
         )
         alerts.append(
             Alert("LlmBeyondCapacity", beyond, "5m", "warning", text, "start more replicas")

@@ -200,8 +200,8 @@ def _kept(fleet: Fleet, of: str) -> Panel:
     return Panel(
         "Requests within the SLO",
         "percentunit",
-        "Between these two shares; the promise is broken where the upper one is below the line,"
-        " kept where the lower one is above it.",
+        "The share is between these two; the SLO is missed if the upper one is below the line,"
+        " and met if the lower one is above it.",
         (
             Query(f"{alerts.SURELY_WITHIN}{of}", "{{promise}}: surely"),
             Query(f"{alerts.AT_MOST_WITHIN}{of}", "{{promise}}: at most"),
@@ -273,8 +273,8 @@ def _fullness(fleet: Fleet, of: str) -> list[Panel]:
             "KV cache in use",
             "percentunit",
             f"Predicted: {likely.kv_used_mean_fraction:.0%} in the mean at the planned load; the"
-            " line is not exceeded for 99 % of the time at the highest load that keeps the"
-            " promise.",
+            " line is not exceeded for 99 % of the time at the highest load that meets the"
+            " SLO.",
             (Query(f"vllm:kv_cache_usage_perc{of}", "{{instance}}"),),
             (fullest.kv_used_high_fraction,),
         ),

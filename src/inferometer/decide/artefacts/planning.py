@@ -93,15 +93,15 @@ class _Most(NamedTuple):
 
 def _most(question: SizingQuestion, kind: SizedKind) -> _Most:
     capacity = kind.sized_at.capacity
-    kept, broken = capacity.met_load or capacity.located_load, capacity.missed_load
-    at = operating_point(question, kind, kind.asked_pace, kept or question.offered_load)
+    met, missed = capacity.met_load or capacity.located_load, capacity.missed_load
+    at = operating_point(question, kind, kind.asked_pace, met or question.offered_load)
     if kind.is_of_users:  # a rate is what they make; that of too many of them was not simulated
-        return _Most(at, None if kept is None else at.requests_per_s, None)
+        return _Most(at, None if met is None else at.requests_per_s, None)
     n_replicas = kind.n_replicas
     return _Most(
         at,
-        None if kept is None else kept / n_replicas,
-        None if broken is None else broken / n_replicas,
+        None if met is None else met / n_replicas,
+        None if missed is None else missed / n_replicas,
     )
 
 

@@ -51,8 +51,8 @@ def check_script(fleet: Fleet, packaging: Packaging) -> str:
         [
             "#!/bin/sh",
             (
-                "# Is the promise kept? check-promise.sh URL [flags of inferometer load]; exit 0"
-                " kept, 10 broken, 11 undecided."
+                "# Is the SLO met? check-promise.sh URL [flags of inferometer load]; exit 0"
+                " met, 10 missed, 11 undecided."
             ),
             "set -eu",
             'here=$(cd "$(dirname "$0")" && pwd)',
