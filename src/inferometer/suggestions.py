@@ -11,7 +11,7 @@ import shlex
 
 
 def command(verb: str, *words: object) -> str:
-    """A whole command. Words in capitals, such as ``RUN``, stand for what only the reader knows.
+    """A whole command. Words in capitals, such as ``RUN``, are for the reader to fill in.
 
     >>> command("show", "runs/two words")
     "inferometer show 'runs/two words'"

@@ -138,7 +138,7 @@ def check_number(value: float, name: str, *, where: str | None) -> None:
 
 
 def format_limit(most: float) -> str:
-    """How is a limit written, so that it can be typed?
+    """A limit in the form in which it can be typed.
 
     Example
     -------
@@ -169,7 +169,7 @@ def ns_from_s(duration_s: float) -> int:
 
 
 def parse_duration_s(text: str, *, where: str | None = None) -> float:
-    """How many seconds does text such as ``500ms`` or ``2min`` say?
+    """Seconds of text such as ``500ms`` or ``2min``.
 
     A bare number is refused: its unit is a guess.
 
@@ -190,7 +190,7 @@ def parse_duration_s(text: str, *, where: str | None = None) -> float:
 
 
 def parse_bytes(text: str, *, where: str | None = None) -> int:
-    """How many bytes does text such as ``80GiB`` (2^30) or ``80GB`` (10^9) say?
+    """Bytes of text such as ``80GiB`` (2^30) or ``80GB`` (10^9).
 
     Raises
     ------
@@ -206,7 +206,7 @@ def parse_bytes(text: str, *, where: str | None = None) -> int:
 
 
 def parse_bytes_per_s(text: str, *, where: str | None = None) -> float:
-    """How many bytes per second does text such as ``50GB/s``, ``400Gbit/s`` or ``400Gbps`` say?
+    """Bytes per second of text such as ``50GB/s``, ``400Gbit/s`` or ``400Gbps``.
 
     Raises
     ------

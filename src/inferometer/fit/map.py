@@ -82,7 +82,7 @@ class Prior(NamedTuple):
     """Lower bounds, such as the times at a device's peaks; None: no bound."""
 
     def clipped(self, x: F64) -> F64:
-        """The nearest unknowns (..., K) that are not below the lower bounds."""
+        """The unknowns (..., K), raised to the lower bounds."""
         return x if self.lower is None else np.maximum(x, self.lower)
 
 
@@ -268,7 +268,7 @@ def posterior_of(
 
 
 def refined(residuals: Residuals, prior: Prior, groups: I64, found: Optimum) -> Posterior:
-    """Posterior near an optimum where the data say much more than the prior.
+    """Posterior near an optimum where the data are much more informative than the prior.
 
     A simulation scatters at the least change, so a slope between two points is as much noise as
     slope. A line through many draws is not: the minimum along it is nearer to the truth than a
@@ -405,7 +405,7 @@ class Conditional(NamedTuple):
         return np.asarray(1 / np.diag(self.precision), dtype=np.float64)
 
     def left_out_errors(self) -> F64:
-        """(N) Each datum less what the others predict."""
+        """(N) Residual of each datum against its prediction by the others."""
         return np.asarray(self.weights / np.diag(self.precision), dtype=np.float64)
 
 

@@ -66,7 +66,7 @@ def find_model(name: str) -> ModelSpec:
 
 
 def known_model(name: str) -> ModelSpec | None:
-    """Like ``find_model``, None where the catalogue does not know the name."""
+    """Like ``find_model``, but None for an unknown name."""
     wanted = name.strip().lower()
     for model in load_models():
         if wanted in {model.model_id, (model.hf_id or "").lower()}:
@@ -134,7 +134,7 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
 
 
 def _alike(name: str) -> list[HardwareSpec]:
-    """Devices whose names have all words of this one, which must name a part: `Xeon` names a family."""
+    """Devices whose names contain all words of this one, which must have a number."""
     wanted = device_words(name)
     if not any(character.isdigit() for word in wanted for character in word):
         return []
@@ -146,7 +146,7 @@ def _alike(name: str) -> list[HardwareSpec]:
 
 
 def _meant(alike: list[HardwareSpec], wanted: frozenset[str]) -> HardwareSpec | None:
-    """The only device alike, the only one of just these words, or the usual one of several."""
+    """The only matching device, the only exact one, or the usual one of several."""
     exact = [
         device
         for device in alike

@@ -100,7 +100,7 @@ def check_json(content: bytes | str, noun: str) -> None:
 
 
 def check_toml(text: str, most_characters: int) -> None:
-    """The same of TOML, whose decoder is in Python and quadratic in the parts of a key.
+    """Refuse TOML that is too long or too deep for its decoder, which is slow.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def check_length(text: str, most_characters: int) -> None:
 
 
 def too_deep() -> SpecError:
-    """The refusal of what is nested more than ``MOST_DEPTH`` deep."""
+    """The error for nesting deeper than ``MOST_DEPTH``."""
     return SpecError(f"nested more than {MOST_DEPTH} deep", allowed=f"{MOST_DEPTH} levels")
 
 
@@ -187,7 +187,7 @@ class Door:
     max_bytes: int = MOST_DOCUMENT_BYTES
 
     def bytes_of(self, path: Path) -> bytes:
-        """The content of a file; of a .gz file, what it holds.
+        """Content of a file, decompressed if .gz.
 
         Raises
         ------
@@ -224,7 +224,7 @@ class Door:
             return content.decode("utf-8-sig")
 
     def lines_of(self, path: Path) -> Iterator[tuple[int, bytes]]:
-        """The lines that are not blank, stripped, numbered from 1, one in memory at a time.
+        """Non-blank lines, stripped, numbered from 1, one in memory at a time.
 
         Of a .gz file, those inside.
         """
@@ -306,7 +306,7 @@ class Door:
                 yield dict(zip(names, row, strict=True))
 
     def number(self, text: str, name: str, *, where: str, most: float = 1e15) -> float:
-        """The finite number that a text says."""
+        """A finite number from text."""
         try:
             value = float(text)
         except ValueError:

@@ -304,7 +304,7 @@ def _threshold(part: str, where: str) -> Threshold:
 
 
 def _no_threshold(part: str, below: str, where: str) -> SpecError:
-    """The refusal, with what was left out filled in: the percentile, the metric, the unit."""
+    """The error, with a suggestion that adds the missing percentile, metric or unit."""
     bare = _NO_STATISTIC.fullmatch(below)
     if bare is None:
         missing, try_ = "", _EXAMPLE

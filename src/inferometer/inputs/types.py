@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caution:
-    """Something that makes a run's numbers less good, and what to do about it."""
+    """A reason why a run's numbers are less certain, with a remedy."""
 
     code: str
     text: str
@@ -119,7 +119,7 @@ class AttentionSpec:
 
     @property
     def shape_text(self) -> str:
-        """Query heads, KV heads and their width: ``32, 16, 256``, and those of full layers."""
+        """Query heads, KV heads and head size: ``32, 16, 256``, and those of full layers."""
         shape = f"{self.n_heads}, {self.n_kv_heads}, {self.head_dim}"
         full = self.full
         return shape + (f"; full layers {full.n_kv_heads}, {full.head_dim}" if full else "")
@@ -200,7 +200,7 @@ class RecurrentSpec:
 
     @property
     def vector_elements(self) -> int:
-        """Weights of a layer beside matrices: convolution, decay and norm; lightning's norm is wide."""
+        """Weights of a layer besides matrices: convolution, decay and norm."""
         if not self.has_decay_gates:
             return self.value_width
         return self.conv_width * self.conv_kernel + 2 * self.n_value_heads + self.value_head_dim
@@ -236,7 +236,7 @@ class PerLayerInputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeSpec:
-    """The mixture of experts of the layers that are not among the first ``n_dense_layers``.
+    """Mixture of experts of all layers but the first ``n_dense_layers``.
 
     ``has_bias``: router and experts have biases; ``has_router_bias``: only the router has
     (DeepSeek-V3's score correction), but for the first ``n_hashed_layers``, which look experts up

@@ -50,7 +50,7 @@ class Listener:
                     self._frames.append(frames)
 
     def step_log(self) -> StepLog:
-        """The steps that were heard of.
+        """The steps received so far.
 
         Raises
         ------
@@ -90,7 +90,7 @@ def _has_number(frames: tuple[bytes, ...]) -> bool:
 
 @contextmanager
 def listening(endpoint: str | None) -> Generator[Listener | None]:
-    """Hear what is published at this endpoint until the block ends; None: there is none.
+    """Receive the steps published at this endpoint inside the context; None: no endpoint.
 
     Raises
     ------

@@ -45,7 +45,7 @@ def line() -> Line:
 
 @contextmanager
 def without_script() -> Generator[None]:
-    """Children that are spawned in the block do not run our script again to begin with.
+    """Children spawned in the block do not import the main script.
 
     ``multiprocessing`` imports the script of its parent in each child, for functions that are
     defined there; ours are not. A script without ``if __name__ == "__main__"`` would start

@@ -107,7 +107,7 @@ class NvmlDevices:
         )
 
     def counters(self) -> tuple[DeviceCounter, ...]:
-        """Power, clocks, utilisation and memory of each device; what one does not tell is left out."""
+        """Power, clocks, utilisation and memory of each device, as far as reported."""
         nvml = self._nvml
         asked: dict[str, Callable[[Any], float]] = {
             "DCGM_FI_DEV_POWER_USAGE": lambda handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,

@@ -117,7 +117,7 @@ class SpanSender:
 
 
 class SpanStream:
-    """Sends a server's spans from a thread of the SDK's, while the server goes on.
+    """Sends a server's spans in a thread of the SDK.
 
     Raises
     ------
@@ -137,7 +137,7 @@ class SpanStream:
         self._processor.on_end(self._readable(span))
 
     def close(self) -> None:
-        """Send what waits."""
+        """Send the remaining spans."""
         self._processor.shutdown()
 
 

@@ -296,7 +296,7 @@ class Scraper:
         return tuple(dict.fromkeys(scrape.problem for scrape in self._scrapes if scrape.problem))
 
     def start(self) -> None:
-        """Scrape once, and go on doing so.
+        """Scrape now, and then periodically.
 
         Raises
         ------

@@ -65,7 +65,7 @@ class ServedFacts(NamedTuple):
     """Resident, of its group, when it was ready."""
 
     def as_json(self, command: str) -> bytes:
-        """The facts beside the command, for a file."""
+        """The facts as JSON, for a file beside the command."""
         return msgspec.json.encode({**self._asdict(), "command": command})
 
 

@@ -35,7 +35,7 @@ class ServerIdentity(NamedTuple):
 
     @property
     def scheduler(self) -> SchedulerFacts | None:
-        """The limits; None where it does not tell them."""
+        """Scheduler limits; None where not reported."""
         return None if self.facts is None else self.facts.scheduler
 
 
@@ -182,7 +182,7 @@ def _switch(page: _Json, name: str) -> bool | None:
 
 
 def _count(page: _Json, name: str) -> int | None:
-    """A whole number above 0; None for what servers write where there is no limit: null, 0, -1."""
+    """A whole number above 0; None for "no limit" (null, 0, -1)."""
     value = page.get(name)
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST
     return value if is_count else None

@@ -254,7 +254,7 @@ class PointMeasurer:
         self._sampler.__exit__(kind, error, trace)
 
     def device_samples(self, *, start_ns: int) -> ServerSampleTable | None:
-        """Counters of the accelerators since the last call; None where the driver tells nothing."""
+        """Counters of the accelerators since the last call; None where not reported."""
         rows = [
             {
                 "scraped_ns": at_ns - start_ns,
@@ -376,7 +376,7 @@ def measure_missing(
     *,
     until_s: float | None = None,
 ) -> tuple[Caution, ...]:
-    """Measure and store what is not stored of each point; what went wrong on the way comes back.
+    """Measure and store what each point lacks; returns cautions.
 
     No point is begun whose visits, and those that points begun before still need, would not all be
     over at ``until_s`` of the monotonic clock, by those made so far.
@@ -497,7 +497,7 @@ def run_sweep(
     settings: WorkerSettings | None = None,
     until_s: float | None = None,
 ) -> Run:
-    """Measure what is missing of the plan, store it point by point, and give back the whole run.
+    """Measure the missing points of the plan, store each, and return the run.
 
     ``until_s`` of the monotonic clock: points that would not be over by then are left out.
 

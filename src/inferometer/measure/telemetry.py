@@ -203,7 +203,7 @@ class Sampler:
 
 
 def page_faults(pid: int) -> tuple[int, int] | None:
-    """A process's page faults since it began, without and with a read from disk; None where nobody tells.
+    """Page faults of a process since its start, minor and major; None where unknown.
 
     Source: proc(5), ``/proc/PID/stat``, fields 10 (minflt) and 12 (majflt).
     """

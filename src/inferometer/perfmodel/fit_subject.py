@@ -68,7 +68,7 @@ class FitSubject:
 
     @property
     def text(self) -> str:
-        """``vllm 0.32.0, bfloat16, 2 x NVIDIA H100 SXM5 80GB``; what is not stated is named."""
+        """``vllm 0.32.0, bfloat16, 2 x NVIDIA H100 SXM5 80GB``, with parts not stated named."""
         version = "" if self.engine_version is None else f" {self.engine_version}"
         formats = [self.dtype or "format not stated"] + (
             [f"{self.quantization} weights"] if self.quantization else []
@@ -245,7 +245,7 @@ class Refusal(NamedTuple):
 
 
 def refuse(differing: Difference, refusal: Refusal) -> None:
-    """The error that says what differs.
+    """The error that names the difference.
 
     Raises
     ------

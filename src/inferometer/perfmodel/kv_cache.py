@@ -32,7 +32,7 @@ class CacheRows(NamedTuple):
 
 
 class HeadKind(NamedTuple):
-    """The layers that attend as far, and what their heads are."""
+    """Layers with the same attention span, and their heads."""
 
     n_layers: int
     n_shared_layers: int
@@ -310,7 +310,7 @@ def _blocks_of_a_layer(model: ModelSpec) -> tuple[int, int]:
 
 
 def kv_block_fraction(model: ModelSpec) -> float:
-    """The bytes of a group's block for those of the same tokens in all layers (``kv_groups``).
+    """Bytes of a group's block relative to a block of all layers (``kv_groups``).
 
     Example
     -------
@@ -330,7 +330,7 @@ def kv_block_fraction(model: ModelSpec) -> float:
 def kv_block_bytes(
     model: ModelSpec, dtype: DType, *, block_tokens: int, is_grouped: bool = False
 ) -> int:
-    """Bytes of a KV block on all devices together: all layers of its tokens, or those of a group."""
+    """Bytes of a KV block on all devices: of all layers, or of a group."""
     whole_bytes = kv_bytes_per_token(model, dtype) * block_tokens
     if not is_grouped:
         return whole_bytes

@@ -209,7 +209,7 @@ def largest_batch_size(question: MemoryQuestion) -> int:
 def n_kv_blocks_that_fit(
     question: MemoryQuestion, *, max_num_seqs: int, is_grouped: bool = False
 ) -> int:
-    """Blocks of ``block_tokens`` that fit beside the weights and the largest step.
+    """KV blocks of ``block_tokens`` that fit besides the weights and the largest step.
 
     A block holds all layers of its tokens, or those of a group (``kv_groups``).
 
@@ -255,7 +255,7 @@ class SmallestGroup:
 def smallest_group(
     question: MemoryQuestion, holds: Callable[[MemoryQuestion], bool]
 ) -> SmallestGroup | None:
-    """The fewest devices on which this fits: as many ranks as their link joins, then stages.
+    """Fewest devices on which this fits: ranks up to the link's width, then stages.
 
     None where not even 64 devices hold it.
 
@@ -278,7 +278,7 @@ def smallest_group(
 
 
 def groups_on(hardware: HardwareSpec, model: ModelSpec) -> tuple[SmallestGroup, ...]:
-    """Groups that could hold this model, the smallest first: ranks up to what the link joins, then stages."""
+    """Groups that could hold this model, smallest first: ranks up to the link, then stages."""
     joined = hardware.linked_devices
     most = _NODE_DEVICES if joined is None else joined.value
     widths = [n for n in GROUP_SIZES if n <= most and model.attention.n_heads % n == 0]
@@ -305,7 +305,7 @@ def how_it_fits(flags: str | None) -> str:
 def logits_trap(
     model: ModelSpec, engine: EngineSpec, *, batch_size: int, prompt_tokens: int
 ) -> LogitsTrap:
-    """Memory of the logits of every position of the prompts, against those of the last."""
+    """Memory of logits at every prompt position, against those of the last."""
     return LogitsTrap(
         last_bytes=logits_bytes(model, engine.dtype, batch_size=batch_size, n_positions=1),
         all_bytes=logits_bytes(

@@ -273,7 +273,7 @@ def _sheet_text(hardware: HardwareSpec) -> str:
 
 
 def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
-    """Step times of a fit, and the machines that they may as well be those of.
+    """Step times of a fit, with draws of plausible machines.
 
     ``n_sharing`` replicas share their experts, and take each step together.
 

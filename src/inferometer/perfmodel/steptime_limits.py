@@ -47,7 +47,7 @@ class BoxRange:
 
 
 class Distance(NamedTuple):
-    """Distance from the box: sum of log ratios to the nearest edges, and what lies outside."""
+    """Distance from the valid box: sum of log ratios to the edges, and what is outside."""
 
     log_distance: float
     reasons: tuple[str, ...]

@@ -148,7 +148,7 @@ class TermColumns(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParameters:
-    """The physical parameters; the module's docstring says what each does."""
+    """The physical parameters; the module's docstring defines each."""
 
     launch_s: float
     weight_bytes_per_s: float
@@ -292,7 +292,7 @@ def _work_columns(
     plan: ParallelPlan | None,
     captured_tokens: int,
 ) -> WorkColumns:
-    """Cached, and so read-only: a sizing needs the same ones for each pace, draw and knob."""
+    """Work columns, cached and therefore read-only."""
     rows = [
         _work_of(model, engine, shape, kv_traffic_ratio, plan, captured_tokens) for shape in shapes
     ]

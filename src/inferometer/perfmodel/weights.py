@@ -60,7 +60,7 @@ class Linear:
 
 @lru_cache(maxsize=32)
 def linears(model: ModelSpec) -> tuple[Linear, ...]:
-    """Every matrix of the layers; embedding and head are apart.
+    """Every matrix of the layers, without embedding and head.
 
     Example
     -------
@@ -258,7 +258,7 @@ def expected_experts(n_experts: int, n_experts_per_token: int, n_tokens: int) ->
 
 
 def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) -> float:
-    """Bits stored for a weight of this matrix; what is not quantised is not pruned either."""
+    """Stored bits per weight of this matrix."""
     if not part.is_quantised:
         return DTYPE_BITS[engine.dtype]
     own = part.apart if part.apart is not None and part.apart[0] == engine.quantization else None
@@ -301,7 +301,7 @@ def head_elements(model: ModelSpec) -> int:
 
 
 def _attention(model: ModelSpec) -> list[Linear]:
-    """Queries, keys and values, and output; layers of full attention apart where their heads differ."""
+    """Matrices of queries, keys, values and output; full layers separately where they differ."""
     heads, hidden = model.attention, model.hidden_size
     if model.mla is not None:
         return _latent_attention(model, model.mla)
@@ -538,7 +538,7 @@ def _per_layer_elements(model: ModelSpec) -> int:
 
 
 def _small_vectors(model: ModelSpec) -> int:
-    """Norms, biases, attention sinks, and what linear attention has beside matrices."""
+    """Norms, biases, attention sinks, and vectors of linear attention."""
     mla = model.mla
     norm = model.hidden_size * (2 if model.norm_has_bias else 1)
     per_layer = 0

@@ -100,7 +100,7 @@ class DeviceTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTime:
-    """Operations or calls of one name on the host, without what was called within them."""
+    """Operations or calls of one name on the host, without nested ones."""
 
     name: str
     n_calls: int
@@ -146,7 +146,7 @@ def kind_of(name: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """A kernel's name without its types, and with what its template computes.
+    """A kernel's name without types, with its template's operation.
 
     Example
     -------

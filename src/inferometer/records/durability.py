@@ -197,7 +197,7 @@ class WriterLock:
 
 
 def _try_lock(path: Path, descriptor: int) -> bool:
-    """Lock an open file; False if its former holder removed it meanwhile: try again."""
+    """Lock an open file; False if its former holder removed it, so that one must retry."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not path.exists() or path.stat().st_ino != os.fstat(descriptor).st_ino:

@@ -173,7 +173,7 @@ class ErrorCount:
 
 
 def error_counts(exchanges: ExchangeTable) -> tuple[ErrorCount, ...]:
-    """Requests by the code of what went wrong, the most frequent first."""
+    """Requests by error code, the most frequent first."""
     codes, counts = np.unique(exchanges.error[exchanges.error != ""], return_counts=True)
     found = [_counted(exchanges, str(code), int(n)) for code, n in zip(codes, counts, strict=True)]
     return tuple(sorted(found, key=lambda one: (-one.n_requests, one.code)))

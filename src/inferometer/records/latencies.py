@@ -303,7 +303,7 @@ class Tail(NamedTuple):
 
 
 def tail_of(samples: LatencySamples) -> Tail | None:
-    """The tail of a latency at heights that are evenly spaced in logarithms; None below two samples."""
+    """Tail of a latency at log-spaced heights; None below two samples."""
     n = len(samples.lower_s)
     if n < 2:
         return None
@@ -575,7 +575,7 @@ def _of_chunks(chunks: ChunkTable, requests: RequestTable, most_tokens: I64) -> 
 
 
 def _within(chunks: ChunkTable, most: I64) -> I64:
-    """The tokens of each chunk (K) as stored, cut where those of its answer exceed ``most``."""
+    """Stored tokens of each chunk (K), cut where an answer has more than ``most``."""
     order = np.argsort(chunks.request_index, kind="stable")
     request = chunks.request_index[order]
     so_far = np.cumsum(np.clip(chunks.n_tokens[order], 0, most[request]))

@@ -192,7 +192,7 @@ def _with_page_faults(columns: dict[str, Column]) -> dict[str, Column]:
 
 
 def _with_moves(columns: dict[str, Column]) -> dict[str, Column]:
-    """Steps in whose background nothing was moved."""
+    """Steps without moved blocks."""
     return {"moved_blocks": np.full(len(next(iter(columns.values()))), ABSENT), **columns}
 
 

@@ -189,7 +189,7 @@ _decoder: Final = msgspec.json.Decoder(_Body)
 
 
 def words_of_error(frame: RequestFrame, code: str) -> str:
-    """The client's own note of what happened, else what the refusal or the error event says.
+    """The client's note on the error, else the text of the refusal or the error event.
 
     '' where neither says anything.
 
@@ -289,7 +289,7 @@ def decode_load(
 def decode_frames(
     frames: Iterable[raw_log.Frame], plan: RequestPlan, token_ends: TokenEnds | None = None
 ) -> DecodedLoad:
-    """The same of frames that are at hand, by session."""
+    """Decode frames that are in memory, by session."""
     rows: dict[int, _Row] = {}
     lags: list[LagTable] = []
     sessions: list[raw_log.SessionFrame] = []
@@ -456,5 +456,5 @@ def _or_absent(instant_ns: int | None) -> int:
 
 
 def _seconds(retry_after: str) -> float:
-    """The header's seconds; NaN where it names a date, whose distance the record cannot tell."""
+    """The header's seconds; NaN for a date."""
     return float(retry_after) if retry_after.isascii() and retry_after.isdigit() else float("nan")

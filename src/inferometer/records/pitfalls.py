@@ -87,7 +87,7 @@ class CheckRow:
 
     @property
     def sentence(self) -> str:
-        """The matter, its number and limit, the cure, and what would refute it."""
+        """Problem, number and limit, remedy, and what would refute it."""
         return (
             f"{self.words}: {self.evidence} (limit {format_number(self.limit_ratio)}: {self.why})."
             f" Change: {self.change}. Not so if {self.refuted_by}"

@@ -36,7 +36,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthQuality:
-    """Perplexity over the tokens that stand at this depth of their window."""
+    """Perplexity over tokens at this depth of their window."""
 
     first_token: int
     last_token: int
@@ -121,7 +121,7 @@ def worst_verdict(verdicts: Iterable[QualityVerdict]) -> QualityVerdict:
 
 
 def _same_tokens(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens that are the same before the first difference."""
+    """Number of equal tokens before the first difference."""
     for i, (a, b) in enumerate(zip(one, other, strict=True)):
         if a != b:
             return i

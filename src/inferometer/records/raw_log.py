@@ -40,7 +40,7 @@ DOOR: Final = Door(
 
 
 class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="session"):
-    """The first frame of every file: who writes it, and when its clock began."""
+    """First frame of every file: its process, and the start of its clock."""
 
     session_index: int
     process_index: int
@@ -111,7 +111,7 @@ class LagFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="
 
 
 class EndFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="end"):
-    """The last frame of a file whose process ended by itself."""
+    """Last frame of a file whose process ended regularly."""
 
     process_index: int
     ended_ns: int
@@ -144,7 +144,7 @@ def indices_of(path: Path) -> tuple[int, int]:
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The bytes that stand for a frame in a file."""
+    """Bytes of a frame in a file."""
     payload = _ENCODER.encode(frame)
     return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 

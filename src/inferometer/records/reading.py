@@ -97,7 +97,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
 
 
 def read_table(path: Path, facts: TableFacts | None = None) -> Run:
-    """The run that a table of a sweep tells of, with what is known beside it.
+    """The run of a sweep's table, with further facts.
 
     Raises
     ------

@@ -54,7 +54,7 @@ class _Phase(NamedTuple):
 
 
 class WallClock:
-    """Instants of a run as those of the wall clock, which each session tells anew."""
+    """Conversion of a run's instants to the wall clock, by session."""
 
     def __init__(self, sessions: Sequence[SessionFrame]) -> None:
         origins = sorted({(one.begins_ns, one.origin_unix_ns) for one in sessions})

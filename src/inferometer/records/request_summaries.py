@@ -213,7 +213,7 @@ def summarise_steady(run: Run, steady: SteadyState) -> RequestSummary:
 
 
 def concurrency_of(run: Run) -> int | None:
-    """The users of a closed loop; None of other load tests, and where the record does not say."""
+    """Users of a closed loop; None for other load tests, and where not recorded."""
     arrivals = None if run.manifest.load is None else run.manifest.load.workload.arrivals
     return arrivals.concurrency if isinstance(arrivals, ClosedArrivals) else None
 
@@ -319,7 +319,7 @@ def summarise_latency(
 
 
 def latency_mean(estimate: Estimate, *, n_bounded_below_only: int) -> LatencyMean:
-    """The mean whose estimate rests on lower bounds of some samples.
+    """Mean of a latency; a lower bound where samples are censored.
 
     No latency is below 0, and unknown ones may be of any length.
     """

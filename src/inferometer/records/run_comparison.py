@@ -59,7 +59,7 @@ class PointKey(NamedTuple):
 
 
 class EqualTokens(NamedTuple):
-    """A point of each side with as many prompt tokens, and as many to generate, in another shape."""
+    """A point of each side with equal prompt and generated tokens in another shape."""
 
     old: PointKey
     new: PointKey
@@ -174,7 +174,7 @@ class ComparedMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Something that is not the same on both sides, besides what was measured."""
+    """A difference between the sides besides the measurements."""
 
     what: str
     old: str
@@ -580,7 +580,7 @@ def _unlike(
 
 
 def _flat(manifest: RunManifest) -> dict[str, str]:
-    """The manifest's facts as dotted names; what is different in every run (times, names) is left out."""
+    """The manifest's facts as dotted names, without those that differ in every run."""
     found = dict[str, str]()
 
     def walk(name: str, value: object) -> None:

@@ -195,7 +195,7 @@ def _overlaps(begins: F64, ends: F64, weights: F64, n_windows: int) -> F64:
 
 
 def _largest(begins: F64, ends: F64, values: F64, n_windows: int) -> F64:
-    """The most of each window, 0 where nothing lies in it."""
+    """Largest value in each window, 0 where it is empty."""
     first, last = _clipped(begins, n_windows), _clipped(np.nextafter(ends, -np.inf), n_windows)
     most = np.zeros(n_windows)
     np.maximum.at(most, first, values)
@@ -367,7 +367,7 @@ def _largest_in_windows(instants_ns: I64, values_ns: I64, edges_ns: F64) -> F64:
 
 
 class HoleSeries(NamedTuple):
-    """Free memory, its largest piece, and what had to move for the largest waiting request."""
+    """Free memory, its largest piece, and moves that the largest waiting request needs."""
 
     free: ValueSeries
     largest: ValueSeries

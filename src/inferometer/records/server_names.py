@@ -76,7 +76,7 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerNames:
-    """The names of one kind of server. What it does not tell has none."""
+    """Metric names of one kind of server; empty for what it does not report."""
 
     kind: ServerKind
     prefix: str

@@ -80,7 +80,7 @@ class ServerRecord:
 
 
 def server_record(samples: ServerSampleTable) -> ServerRecord:
-    """The samples, in order, and whose they are.
+    """The samples in order, with the kind of server.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def gauge_series(record: ServerRecord, gauge: Gauge) -> TimeSeries | None:
 
 
 def series_of(record: ServerRecord, gauge: Gauge) -> tuple[Series, ...]:
-    """A gauge of each engine apart; empty where the server has none."""
+    """A gauge of each engine separately; empty where the server has none."""
     return _found(record, record.names.gauges.get(gauge, ()))
 
 
@@ -275,7 +275,7 @@ def _families(
 
 
 def _once(series: list[Series]) -> tuple[Series, ...]:
-    """Without what further tensor-parallel ranks say of the same requests.
+    """Series without duplicates by further tensor-parallel ranks.
 
     SGLang's ranks each have a page of their own with ``--enable-metrics-for-all-schedulers``.
     """

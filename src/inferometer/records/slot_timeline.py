@@ -120,7 +120,7 @@ def slot_timeline(
 
 
 def slices_of(timeline: SlotTimeline) -> tuple[Slice, ...]:
-    """The cells that are not idle, those that say the same joined; by slot, then by time."""
+    """Non-idle cells, equal neighbours joined; by slot, then by time."""
     n_slots, n_steps = timeline.states.shape
     changes = np.ones((n_slots, n_steps), np.bool_)
     same_state = timeline.states[:, 1:] == timeline.states[:, :-1]

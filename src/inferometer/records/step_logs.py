@@ -52,7 +52,7 @@ MESSAGES: Final = Door(
 
 
 class StepLog(NamedTuple):
-    """Steps that a server made, in their order; NaN where its record does not tell."""
+    """Steps of a server in order; NaN where not recorded."""
 
     source: str
     """``Forward Pass Metrics``, ``vLLM's iteration log``, …"""
@@ -122,14 +122,14 @@ class ForwardPass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Numbered(NamedTuple):
-    """A message, and its number where its sender gave one: None of a file, which has it inside."""
+    """A message with its sender's number; None in a file, which has it inside."""
 
     number: int | None
     message: ForwardPass
 
 
 def step_log_of(steps: StepTable) -> StepLog:
-    """The steps of a run that are no warm-up."""
+    """Steps of a run without warm-ups."""
     rows = np.flatnonzero(~steps.is_warmup & (steps.duration_ns > 0))
 
     def column(name: str) -> F64:
@@ -178,7 +178,7 @@ def read_step_log(path: Path) -> StepLog:
 
 
 def forward_passes(messages: Iterable[Numbered]) -> StepLog:
-    """Steps of Forward Pass Metrics: versions are checked, numbers that begin anew survived.
+    """Steps of Forward Pass Metrics; checks versions, allows numbers to restart.
 
     Each worker's data-parallel ranks number their messages by themselves.
     """
@@ -203,7 +203,7 @@ def forward_passes(messages: Iterable[Numbered]) -> StepLog:
 
 
 def _logged(source: str, rows: list[tuple[float, ...]], *counts: int) -> StepLog:
-    """Rows in the order of a ``StepLog``'s columns; ``counts`` of what was lost."""
+    """Rows in the column order of a ``StepLog``; ``counts`` of lost ones."""
     columns = np.array(rows, dtype=np.float64).reshape(len(rows), _N_COLUMNS).T
     return StepLog._make([source, *columns, *counts, *([0] * (3 - len(counts)))])
 

@@ -211,7 +211,7 @@ class RunWriter:
 
 
 def _opened(directory: Path, requested: RunManifest) -> RunManifest:
-    """The manifest to go on with, after the folder was made ready for it."""
+    """The manifest to continue with, after preparing the folder."""
     path = directory / MANIFEST_NAME
     if not path.exists() and parts_of(directory):
         raise RecordError(
@@ -240,7 +240,7 @@ def _at_the_end(stored: EngineFacts | None, now: EngineFacts | None) -> EngineFa
 
 
 def _resumed(directory: Path, stored: RunManifest, requested: RunManifest) -> RunManifest:
-    """The run to go on with.
+    """The manifest of the run to resume.
 
     One without a single point (a question that was refused) keeps no folder from another question.
     """
@@ -323,7 +323,7 @@ def _set_failed_aside(directory: Path) -> tuple[Caution, ...]:
 
 
 def _sweep_up(directory: Path) -> None:
-    """Remove what a killed writer left unfinished."""
+    """Remove unfinished files of a killed writer."""
     for path in directory.glob(f"*{durability.TEMPORARY_SUFFIX}"):
         path.unlink(missing_ok=True)
     for path in (directory / PARTS_NAME).glob(f"*{durability.TEMPORARY_SUFFIX}"):
@@ -349,7 +349,7 @@ _MAX_SHOWN = 5
 
 
 def resumed(stored: RunManifest, requested: RunManifest, *, where: str) -> RunManifest:
-    """The manifest of a run that is gone on with: the stored one, with facts that it lacked.
+    """The manifest of a resumed run: the stored one, completed by new facts.
 
     Raises
     ------

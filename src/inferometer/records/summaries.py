@@ -191,7 +191,7 @@ class TokenCostChange:
 
     @property
     def flag(self) -> str:
-        """Such as ``COLLAPSE_PREFILL(x3.4)``."""
+        """Text such as ``COLLAPSE_PREFILL(x3.4)``."""
         return f"COLLAPSE_{self.phase.upper()}(x{self.ratio.value:.1f})"
 
 
@@ -455,7 +455,7 @@ PLAIN: Final[dict[StepCause, str]] = {
 
 
 def limit_sentence(shares: StepShares) -> str:
-    """The limit, its share, and what follows from it; else the shares, and what would decide."""
+    """The limit, its share and consequence; else the shares, and what would decide."""
     first, *others = shares.parts
     beside = ", ".join(f"{PLAIN[part.cause]} {_share(part.fraction)}" for part in others)
     step = f"{shares.n_rounds} paired rounds of {format_duration(shares.step_s.value)} steps"

@@ -311,7 +311,7 @@ class TableFacts:
 
 
 def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
-    """The run that a table tells of: one repetition per line, points numbered by their first line.
+    """The run of a table: one repetition per line, points numbered by first line.
 
     Raises
     ------
@@ -402,7 +402,7 @@ def cells_of(text: str, where: str) -> list[tuple[int, list[str]]]:
 
 
 def _lines_of(text: str, where: str) -> list[_Line]:
-    """The lines that hold numbers, with the fields that are known by their header."""
+    """Lines with numbers, and their known fields by the header."""
     (header_number, header), *lines = cells_of(text, where)
     columns = _preferred([column_of(cell) for cell in header])
     names: list[FieldName | None] = [None if column is None else column.field for column in columns]
@@ -436,7 +436,7 @@ def _preferred(columns: list[Column | None]) -> list[Column | None]:
 
 
 def _unread_times(text: str) -> tuple[Caution, ...]:
-    """A phase that only columns of unclear meaning tell of is not read: that must not pass in silence."""
+    """Caution on a phase whose only columns have unclear meaning."""
     cells = cells_of(text, "the table")[0][1]
     fields = {column.field for cell in cells if (column := column_of(cell)) is not None}
     found: list[Caution] = []

@@ -111,7 +111,7 @@ def from_columns(table_type: type[Table], columns: Mapping[str, object]) -> Tabl
 
 
 def from_rows(table_type: type[Table], rows: Iterable[Mapping[str, object]]) -> Table:
-    """The table made of these rows.
+    """A table of these rows.
 
     A key that is missing or None is absent, which only int64 and float64 columns can be.
 

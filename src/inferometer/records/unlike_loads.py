@@ -45,7 +45,7 @@ def unlike_loads(old: Sequence[Run], new: Sequence[Run]) -> Iterator[Caution]:
 
 
 def unlike_lengths(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Caution]:
-    """Runs on one curve over their load, whose requests are unlike those of the first one."""
+    """Cautions on runs of one curve whose requests differ from the first run's."""
     unlike = {
         name: text
         for run, name in zip(runs[1:], names[1:], strict=True)
@@ -106,7 +106,7 @@ def _lengths(old: Sequence[Run], new: Sequence[Run], of: str) -> str | None:
 
 
 def _arrivals(old: Sequence[Run], new: Sequence[Run]) -> str | None:
-    """Rates, or users of closed loops, whose rate is the server's answer and no part of the load."""
+    """Rates of an open loop, or users of a closed one."""
     loads = [run.manifest.load for run in (*old, *new)]
     plans = [load.workload.arrivals for load in loads if load is not None]
     if len(plans) == len(loads) and all(plan == plans[0] for plan in plans):

@@ -184,7 +184,7 @@ def cache_hits(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def _framing_tokens(evidence: LoadEvidence, prompt_tokens: I64, is_told: Bools) -> int:
-    """Tokens that every chat's prompt has besides what was requested.
+    """Tokens of every chat's prompt besides the requested ones.
 
     The template, which each request repeats. 0 where nobody can tell.
     """
@@ -448,7 +448,7 @@ def is_invalid(run: Run) -> bool:
 
 
 def require_valid(run: Run, *, forced: bool = False) -> None:
-    """Refuse to build on a load test whose numbers are not the server's.
+    """Refuse an INVALID load test.
 
     ``forced``: somebody knows better.
     """

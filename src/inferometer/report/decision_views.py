@@ -104,7 +104,7 @@ class PolicyCourse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CourseView:
-    """Traffic that changes, and who follows it how."""
+    """Varying traffic, and the policies that follow it."""
 
     window_s: float
     rates_per_s: tuple[float, ...]
@@ -128,7 +128,7 @@ class ProbeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionView:
-    """The data of the charts of a decision; what it does not have is empty."""
+    """Data of a decision's charts; empty where there are none."""
 
     trades: tuple[TradePoint, ...] = ()
     limit_costs: tuple[LimitCost, ...] = ()

@@ -37,7 +37,7 @@ class Slot(NamedTuple):
 
 
 class Chapter(NamedTuple):
-    """A lesson: what to know, one thing to try, and the state to try it in."""
+    """A lesson: what to know, one thing to try, and its state."""
 
     title: str
     text: str

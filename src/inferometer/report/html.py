@@ -36,7 +36,7 @@ def write_page(page: Page, path: Path) -> None:
 
 
 def render_page(page: Page) -> str:
-    """The text of a page; it carries a script only where it has a chart."""
+    """HTML of a page; with a script only where it has a chart."""
     sections = [section for section in page.sections if not section.is_empty]
     has_chart = page.chart is not None or any(section.charts for section in sections)
     script = resource("page.js") if has_chart else None
@@ -98,7 +98,7 @@ def number_note(number: Number) -> str:
 
 
 def resource(name: str) -> Markup:
-    """A file of the page that comes with the package."""
+    """A file of the page from the package."""
     # Package data: no input of anybody's.
     return Markup(  # noqa: S704
         resources.files("inferometer.report").joinpath("page", name).read_text(encoding="utf-8")

@@ -46,7 +46,7 @@ ONLINE_DEFINITIONS: Final = (
 
 
 def validity_line(validity: Validity) -> str:
-    """The verdict and what it rests on, in one line."""
+    """The verdict and its reason, in one line."""
     bad = [one for one in validity.reasons if one.verdict != "VALID"]
     if not bad:
         return f"VALID: {len(validity.reasons)} checks; {validity.reasons[0].text}."
@@ -122,7 +122,7 @@ def inter_token_table(summary: InterTokenSummary) -> TextTable:
 
 
 def errors_table(view: OnlineView) -> TextTable | None:
-    """Requests by what went wrong; None where nothing did."""
+    """Requests by error; None without errors."""
     rows = tuple(
         (
             one.code,

@@ -70,7 +70,7 @@ class Chip:
 
     @property
     def icon(self) -> str:
-        """The sign that repeats what the colour says."""
+        """Symbol with the meaning of the colour."""
         return ICONS[self.tone]
 
 
@@ -232,7 +232,7 @@ def closing_sections(
 
 
 def lines_of(*named: tuple[Label, str]) -> tuple[Line, ...]:
-    """The sentences that are not empty; what to do next may end in a command."""
+    """The non-empty sentences; the last may end in a command."""
     return tuple(
         _next(text) if label == "NEXT" else Line(label=label, text=text)
         for label, text in named

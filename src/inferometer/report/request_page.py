@@ -204,7 +204,7 @@ def _evidence(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
 
 
 def _judged(view: RequestReportView) -> list[tuple[str, Judgement]]:
-    """The SLO of all requests, under no name, and those that classes have of their own."""
+    """Verdicts by the common SLO, under '', and by classes' own."""
     whole = [] if view.judgement is None else [("", view.judgement)]
     return whole + [(one.name, one.judgement) for one in view.class_judgements]
 

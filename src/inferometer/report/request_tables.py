@@ -441,7 +441,7 @@ def _rate(estimate: Estimate | None) -> str:
 def _without_empty(
     header: Sequence[str], rows: Sequence[tuple[str, ...]], *, keep: set[str]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """The table without columns in which nothing stands."""
+    """The table without empty columns."""
     columns = [i for i, name in enumerate(header) if name in keep or any(row[i] for row in rows)]
     return tuple(header[i] for i in columns), tuple(tuple(row[i] for i in columns) for row in rows)
 

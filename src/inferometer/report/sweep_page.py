@@ -172,7 +172,7 @@ def brief_points_table(view: SweepReportView) -> TextTable | None:
 
 
 def _with_interval(estimate: Estimate | None, factor_ratio: float) -> str:
-    """``31.8 [31.2, 32.9]``; no interval where the repetitions carry none."""
+    """``31.8 [31.2, 32.9]``; without interval where the repetitions give none."""
     if estimate is None:
         return ABSENT_TEXT
     return estimate.scaled(factor_ratio).text(bare=f" (n={estimate.n_samples})")

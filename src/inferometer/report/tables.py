@@ -408,7 +408,7 @@ class PromiseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyView:
-    """An experiment: what was sealed, what was measured, and whether that agrees."""
+    """An experiment: seals, measurements, and whether they agree."""
 
     title: str
     subtitle: str

@@ -103,7 +103,7 @@ def _first(
 
 
 class Prose:
-    """A paragraph after a bold word, under whose end its lines hang.
+    """A paragraph after a bold word, with hanging indent.
 
     A line that holds a command stays a single line, which the terminal itself wraps: a newline
     inside would break what is pasted.
@@ -142,7 +142,7 @@ class Prose:
 
 
 def numbers_text(numbers: tuple[Number, ...]) -> RenderableType:
-    """A row for each number: its interval, its limit, and where it stands between 0 and there."""
+    """A row for each number: interval, limit, and position on a bar."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
     has_interval = any(number.interval for number in numbers)
     has_limit = any(number.limit is not None for number in numbers)
@@ -206,7 +206,7 @@ class BriefTable:
 def _without_last_intervals(
     header: Sequence[str], rows: Sequence[tuple[str, ...]], room: int
 ) -> tuple[tuple[str, ...], ...]:
-    """The intervals of the first columns, as many as have room where nothing is wrapped."""
+    """Intervals of as many first columns as fit without wrapping."""
     columns = [list(cells) for cells in zip(header, *rows, strict=True)]
     for cells in reversed(columns):
         if sum(_GAP + max(map(len, one)) for one in columns) - _GAP <= room:

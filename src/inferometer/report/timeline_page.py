@@ -29,7 +29,7 @@ class TimelineView:
 
 
 def timeline_page_of(view: TimelineView) -> Page:
-    """The sections of a page on slots: the numbers, who sat where, what the words mean."""
+    """Sections of a page on slots: numbers, timeline, definitions."""
     charts = [
         timeline_chart(one, chart_id=f"slot-timeline-{rank}", who=name)
         for rank, (name, one) in enumerate(view.timelines)

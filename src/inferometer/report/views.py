@@ -205,7 +205,7 @@ class CeilingMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A finding in words, and whether the data carry it."""
+    """A finding in words, and whether the data support it."""
 
     sentence: str
     support: Support
@@ -213,7 +213,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRow:
-    """A fitted parameter in display form: name, value with interval, and what informed it."""
+    """A fitted parameter: name, value with interval, and what informed it."""
 
     name: str
     value: str

@@ -228,7 +228,7 @@ class Exchange:
         )
 
     def _told_usage(self) -> Usage | None:
-        """The counts, or what a fault says of them."""
+        """Token counts of the reply, or false ones by a fault."""
         usage, strike = self.served.usage, self.served.faults.strike
         if strike is not None and strike.kind == "no-usage":
             return None

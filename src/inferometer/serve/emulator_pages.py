@@ -165,7 +165,7 @@ def _redirect(rule: FaultRule, line: Line, request: HttpRequest) -> None:
 
 
 def _bomb(rule: FaultRule, line: Line, request: HttpRequest) -> None:
-    """Some hundred bytes that unpack to a thousand times as many."""
+    """Some hundred bytes that unpack to a thousand times their size."""
     del request
     line.reply(200, gzip.compress(bytes(rule.size_bytes)), headers={"content-encoding": "gzip"})
 
@@ -273,7 +273,7 @@ class Wording:
         )
 
     def opening(self, index: int, usage: Usage | None) -> bytes:
-        """The event that says who speaks, before the first token of a chat; nothing for a completion."""
+        """First event of a chat, with the role; empty for a completion."""
         if not self._is_chat:
             return b""
         choice = (
@@ -288,7 +288,7 @@ class Wording:
         )
 
     def tokens(self, delta: Delta, usage: Usage | None) -> bytes:
-        """The event of tokens that are not the last; ``usage`` where counts come with each."""
+        """Event of tokens that are not the last; with ``usage`` where requested for each."""
         return self._opened + self._content(delta) + self._after + _counts(usage) + b"}\n\n"
 
     def last(self, delta: Delta, end: End, usage: Usage | None) -> bytes:
@@ -349,7 +349,7 @@ class Wording:
 
 
 def error_event(message: str, kind: str, status: int) -> bytes:
-    """The event that says that a stream failed."""
+    """Event of a failed stream."""
     error = {"error": {"message": message, "type": kind, "param": None, "code": status}}
     return b"data: " + msgspec.json.encode(error) + b"\n\n"
 

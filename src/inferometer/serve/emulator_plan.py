@@ -88,7 +88,7 @@ class Faults(NamedTuple):
 
 
 def parse_faults(text: str) -> tuple[FaultRule, ...]:
-    """The rules of a text such as ``http-429:0.05(retry_after=1s), stall:0.01(for=3s, after=5), tokens-per-chunk=4``.
+    """Rules of text such as ``http-429:0.05(retry_after=1s), tokens-per-chunk=4``.
 
     A share is between 0 and 1 (all requests where there is none); the options in brackets are
     ``after`` (tokens), ``for``, ``retry_after``, ``bytes`` and ``count``.
@@ -278,7 +278,7 @@ class EmulatorPlan:
 
 
 def _place(name: str | None, names: tuple[str, ...]) -> int:
-    """Whom no rule names is one of the others: the last."""
+    """Index of a class or tenant; unknown ones are the last."""
     return names.index(name) if name in names else len(names) - 1
 
 
@@ -325,7 +325,7 @@ def served_fleet(servers: Servers, gate: Gate, seed: int) -> ServedFleet:
 
 
 def _check_groups(placement: Placement, known: Known) -> None:
-    """Refuse, before anybody asks, groups that leave somebody out or need what no request tells."""
+    """Refuse groups that leave requests out, or need facts that requests do not state."""
     if placement.keeps_sessions:
         raise SpecError(
             "keep_sessions = true: a request over HTTP does not name the session it continues",

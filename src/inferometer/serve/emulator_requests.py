@@ -53,7 +53,7 @@ class Refusal(Exception):
 
 
 def check_head(request: HttpRequest, listens_on: str) -> None:
-    """Refuse what a careful server on loopback refuses.
+    """Refuse other hosts and content types, as a careful server on loopback does.
 
     Another ``Host``, as a web page sends that was led here, and text as JSON.
 

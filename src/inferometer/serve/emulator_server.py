@@ -87,7 +87,7 @@ class EmulatorServer:
         return line
 
     def hang_up(self) -> None:
-        """Send all clients away, and log what was not finished."""
+        """Close all connections, and log unfinished requests."""
         self._is_over = True
         self._agenda.close()
         for line in tuple(self._lines):
@@ -297,7 +297,7 @@ class ServerSpans:
             self._stream.add(server_span(served, choice, parent, wall_ns=self._wall_ns))
 
     def close(self) -> None:
-        """Send what waits."""
+        """Send the remaining spans."""
         self._stream.close()
 
 

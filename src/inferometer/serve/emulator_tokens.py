@@ -91,14 +91,14 @@ class _Real(Protocol):
 
 
 class Tokenizer:
-    """Text to tokens: words, or what a ``tokenizer.json`` makes of it."""
+    """Text to tokens: words, or by a ``tokenizer.json``."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._real = None if path is None else _load(path)
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        """Words that are one token each, also when the whole answer is encoded again."""
+        """Words that are one token each, also when the whole answer is encoded."""
         if self._real is None:
             return WORDS
         single = tuple(
@@ -136,7 +136,7 @@ class Tokenizer:
         return self._real.encode(text).ids
 
     def pieces(self, tokens: Sequence[Hashable]) -> tuple[str, ...]:
-        """The text of each of these tokens, which together are the text that they stand for."""
+        """Text of each of these tokens."""
         if self._real is not None or all(isinstance(token, int) for token in tokens):
             return tuple(self.text([token]) for token in tokens if isinstance(token, int))
         return tuple(f" {token}" if place else str(token) for place, token in enumerate(tokens))
@@ -172,7 +172,7 @@ def draw_answer(
 
 
 def content_ids(tokens: Sequence[Hashable], block_size: int) -> list[int]:
-    """An id for what each full block holds: equal where all tokens up to its end are equal."""
+    """Id of each full block's content: equal if all tokens up to its end are equal."""
     ids, before = list[int](), 0
     for end in range(block_size, len(tokens) + 1, block_size):
         before = hash((before, *tokens[end - block_size : end]))

@@ -56,7 +56,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class SupersededError(Exception):
-    """The tab asks for something newer."""
+    """The tab requested something newer."""
 
 
 class Turns:
@@ -104,7 +104,7 @@ class InTurns:
 
 
 class Answers:
-    """The answers to all tabs; what was computed stays."""
+    """Answers to all tabs, cached."""
 
     def __init__(
         self, launched: explore.Explore, measured: tuple[explore_page.Measured, ...]
@@ -296,7 +296,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def write_file(started: explore_states.Started, path: Path) -> int:
-    """Write the page with the answers of the states around its start; gives back how many.
+    """Write the page with answers of states around its start; returns their number.
 
     Raises
     ------

@@ -174,7 +174,7 @@ class Line(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._next_in_line)
 
     def cut(self) -> None:
-        """Hang up, after what was written; at once when the loop has only begun to connect."""
+        """Close after pending writes; at once if the connection is only being made."""
         self._is_open, self._is_cut = False, True
         if hasattr(self, "_transport"):
             self._transport.close()
@@ -187,7 +187,7 @@ class Line(asyncio.Protocol):
         self._transport.abort()
 
     def write(self, data: bytes) -> int:
-        """Write now, or behind what waits to be written; returns when that was done."""
+        """Write, after pending writes; returns when done."""
         if not self._is_open:
             return time.perf_counter_ns()
         n_written = 0

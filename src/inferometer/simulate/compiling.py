@@ -35,7 +35,7 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 
 class _Compiling(event.Listener):
-    """Notes where compiling begins and ends; what is compiled on the way counts once."""
+    """Records compilations; nested ones count once."""
 
     def __init__(self) -> None:
         self._n_open = 0
@@ -83,7 +83,7 @@ class _Inside(codegen.JITCodeLibrary):
 
     @property
     def codegen(self) -> Any:
-        """Numba asks for it to set an environment, and for nothing else."""
+        """The code generator, of which numba only sets an environment."""
         return _NoMachineCode()
 
     @property
@@ -93,7 +93,7 @@ class _Inside(codegen.JITCodeLibrary):
 
 
 class _Whole(codegen.JITCodeLibrary):
-    """An entry with all that it calls, and what that calls."""
+    """An entry function with all functions that it calls."""
 
     _linking_libraries: list[Any]
 
@@ -146,7 +146,7 @@ def _remembered_types() -> Generator[None]:
 
 @contextmanager
 def _quickly() -> Generator[None]:
-    """Ask LLVM once how large a type is, and look for no garbage: what is made is needed to the end."""
+    """Cache LLVM's type sizes, and pause garbage collection during a compilation."""
     kinds: Any = cpu.CPUContext
     size, collects = kinds.get_abi_sizeof, gc.isenabled()
     sizes_bytes = dict[Any, int]()
@@ -186,7 +186,7 @@ _FOR_OTHERS: Final = frozenset(
 
 
 class _Passes(compiler_machinery.PassManager):
-    """numba's passes, without its check of its own bookkeeping behind each of them."""
+    """numba's passes, without its self-checks after each."""
 
     _ENFORCING = False
 
@@ -282,7 +282,7 @@ def compiled(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """The same, as a part of each compiled function that calls it: for what every step does."""
+    """As ``compiled``, but inlined into each caller: for work of every step."""
     return _inside(function, inline=True)
 
 

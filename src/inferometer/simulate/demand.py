@@ -22,7 +22,7 @@ Number = TypeVar("Number", np.int32, np.int64)
 
 
 class Demand(NamedTuple):
-    """N requests, those that come by themselves in order of arrival.
+    """N requests; those with their own arrivals are in order of arrival.
 
     Made by ``demand``, which checks.
     """
@@ -196,7 +196,7 @@ def with_contents(
 
 
 def contents_checked(requests: Demand, config: EngineConfig) -> Demand:
-    """The same requests with the contents that this engine asks for.
+    """The same requests with the block contents that this engine needs.
 
     None without prefix caching, else one for each full block.
 
@@ -221,7 +221,7 @@ def contents_checked(requests: Demand, config: EngineConfig) -> Demand:
 
 
 def selected(requests: Demand, rows: Bools) -> Demand:
-    """Only these of N requests, with what they contain.
+    """Only these of N requests, with their contents.
 
     Raises
     ------

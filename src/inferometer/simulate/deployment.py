@@ -106,7 +106,7 @@ class Deployment:
         return ("likely", *range(len(self.draws))) if self.draws else PACES
 
     def at(self, case: Case) -> "Deployment":
-        """The same as if it were known to be this one: its likely step times are those of the case."""
+        """The deployment on this plausible server: its step times become the likely ones."""
         if isinstance(case, str):
             return replace(
                 self,
@@ -192,7 +192,7 @@ def deploy(
     step_times: steptime_levels.StepTimes,
     knobs: Knobs,
 ) -> Deployment:
-    """The replica of these parts; KV blocks that are not given are computed from the device's memory.
+    """A replica of these parts; the number of KV blocks defaults to what fits in memory.
 
     Raises
     ------
@@ -234,7 +234,7 @@ class _Replica(NamedTuple):
 def _replica(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, knobs: Knobs
 ) -> _Replica:
-    """The engine's configuration; what fits no memory is refused without saying what would."""
+    """The engine's configuration; refused where it does not fit in memory."""
     plan = requested_plan(engine, knobs)
     limits = memory.default_limits(hardware, n_devices=plan.n_devices)
     shared = dict(knobs.shared)
@@ -312,7 +312,7 @@ def _config(
     shared: Mapping[str, int],
     own: Mapping[str, str],
 ) -> engine_config.EngineConfig:
-    """The engine with these knobs, its KV cache divided if they say so."""
+    """The engine with these settings, and KV pools where they are set."""
     origins = {
         name: f"--{name.replace('_', '-')}" if name in knobs.shared else "its default here"
         for name in shared
@@ -332,7 +332,7 @@ def _config(
 
 
 def _check_sharing(model: ModelSpec, n_measured: int, plan: ParallelPlan, n_sharing: int) -> None:
-    """Refuse replicas that cannot share their experts, or whose step times are those of others."""
+    """Refuse replicas that cannot share their experts, or with step times of another group."""
     steptime_levels.check_sharing(model, plan.n_devices, n_sharing)
     if n_measured != n_sharing:
         raise SpecError(
@@ -520,7 +520,7 @@ class LinkAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillPool:
-    """The replicas that compute prompts for those of a deployment, and the link of KV caches between them."""
+    """Prefill replicas of a deployment, and the KV link."""
 
     deployment: Deployment
     cluster: ClusterConfig
@@ -539,7 +539,7 @@ class PrefillPool:
         )
 
     def at(self, case: Case) -> "PrefillPool":
-        """The same as if its replicas were known to be these."""
+        """The pool on this plausible server."""
         known = self.deployment.at(case)
         return replace(self, deployment=known, cluster=replace(self.cluster, engine=known.config))
 

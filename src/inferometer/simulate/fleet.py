@@ -357,7 +357,7 @@ class DisaggregatedConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroup:
-    """Replicas of one kind, and which requests may go to them; what is empty or None asks for nothing."""
+    """Replicas of one kind, and rules of their requests; empty and None mean: no such rule."""
 
     engine: EngineConfig
     step_times: StepTimeArrays

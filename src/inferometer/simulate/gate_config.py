@@ -194,7 +194,7 @@ class TenantRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateConfig:
-    """A gate's rules for a workload whose classes and tenants are numbered; 0 means: no such rule.
+    """A gate's rules for numbered classes and tenants; 0 means: no such rule.
 
     Orders: ``fcfs``; ``priority`` (fcfs within bands); ``shortest-remaining`` (the fewest tokens to
     compute, prompt and answer: at the gate nothing is computed yet); ``earliest-deadline``;
@@ -306,7 +306,7 @@ def _check(where: str, rules: object, names: tuple[str, ...]) -> None:
 
 
 class Names(Protocol):
-    """Classes and tenants by number: those of a drawn workload, or those that a server knows."""
+    """Classes and tenants by number, of a drawn workload or of a server."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -347,7 +347,7 @@ def first_token_pace(cost: StepTimeArrays) -> FirstTokenPace:
 
 
 def gate_rules(gate: GateSpec, workload: Names, pace: FirstTokenPace) -> GateConfig:
-    """The gate's rules for this workload; ``pace`` holds where the gate says nothing of first tokens itself.
+    """The gate's rules for this workload; ``pace`` is the default prediction of first tokens.
 
     Raises
     ------

@@ -35,7 +35,7 @@ def polled(poll: Poll) -> Generator[None]:
 
 
 def check_poll() -> None:
-    """Raise what the scope raises, if it gives the simulation up."""
+    """Call the scope's function, which raises to stop the simulation."""
     _POLL.get()()
 
 
@@ -46,13 +46,13 @@ def around_compiling(begins: Callable[[], None], ends: Callable[[], None]) -> No
 
 
 def compiling_begins() -> None:
-    """Call those who want to know."""
+    """Notify listeners that a compilation begins."""
     for begins in _before_compiling:
         begins()
 
 
 def compiling_ends() -> None:
-    """Call those who want to know."""
+    """Notify listeners that a compilation ended."""
     for ends in _after_compiling:
         ends()
 
@@ -63,7 +63,7 @@ def listen(listener: Callable[[str], None]) -> None:
 
 
 def tell_of_compiling(loop: Any) -> None:
-    """Tell those who listen if this function (numba's dispatcher) is neither loaded nor in the cache on disk.
+    """Notify listeners if this function (numba's dispatcher) must be compiled.
 
     Each listener hears of it once: a search compiles one function for each engine and pool it
     meets, and the line that the next wait is a compiler's helps once.

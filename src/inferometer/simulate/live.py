@@ -37,7 +37,7 @@ _RESUMABLE: Final = (Outcome.LOG_FULL, Outcome.LIVELOCK)
 
 
 class LiveMemory:
-    """The state of all replicas of a fleet, what stands before them, and their handles for compiled code.
+    """State of all replicas with router and gate, and pointers for compiled code.
 
     One replica behind no gate is a stack of one, whose loop is that of a single replica.
     """
@@ -110,12 +110,12 @@ class LiveMemory:
         return self._front.allowed_tokens(kind, max_tokens)
 
     def note(self, slot: int, kind: Kind) -> None:
-        """Tell the router and the gate who comes: its lengths stand in its slot."""
+        """Announce a request to router and gate; its lengths are in its slot."""
         if not self.is_alone:
             self._front.note(slot, kind, self.states.requests[slot])
 
     def add(self, contents: Sequence[int]) -> int:
-        """The slot of one more request, whose KV blocks will have these contents."""
+        """Add a request with these block contents; returns its slot."""
         contents = contents if self._has_contents else ()
         self._make_room(len(contents))
         slot, start = self._n_slots, self._n_positions
@@ -177,7 +177,7 @@ class LiveMemory:
         return found
 
     def newly_admitted(self, computed: I32) -> list[int]:
-        """The slots of requests with a first part in a step in flight, or in what has been ``computed``."""
+        """Slots of requests whose first part is in flight or ``computed``."""
         batches, requests = self.states.batches, self.states.parts["request"]
         in_flight = [tuple(one) for one in np.argwhere(batches["is_in_flight"])]
         found = np.concatenate(
@@ -213,7 +213,7 @@ class LiveMemory:
             self.handles = (front.pointed_states(self.states), pointed(self._front.front))
 
     def _give_slots(self, n_slots: int) -> None:
-        """Room for this number of requests; those that are there keep their slots."""
+        """Make room for this number of requests; slots do not change."""
         state, n_old, counters = self.states, len(self.states.requests), self.counters
         waiting = state.queue.waiting[:, :n_old]
         if not self._is_priority:  # the ring begins at 0, before it gets longer
@@ -346,7 +346,7 @@ def _wider(rows: NDArray[Any], length: int, fill: int) -> NDArray[Any]:
 
 
 class LiveRequest:
-    """A request to a live engine, and what became of it so far.
+    """A request to a live engine, and its progress.
 
     ``stop``: after how many tokens the model would stop by itself; ``max_tokens``: what the client
     allows; ``contents``: what each full block of prompt and output holds, equal numbers for equal
@@ -426,7 +426,7 @@ class Listener(Protocol):
 
 
 class LiveFleet:
-    """The replicas of a fleet, what stands before them, and what is in flight."""
+    """A fleet's replicas with router and gate, and its requests in flight."""
 
     def __init__(self, fleet: Fleet, listener: Listener) -> None:
         self._listener = listener
@@ -466,12 +466,12 @@ class LiveFleet:
 
     @property
     def kv_used_fraction(self) -> float:
-        """KV blocks that are taken, of all."""
+        """Share of used KV blocks."""
         n_free = int(self._memory.counters["n_free"].sum())
         return 1 - n_free / max(int(self._n_kv_blocks.sum()), 1)
 
     def submit(self, request: LiveRequest) -> None:
-        """A request comes at its ``arrival_ns``, which is not before that of any other so far."""
+        """Submit a request at its ``arrival_ns``, not before any earlier one's."""
         request.slot = self._memory.add(request.contents)
         row = self._memory.states.requests[request.slot]
         row["num_tokens"] = row["num_prompt_tokens"] = request.num_prompt_tokens
@@ -505,7 +505,7 @@ class LiveFleet:
         return Outcome(self._loop(*self._memory.handles, self._cost, *self._logs, until_ns))
 
     def _tell(self) -> None:
-        """Tell the listener what the loop has logged, in order of time; of one instant, first who goes."""
+        """Pass logged events to the listener in order of time; aborts first."""
         self._note_launches()
         happened: list[tuple[int, int, LiveRequest | list[Delivery]]] = [
             *((when_ns, 0, request) for when_ns, request in self._dropped()),
@@ -523,7 +523,7 @@ class LiveFleet:
         self._ends_ns = {step: end for step, end in self._ends_ns.items() if end > done_ns}
 
     def _note_launches(self) -> None:
-        """Steps that were launched, and who has a first part in one."""
+        """Process launched steps, and first parts of requests in them."""
         n_launched = int(self._log.n_filled[0])
         ends_ns = self._log.start_ns[:n_launched] + self._log.duration_ns[:n_launched]
         self._ends_ns |= dict(enumerate(ends_ns.tolist(), self._n_steps))

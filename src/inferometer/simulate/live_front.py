@@ -48,7 +48,7 @@ def every_kind(fleet: Fleet, prompt_tokens: int) -> Demand:
 
 
 def routers_of(fleet: Fleet) -> tuple[ClusterConfig, ...]:
-    """The replicas whose router a request meets first, then those that generate its answer."""
+    """Clusters that route a request: of its first replica, then of the decode replicas."""
     return (fleet.replicas,) if fleet.prefill is None else (fleet.prefill.replicas, fleet.replicas)
 
 
@@ -76,7 +76,7 @@ class LiveFront:
 
     @property
     def wake_ns(self) -> int:
-        """When does the gate want to be lone again?"""
+        """Time at which the gate must be called again."""
         return FAR_NS if self._fleet.gate is None else int(self.front.gate.counters["wake_ns"][0])
 
     @property
@@ -190,7 +190,7 @@ def _one(kind: Kind, prompt: int, stop: int, most: int, *, priority: int = 0) ->
 
 
 def _longer_gate(old: GateState, n_slots: int) -> GateState:
-    """The lanes of the heap lie further apart."""
+    """The gate with longer lanes in its heap."""
     heap = np.zeros(len(old.lanes) * n_slots, np.int32)
     for place, lane in enumerate(old.lanes):
         start, size = int(lane["start"]), int(lane["size"])

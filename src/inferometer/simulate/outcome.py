@@ -300,7 +300,7 @@ def simulation(
     end_ns: int,
     busy_ns: I64,
 ) -> Simulation:
-    """The tables of a simulation, from what a simulator noted.
+    """Tables of a simulation from a simulator's logs.
 
     Requests that would have come after its end are left out.
     """
@@ -322,7 +322,7 @@ def simulation(
 
 
 def slots_numbered_through(simulation: Simulation, n_slots: int) -> Simulation:
-    """The same, the slots of replica 1 numbered behind the ``n_slots`` of replica 0, and so on."""
+    """Slots numbered over all replicas: replica 1 after the ``n_slots`` of replica 0."""
     steps, parts = simulation.steps, simulation.parts
     if steps is None or parts is None:
         return simulation
@@ -464,7 +464,7 @@ class HandoverFacts(NamedTuple):
 
 
 def with_handovers(simulation: Simulation, facts: HandoverFacts) -> Simulation:
-    """The same, with what is known of the KV caches that travelled, and two visits of each request whose cache arrived.
+    """The simulation with KV transfers, and two visits of each transferred request.
 
     The time between these visits is that of the transfer, what it waited for included.
     """

@@ -78,7 +78,7 @@ class PointerType(types.Type):
         )
 
     def field(self, name: str) -> types.Type | None:
-        """The type of a field; None where there is none of this name."""
+        """Type of a field; None for an unknown name."""
         return dict(self.fields).get(name)
 
     def first_word(self, name: str) -> int:
@@ -114,7 +114,7 @@ def pointed(table: Table) -> Table:
 
 
 def pointed_stack(stack: Table, rows: Sequence[Table]) -> Table:
-    """The handle of a table whose arrays have one more axis; ``rows`` are its slices, which ``row_of`` gives."""
+    """Pointer to a table whose arrays have a leading axis; ``row_of`` returns slices."""
     kind, words, alive = _laid_down(stack)
     laid = [_laid_down(row) for row in rows]
     if any(other != laid[0][0] for other, _, _ in laid):
@@ -164,7 +164,7 @@ row_of: Final[Callable[[Any, int], Any]] = _row_of
 
 
 def _laid_down(table: Any) -> tuple[PointerType, list[int], list[object]]:
-    """The type of a table, its list, and what has to live as long."""
+    """Type of a table, its list of words, and objects to keep alive."""
     fields: list[tuple[str, types.Type]] = []
     words: list[int] = []
     alive: list[object] = []
@@ -301,7 +301,7 @@ class Rows(np.ndarray[Any, np.dtype[Any]], Generic[Kind]):
     @overload
     def __getitem__(self, place: str | tuple[slice, int] | NDArray[Any]) -> NDArray[Any]: ...
     def __getitem__(self, place: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A row, or what numpy gives."""
+        """A row, or any numpy selection."""
         return super().__getitem__(place)
 
 
@@ -315,7 +315,7 @@ class RowsOfBatches(np.ndarray[Any, np.dtype[Any]], Generic[Kind]):
     @overload
     def __getitem__(self, place: str) -> NDArray[Any]: ...
     def __getitem__(self, place: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A batch's rows, one of them, or what numpy gives."""
+        """Rows of a batch, one of them, or any numpy selection."""
         return super().__getitem__(place)
 
 

@@ -187,7 +187,7 @@ def simulate(
     record_parts: bool = False,
     gate: GateConfig | None = None,
 ) -> Simulation:
-    """The same on one replica with this scheduler and these step times."""
+    """Simulate one replica with this scheduler and these step times."""
     return simulate_fleet(
         Fleet(replicas=ClusterConfig(engine=config), step_times=cost, gate=gate),
         requests,
@@ -207,7 +207,7 @@ def simulate_cluster(
     record_steps: bool = True,
     record_parts: bool = False,
 ) -> Simulation:
-    """The same on several replicas, or on one by the loop of several.
+    """Simulate several replicas (or one by the loop for several).
 
     Where one replica is in a livelock the run ends there.
     """
@@ -225,7 +225,7 @@ def simulate_disaggregated(
     record_steps: bool = True,
     record_parts: bool = False,
 ) -> Simulation:
-    """The same on prefill and decode replicas; they are numbered through, those that prefill first."""
+    """Simulate prefill and decode replicas, numbered in this order."""
     recording = _Recording(until_ns, record_steps, record_parts)
     return _simulated_pools(requests, config, costs, gate, recording)
 
@@ -374,7 +374,7 @@ def _outcome_of(
     *,
     clock: I64,
 ) -> Simulation:
-    """Run the loop to its end, and make the tables of what it has written."""
+    """Run the loop to its end, and make tables of its logs."""
     until_ns, state = recording.until_ns, prepared.state
     wanted = Wanted(
         recording.steps,
@@ -419,7 +419,7 @@ def _behind(gate: GateConfig | None, front: kernel_front.Front, found: Simulatio
 
 
 def contents_of_pools(requests: Demand, config: DisaggregatedConfig) -> Demand:
-    """The same requests with the contents that the pools which cache prefixes ask for."""
+    """The requests with the block contents that pools with prefix caching need."""
     return contents_checked(
         requests, max(config.engines, key=lambda engine: engine.enable_prefix_caching)
     )
@@ -493,7 +493,7 @@ def contents_in_pools(plan: RequestPlan, pools: Sequence[KvPool]) -> BlockConten
 
 
 def delayed(requests: Demand, front_end_s: float) -> Demand:
-    """The requests as they come to the scheduler, later by what HTTP, tokenising and a queue between processes take.
+    """The requests as the scheduler gets them, delayed by HTTP, tokenizer and queues.
 
     One that follows another is sent when its client has seen the end of that. What a server sends
     itself comes at once: a beam search passes the front end once.

@@ -97,7 +97,7 @@ def most_sliding_blocks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvPool:
-    """A part of the KV cache for some requests alone: those that no pool before it takes.
+    """A part of the KV cache for requests that match its rules and no earlier pool's.
 
     ``n_blocks`` can hold tokens. ``block_millionths`` and ``token_millionths``: bytes of a block,
     and of what attention reads of a token, against those of the server's own block and format.
@@ -524,7 +524,7 @@ class SchedulerConfig:
 
     @property
     def mean_accepted_tokens(self) -> float:
-        """Drafted tokens of a step that are accepted: one counts only if those before it were."""
+        """Mean accepted draft tokens of a step; each needs all before it."""
         chances = [one / N_DRAWS for one in self.acceptance]
         return sum(math.prod(chances[: place + 1]) for place in range(len(chances)))
 

@@ -32,7 +32,7 @@ SHARED_TOKENS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SglangConfig:
-    """The knobs of ``sglang serve`` that decide who computes what, for one pool of full-attention layers.
+    """Settings of ``sglang serve`` for scheduling, with one pool of full-attention layers.
 
     ``max_total_num_tokens`` is in the server's log, as is ``chunked_prefill_size``, which depends
     on the device's memory (-1: off). ``ignore_eos`` says that every request will use all of its

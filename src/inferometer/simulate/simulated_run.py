@@ -205,7 +205,7 @@ def simulated_run(
     tool_version: str,
     model: ModelSpec | None = None,
 ) -> Run:
-    """The run behind a simulation; its manifest says what the numbers rest on and what they leave out."""
+    """The run of a simulation; its manifest names the basis and the omissions."""
     manifest = RunManifest(
         run_id=run_id,
         origin="simulated",
@@ -536,7 +536,7 @@ def _role(replica: int, pools: DisaggregatedConfig | None) -> Role:
 
 
 def requests_of(requests: RequestTable, visits: VisitTable, replica: int) -> RequestTable:
-    """The rows of those that this replica was sent."""
+    """Rows of requests that this replica was sent."""
     is_own = np.isin(requests.request_index, visits.request_index[visits.replica == replica])
     return RequestTable._make(column[is_own] for column in requests)
 

@@ -18,7 +18,7 @@ CHUNKING_POLICIES: Final[tuple[ChunkingPolicy, ...]] = get_args(ChunkingPolicy)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrtllmConfig:
-    """The knobs of ``trtllm-serve`` that decide who computes what.
+    """Settings of ``trtllm-serve`` for scheduling.
 
     Of ``kv_cache_config``, ``enable_partial_reuse`` is off.
 

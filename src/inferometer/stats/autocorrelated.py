@@ -390,7 +390,7 @@ class Trend:
 
 
 def warm_up(samples: ArrayLike) -> int:
-    """Number of positive samples at the start that are unlike the rest.
+    """Number of positive samples at the start that differ from the rest.
 
     0 where none are, or where there are too few to tell.
 

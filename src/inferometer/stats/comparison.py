@@ -88,7 +88,7 @@ def compare_pairs(
     margin_ratio: float = 0.02,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Comparison | None:
-    """The same for pairs of repeats made next to each other: what both share cancels.
+    """As ``compare``, for pairs made next to each other: shared effects cancel.
 
     The ratio is the median of the pairs' ratios with the interval of the sign test, which
     assumes nothing of their distribution: no interval below 6 pairs at 95 %. A pair of which one
@@ -273,7 +273,7 @@ def repeats_to_decide(
 
 
 def _n_repeats(far: float, scatter: float, errors: float, *, is_paired: bool) -> float:
-    """Noether's numbers of the sign test and of the Mann-Whitney test with as many on each side."""
+    """Noether's sample sizes of the sign test and of the Mann-Whitney test."""
     if far <= 0:
         return math.inf
     more_often = (float(ndtr(far / scatter)) if scatter else 1.0) - 0.5

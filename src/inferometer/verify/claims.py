@@ -73,7 +73,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A claim beside its measurement."""
+    """A claim with its measurement."""
 
     at: str
     metric: Metric
@@ -87,7 +87,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseOutcome:
-    """An SLO claim beside its measurement."""
+    """An SLO claim with its measurement."""
 
     at: str
     measured: Verdict

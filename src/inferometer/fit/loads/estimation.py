@@ -121,7 +121,7 @@ def _fit(explanation: search.Explanation, subject: Subject) -> ServerFit:
 
 
 def _blocks_that_fit(subject: Subject, *, utilization_fraction: float) -> int | None:
-    """KV blocks in this share of the device's memory beside the weights.
+    """KV blocks that fit in this share of the device's memory besides the weights.
 
     None where the model or the device is not known.
     """

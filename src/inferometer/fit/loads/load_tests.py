@@ -112,7 +112,7 @@ class PeakLoad(NamedTuple):
 
 
 class StepPace(NamedTuple):
-    """Seconds of a step by what it holds, from the pace of answers; None where not visible."""
+    """Seconds of a step by its contents, from the pace of answers; None where not visible."""
 
     base_s: float
     sequence_s: float | None

@@ -218,7 +218,7 @@ def explain(problem: ServerProblem) -> Explanation:
 def _searched_near(
     problem: ServerProblem, candidate: Candidate, switched: Mapping[Switch, Candidate]
 ) -> dict[Switch, Candidate]:
-    """Servers with a switch flipped that are nearly as good, searched as the best one was.
+    """Nearly as good servers with a switch flipped, optimised like the best one.
 
     Its limits and step times were found with the switch as it is: it would win by that alone.
     """

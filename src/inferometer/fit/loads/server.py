@@ -96,7 +96,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """Ranges of the limits, and what every simulation of the server shares."""
+    """Ranges of the limits, and what all simulations of the server share."""
 
     ranges: Mapping[Limit, Range]
     block_tokens: int

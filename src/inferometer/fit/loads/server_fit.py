@@ -54,7 +54,7 @@ class ServerDraw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFit:
-    """A server fitted to load tests; its steps are those of ``base``, scaled to the parameters."""
+    """A server fitted to load tests; its step times are ``base`` scaled by the parameters."""
 
     kind: Literal["server"] = "server"
     schema_version: int = SERVER_SCHEMA_VERSION

@@ -42,7 +42,7 @@ class Workers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApartSchedule:
-    """Steps of a prefill worker, then those of a decode worker (B), and who shares them."""
+    """Steps of a prefill worker, then of a decode worker (B), and the number of each."""
 
     load: ClosedLoad
     shapes: tuple[BatchShape, ...]

@@ -156,7 +156,7 @@ def has_stated_links(hardware: HardwareSpec) -> bool:
 def published_steps(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, framework: str
 ) -> StepTimeModel | None:
-    """Step times of the nearest published rows; None where there are none that are like it.
+    """Step times of the nearest published rows; None where none are similar.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def _nearest(
 def step_prior(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, framework: str
 ) -> DevicePrior:
-    """The prior of a kind, the time outside of the engine held.
+    """Prior of a kind of device, with fixed time outside of the engine.
 
     Raises
     ------

@@ -428,7 +428,7 @@ def _computes_too_much(load: PublishedLoad) -> bool:
 
 
 def _series(load: PublishedLoad) -> tuple[str, ...]:
-    """Rows that were measured alike."""
+    """Rows that were measured in the same way."""
     device, version = load.hardware.hardware_id, load.framework_version
     return (device, load.framework, version, load.model.model_id, load.precision)
 

@@ -28,7 +28,7 @@ class PublishedSubject(NamedTuple):
 def published_subject(
     serving: PublishedServing, tables: KernelTables, hardware: HardwareSpec
 ) -> PublishedSubject:
-    """The run's settings as stated, and as many KV blocks as fit, which it does not state.
+    """Settings of the run as stated; KV blocks, which are not stated, as many as fit.
 
     Replicas that share experts take each step together, each with its own max_num_seqs, budget
     and blocks.

@@ -145,7 +145,7 @@ def transferred(
 
 
 class _Knots(NamedTuple):
-    """A staircase, and what is known of it."""
+    """Knots of a staircase, with their uncertainty."""
 
     rows: tuple[int, ...]
     log_ratio: tuple[float, ...]
@@ -174,7 +174,7 @@ def _both(parameters: F64, knots: F64) -> tuple[tuple[float, ...], ...]:
 
 
 def _lost(fit: StepTimeModel, knots: _Knots) -> float:
-    """Mean square of the steps of a staircase that is not carried over."""
+    """Mean square of the steps of a staircase that is dropped."""
     is_lost = fit.staircase_log_ratio and not knots.rows
     return float(np.mean(np.square(fit.staircase_log_ratio))) if is_lost else 0.0
 
@@ -306,7 +306,7 @@ def _carried(
 
 
 def between(*, is_model: bool, is_moe: bool, is_engine: bool, is_format: bool) -> F64:
-    """(P) Correlation of two kinds' distances from their priors on one device, by what is alike.
+    """(P) Correlation of two kinds' deviations from their priors, by their similarity.
 
     ``is_moe``: dense or not in both. Of all unknowns.
     """
@@ -325,7 +325,7 @@ def _in_order(fit: StepTimeModel) -> list[FittedParameter]:
 
 
 def _is_measured(fit: StepTimeModel) -> Bools:
-    """(P) Parameters that the data informed, those that they put at the device's peak among them."""
+    """(P) Was the parameter informed by data (also if at the device's peak)?"""
     return np.array(
         [
             parameter.informed_by in {"data", "data and prior", "bound"}
@@ -360,7 +360,7 @@ class _Apart(NamedTuple):
     n_asked: int
 
     def places(self) -> tuple[Places, Places]:
-        """Coordinates of both, alike but for the device and the number of devices."""
+        """Coordinates of both, equal except for device and number of devices."""
         here, there = (
             Places(
                 doublings=np.log2([[n_devices, 1.0, 1.0, 1.0]]),

@@ -44,7 +44,7 @@ _REMEDIES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unidentified:
-    """Parameters that the data do not identify, or only together, and what to measure."""
+    """Parameters that the data do not identify, alone or jointly, and what to measure."""
 
     parameters: tuple[str, ...]
     why: str

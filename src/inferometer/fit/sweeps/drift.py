@@ -94,7 +94,7 @@ class DriftCorrection:
         )
 
     def exponents(self, phase: _Phase) -> F64:
-        """(2) Those of read and matmul speed."""
+        """(2) Exponents of read and matmul speed."""
         if phase == "prefill":
             return np.array([self.prefill_read_ratio, self.prefill_matmul_ratio])
         return np.array([self.decode_read_ratio, self.decode_matmul_ratio])

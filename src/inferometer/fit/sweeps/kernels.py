@@ -249,7 +249,7 @@ def model_from_kernels(
     hardware: str,
     n_linked: int | None = None,
 ) -> StepTimeModel:
-    """The step-time model of these kernels; its covariance is the prior of what they do not show.
+    """Step-time model of these kernels; the prior covers what they do not show.
 
     ``n_linked`` devices exchange rows in every layer: None means those of the tensor-parallel
     group.
@@ -325,7 +325,7 @@ def _prior_model(
     shapes: list[BatchShape],
     hardware: str,
 ) -> StepTimeModel:
-    """Kernels as they are in a step, and priors of what they do not show."""
+    """Kernels as in a step, with priors for the rest."""
     free = tuple(name for name in PARAMETERS if parameters[name].sd_ratio > 0)
     rows = tuple(round(float(row)) for row in np.exp(posterior.staircase.log_rows))
     deviations = [parameters[name].sd_ratio for name in free] + [_NOISE_RATIO] * len(rows)

@@ -223,7 +223,7 @@ def _read(work: WorkColumns, seconds: F64, ceilings: Ceilings) -> tuple[float, f
 
 
 def _in_turns(steps: StepShares) -> tuple[tuple[float, float, str], tuple[float, float, str]]:
-    """The rate of weights and the launches of one sequence's step, as a narrow model tells them apart.
+    """Weight bandwidth and launch time of one sequence's step, separated by a narrow model.
 
     All that is no launch goes with the weights: one row's products are nothing beside reading them.
     """

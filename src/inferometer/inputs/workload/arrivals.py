@@ -167,14 +167,14 @@ _PROMPT_TOKEN_S: Final = 0.0002
 
 
 def _likely_s(rows: Rows, tokens: Lengths, follows: I64, think_ns: I64) -> Floats:
-    """(S) How long each session is likely to take, those pauses included that are within it."""
+    """(S) Likely duration of each session, with its pauses."""
     request_s = _TOKEN_S * tokens.output + _PROMPT_TOKEN_S * tokens.prompt
     request_s = request_s + np.where(follows == NONE, 0, think_ns) / NS_PER_S
     return np.bincount(first_of_each(follows), weights=request_s)[rows.firsts].astype(np.float64)
 
 
 def _before(likely_s: Floats, pauses_s: Floats, n_users: int) -> I64:
-    """(S) The session before each one, of the user who is done with it first; NONE of first ones.
+    """(S) Previous session of the user that is free first; NONE for first ones.
 
     Each but a user's first one comes after a pause.
     """

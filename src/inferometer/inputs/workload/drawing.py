@@ -435,7 +435,7 @@ def _with_parts(turns: _Turns, fan_out: _FannedOut, stays: NDArray[np.bool_]) ->
 
 
 def _lengths(one: RequestClass, u_prompt: Floats, u_output: Floats) -> tuple[I64, I64, I64]:
-    """New prompt tokens, output tokens and what the client allows."""
+    """New prompt tokens, output tokens and the client's limit."""
     rho = one.correlation_ratio
     if rho != 0:
         score = rho * normal_quantile(u_prompt) + np.sqrt(1 - rho * rho) * normal_quantile(u_output)
@@ -541,7 +541,7 @@ def _joins(rows: _Turns) -> I64:
 
 
 def _prefixes(spec: WorkloadSpec, rows: _Turns, leader: I64) -> tuple[I64, I64]:
-    """Prefixes: who goes on from another begins with all of it, first turns with the system prompt."""
+    """Shared prefixes: of followers the whole exchange, of first turns the system prompt."""
     shares = np.array([one.fan_out is None or one.fan_out.shares_prefix for one in spec.classes])
     goes_on = np.where(
         rows.part == _OWN, rows.turn > 0, (rows.part == _SYNTHESIS) | shares[rows.class_index]

@@ -143,7 +143,7 @@ def write_own_trace(workload: DrawnWorkload, path: Path) -> None:
 
 
 def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
-    """The requests that ``write_own_trace`` wrote, or anybody else did in that form.
+    """Read requests in the format of ``write_own_trace``.
 
     Raises
     ------
@@ -334,7 +334,7 @@ def _root_arrival(columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
 def _reordered(
     columns: dict[str, NDArray[Any]], order: NDArray[np.intp]
 ) -> dict[str, NDArray[Any]]:
-    """The rows in another order, what points to a row pointing to its new place."""
+    """The rows in another order, with links adjusted."""
     place = np.empty(len(order) + 1, np.int64)
     place[order] = np.arange(len(order))
     place[-1] = NONE
@@ -414,7 +414,7 @@ def _refuse_unclear(heading: TableHeading, path: Path, number: int) -> None:
 
 
 def _flat(record: dict[str, object]) -> dict[str, object]:
-    """The plain values of a JSON object, and those of the ``usage`` in it."""
+    """Plain values of a JSON object, and those of its ``usage``."""
     usage = record.get("usage")
     all_of_it = record | (usage if isinstance(usage, dict) else {})
     return {str(name): one for name, one in all_of_it.items() if not isinstance(one, dict | list)}
@@ -432,7 +432,7 @@ def _plain(name: str) -> str:
 
 
 def wall_ns(text: str) -> int | None:
-    """The instant that a date says, in nanoseconds since 1970; UTC where it names no zone.
+    """Instant of a date, in nanoseconds since 1970; UTC without a zone.
 
     None where it is no date.
 

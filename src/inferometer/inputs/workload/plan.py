@@ -24,7 +24,7 @@ NONE: Final = -1
 
 
 class RequestPlan(NamedTuple):
-    """N requests in the order in which they come; a request that follows another stands behind it.
+    """N requests in order of arrival; followers come after what they follow.
 
     Made by ``request_plan``, which checks.
 
@@ -164,7 +164,7 @@ class Part(IntEnum):
 
 
 def workflow_parts(plan: RequestPlan) -> NDArray[np.int8]:
-    """The ``Part`` of each request (N); those of beam searches are none.
+    """The ``Part`` of each request (N); 0 outside workflows, and for steps of beam searches.
 
     Example
     -------

@@ -56,7 +56,7 @@ def is_servegen(path: Path) -> bool:
 
 
 def servegen_beside(rates: Path) -> ServeGenSource:
-    """The clients of a file of rates and of the tables of lengths beside it.
+    """Clients of a file of rates and of the tables of lengths next to it.
 
     Who has no tables draws from those of the others.
 
@@ -80,7 +80,7 @@ def servegen_beside(rates: Path) -> ServeGenSource:
 
 
 class _Lengths(NamedTuple):
-    """The tables of all clients, each client's by instant; the pooled ones are those of all together."""
+    """Length tables of all clients by time, and pooled over clients."""
 
     of_client: dict[int, list[tuple[float, Table, Table]]]
     pooled: tuple[Table, Table]

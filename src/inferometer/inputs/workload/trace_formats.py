@@ -253,7 +253,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A chat message; parts that are not text count nothing."""
+    """A chat message; parts that are not text are ignored."""
 
     role: str = "user"
     content: str | list[dict[str, object]] | None = None
@@ -428,7 +428,7 @@ def openai_batch_rows(
 
 
 def text_of_parts(content: str | list[dict[str, object]]) -> str:
-    """The text of a message; parts that are none (images) say nothing."""
+    """Text of a message; other parts (images) are ignored."""
     if isinstance(content, str):
         return content
     return "\n".join(text for part in content if isinstance(text := part.get("text"), str))

@@ -88,7 +88,7 @@ class OpenArrivals(
     tag_field="kind",
     tag="open",
 ):
-    """Requests come whether or not earlier ones are done.
+    """Requests arrive whether or not earlier ones are done.
 
     ``rate_per_s`` counts requests; where sessions have several turns, sessions begin at the rate
     that makes it so. ``burstiness_ratio`` is the shape of the gamma process, as ``--burstiness`` of
@@ -161,7 +161,7 @@ class Exact(
     tag_field="kind",
     tag="exact",
 ):
-    """The client asks for just as many tokens as come."""
+    """The client's limit is exactly the output length."""
 
 
 class Cap(

@@ -210,7 +210,7 @@ class OpenVinoEngine:
             ) from error
 
     def score(self, task: Score) -> Scored:
-        """Read the windows as prompts that are echoed with their probabilities, and continue the first.
+        """Logprobs of the windows as echoed prompts, and continuations of the first ones.
 
         Which token is the most probable, OpenVINO does not say.
         """
@@ -323,7 +323,7 @@ class OpenVinoEngine:
 def _started(
     location: Path, spec: EngineSpec, properties: dict[str, Any]
 ) -> tuple[Pipeline, openvino_weights.PackedWeights | None]:
-    """The pipeline, and what was packed for it."""
+    """The pipeline, and its packed weights."""
     if spec.quantization is None:
         return _start(location, properties), None
     try:

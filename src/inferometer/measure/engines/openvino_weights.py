@@ -73,7 +73,7 @@ def packed(location: Path, quantization: DType) -> Generator[tuple[Path, PackedW
 
 
 def _graph_of(gguf: Path, folder: Path) -> Path:
-    """The folder with the graph and the tokenizer that the pipeline makes of a GGUF file."""
+    """Folder of the graph and tokenizer that the pipeline makes from a GGUF file."""
     from openvino_genai import LLMPipeline  # only its own environment has it
 
     folder.mkdir()
@@ -153,7 +153,7 @@ def _is_weight(use: Node) -> bool:
 
 
 def _packed_node(rows: NDArray[np.float32], bits: DType, wide: Node) -> tuple[Node, int]:
-    """(outputs, inputs) weights as integers, and what widens them again; the bytes they take."""
+    """Node of packed (outputs, inputs) weights with its conversion; and their bytes."""
     from openvino import opset13  # only its own environment has it
 
     n_rows, n_columns = rows.shape
@@ -194,7 +194,7 @@ def rounded(
 
 
 def _integers(values: NDArray[np.uint8], bits: DType) -> Node:
-    """A constant of these integers; of four bits two lie in a byte, the first one below."""
+    """A constant of these integers; 4-bit ones are stored two in a byte, low half first."""
     from openvino import Shape, Tensor, Type, op  # only its own environment has it
 
     if bits == "int8":

@@ -33,7 +33,7 @@ ModelKind: TypeAlias = Literal["folder", "gguf", "hub", "spec"]
 
 
 class OutOfMemory(Exception):
-    """The point does not fit; the engine has cleaned up and can go on with the next."""
+    """The point does not fit; the engine has cleaned up and takes the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Retune(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Go on with these options and the loaded weights; answered by Loaded or Failed."""
+    """Continue with these options on the loaded weights; answered by Loaded or Failed."""
 
     spec: EngineSpec
 

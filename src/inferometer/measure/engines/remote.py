@@ -177,7 +177,7 @@ class RemoteEngine:
         return self._facts
 
     def retune(self, spec: EngineSpec) -> None:
-        """Go on with these options and the weights that are loaded, where they are others.
+        """Continue with these options on the loaded weights, where they differ.
 
         Raises
         ------

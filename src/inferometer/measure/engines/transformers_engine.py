@@ -142,7 +142,7 @@ class TransformersEngine:
         )
 
     def warm_up(self, load_begin_s: float) -> None:
-        """Run two tokens: libraries set themselves up, and the cache tells how many bytes a token takes."""
+        """Run two tokens, to initialise libraries and to measure KV bytes per token."""
         eager = Decoder(self._model, "eager", self._spec.device)
         ids = torch.ones((1, 2), dtype=torch.long, device=self._device)
         with torch.inference_mode():
@@ -185,7 +185,7 @@ class TransformersEngine:
             raise
 
     def retune(self, spec: EngineSpec) -> None:
-        """Go on in another mode, or with other threads; what was compiled or allocated stays."""
+        """Continue in another mode or with other threads; compiled parts are reused."""
         self._spec = spec
         _set_threads(spec)
         if spec.mode not in self._decoders:
@@ -427,7 +427,7 @@ class PhaseClock(Protocol):
     """Marks, in order; the durations are those between them."""
 
     def mark(self) -> None:
-        """Say that what was submitted so far belongs to the interval that ends here."""
+        """End an interval with the work submitted so far."""
         ...
 
     def settle(self) -> None:

@@ -79,7 +79,7 @@ def _check_kv_cache(spec: EngineSpec) -> None:
 
 
 def read_config(model: ModelReference) -> HfConfig:
-    """The Hugging Face configuration of the model, wherever it comes from.
+    """The model's Hugging Face configuration, from any source.
 
     Raises
     ------

@@ -89,7 +89,7 @@ class Ranks:
         return cls(processes, directory)
 
     def announce(self, prompt_ids: torch.Tensor, gen_tokens: int) -> None:
-        """Tell the others what comes, and wait until all are ready for it."""
+        """Send the next batch to the other ranks, and wait until all are ready."""
         dist.broadcast(torch.tensor([*prompt_ids.shape, gen_tokens], dtype=torch.int64), src=0)
         dist.broadcast(prompt_ids.contiguous(), src=0)
         dist.barrier()

@@ -86,7 +86,7 @@ def pack_weights(model: HfModel, quantization: DType | None) -> HfModel:
 
 
 def packed_sizes(model: HfModel) -> tuple[int, int]:
-    """Bytes and number of the weights that are packed, which are no parameters any more."""
+    """Bytes and number of packed weights, which no longer count as parameters."""
     packed = [one for one in model.modules() if isinstance(one, PackedLinear)]
     return sum(one.held_bytes for one in packed), sum(one.n_weights for one in packed)
 

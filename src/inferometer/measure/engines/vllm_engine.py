@@ -72,7 +72,7 @@ _VARIABLES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmModel:
-    """A model as vLLM is to load it, and what is known of it before."""
+    """A model for vLLM to load, with what is known before."""
 
     spec: EngineSpec
     config: HfConfig

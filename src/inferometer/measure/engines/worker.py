@@ -62,7 +62,7 @@ _HAVE_TORCH: Final[tuple[EngineName, ...]] = ("transformers", "vllm")
 
 
 def main() -> None:
-    """Serve one engine until the other end says close or goes away."""
+    """Serve one engine until the other end closes."""
     lifeline.hold(is_group=True)
     decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])), decoder)
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def serve(commands: Iterator[Command], reply: Callable[[Reply], None]) -> None:
-    """Answer commands until one says close."""
+    """Answer commands until a close."""
     engine: Engine | None = None
     probe: CeilingProbe = NumpyCeilings()
     for command in commands:
@@ -243,7 +243,7 @@ def _probed(task: Measure, probe: CeilingProbe) -> Iterator[Probed]:
 
 
 def _settle_garbage() -> None:
-    """Collect all garbage and freeze what lives, so that later collections take microseconds.
+    """Collect garbage and freeze live objects, so that later collections are short.
 
     A full collection of a process with torch takes 150 ms on one core while the others fall asleep,
     and the next 100 ms of steps are up to 10 % slower until they are awake again (measured: a pause

@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class OwnCode(NamedTuple):
-    """Two that are equal compute the same."""
+    """Identity of the code; equal ones compute the same."""
 
     digest: str
     """Digest of all modules of this package."""

@@ -133,7 +133,7 @@ class Answer:
             )
 
     def give_up(self, error: str, detail: str) -> None:
-        """Stop here, for a reason that is not in the bytes: a timeout, a user who went away."""
+        """End the answer for a reason outside its bytes: a timeout, a user who left."""
         if not self.is_over:
             self._give_up(error, detail)
 
@@ -160,7 +160,7 @@ class Answer:
                 pass
 
     def on_headers_complete(self) -> None:
-        """A head is whole: the answer's, or one that only says to go on (1xx)."""
+        """A head is complete: the answer's, or an interim one (1xx)."""
         if not self.is_over:
             self.status = self._parser.get_status_code()
             if 200 <= self.status < 300 and self._is_encoded:

@@ -174,7 +174,7 @@ _PART_NS: Final = 500_000
 
 
 class Stretch(NamedTuple):
-    """Tokens ``begin`` to ``end`` of a prompt: those that request ``owner`` holds at the same positions."""
+    """Tokens ``begin`` to ``end`` of a prompt: the same as request ``owner``'s there."""
 
     owner: int
     begin: int
@@ -304,7 +304,7 @@ class InventedPrompts:
         return messages
 
     def _turns(self, row: int) -> list[int]:
-        """The request and those whose whole exchange it goes on from, the latest first."""
+        """The request and those whose exchange it continues, latest first."""
         plan, turns = self._plan, [row]
         while (leader := int(plan.prefix_request[turns[-1]])) != NONE:
             turn = turns[-1]
@@ -375,7 +375,7 @@ class BodyWriter:
         return int(column[row])
 
     def asked_tokens(self, row: int) -> int:
-        """The most output tokens of all choices together, with what ``--body`` changes of them."""
+        """Most output tokens of all choices, with the changes by ``--body``."""
         most = next(
             (self._extra[name] for name in _LENGTH_KEYS if name in self._extra),
             self.max_tokens(row),
@@ -430,7 +430,7 @@ def body_writer(
 
 
 def probe_body(load: LoadPlan) -> bytes:
-    """The JSON of a request that asks as the test's will, for as little as can be."""
+    """JSON of a minimal request of the test's kind."""
     content: Body = {"prompt": [FIRST_TOKEN_ID] if load.prompt_form == "token-ids" else WORDS[0]}
     if load.endpoint == "chat":
         content = {"messages": [{"role": "user", "content": WORDS[0]}]}
@@ -477,7 +477,7 @@ def _seed(load: LoadPlan, run_name: str, session_index: int) -> int:
 
 
 def _single_token_words(path: str | None) -> tuple[str, ...]:
-    """Words that are one token of this tokenizer in any place: n of them are n tokens."""
+    """Words that are one token of this tokenizer in any position."""
     count = _counter(path)
     one = tuple(word for word in WORDS if count(f"a {word}") - count("a") == 1)
     is_exact = len(one) >= _FEWEST_WORDS and count(" ".join(one)) - count(one[0]) == len(one) - 1

@@ -88,7 +88,7 @@ class RawLogWriter:
             self._write()
 
     def close(self) -> None:
-        """Write what is left, onto the disk itself.
+        """Write the rest, and flush it to disk.
 
         Raises
         ------
@@ -226,7 +226,7 @@ class LoadClient:
         return self._ended(messages.cpu_s() - cpu_s)
 
     def stop(self) -> None:
-        """Send nothing more; what is in flight may end within seconds."""
+        """Send nothing more; requests in flight may end within seconds."""
         if not self._is_stopped and not self._over.done():
             self._is_stopped = True
             self._agenda.add(
@@ -315,7 +315,7 @@ class LoadClient:
         self._on_over(exchange, time.monotonic_ns())
 
     def _on_over(self, exchange: connections.Exchange, now_ns: int) -> None:
-        """Keep what is known of it, and let those go that waited for nothing else."""
+        """Store an ended request, and send those that waited for it."""
         row = exchange.request_index
         if self._in_flight.pop(row, None) is None:
             return
@@ -493,7 +493,7 @@ class OwnPulse:
 
     @property
     def n_waiting(self) -> int:
-        """Beats that are not in the raw log yet."""
+        """Beats not yet in the raw log."""
         return len(self._due_ns)
 
     @property
@@ -540,7 +540,7 @@ _IN_BODY: Final = r'"id" ?: ?"[^"]{0,40}?%s-(\d+)'
 
 
 class AnswerOwners:
-    """Knows the ids of one run."""
+    """Maps ids in answers to the requests of one run."""
 
     def __init__(self, id_prefix: str) -> None:
         self._in_head = re.compile(re.escape(id_prefix) + r"-(\d+)")

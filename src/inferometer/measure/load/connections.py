@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
     # asyncio calls these.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
+        """The connection is open."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by class
 
     def data_received(self, data: bytes) -> None:
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._pool.on_over(exchange, now_ns)
 
     def _release(self, exchange: Exchange, now_ns: int) -> None:
-        """The answer is whole or given up: keep the connection if it can carry another one."""
+        """After a complete or cancelled answer: reuse the connection if possible."""
         self._exchange = None
         exchange.connection = None
         if exchange.answer.keeps_alive and not exchange.answer.has_surplus and self.is_open:
@@ -359,7 +359,7 @@ class ProxyRefusedError(Exception):
 
 
 class _Tunnel(asyncio.Protocol):
-    """Asks a proxy for a way through; ``opened`` is done when it stands."""
+    """Requests a tunnel from a proxy; ``opened`` is done when it exists."""
 
     def __init__(self, request: bytes, opened: "asyncio.Future[None]") -> None:
         self.opened = opened

@@ -16,7 +16,7 @@ from inferometer.records.raw_log import RAW_FOLDER, file_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadQuestion:
-    """Everything a session needs beside the plan."""
+    """Everything a session needs besides the plan."""
 
     load: LoadPlan
     plan: RequestPlan
@@ -31,7 +31,7 @@ class LoadQuestion:
 
 
 def run_session(question: LoadQuestion, on_progress: watch.OnProgress) -> watch.LoadOutcome:
-    """Send what is left of the plan; Ctrl-C ends it early and in order.
+    """Send the rest of the plan; Ctrl-C ends it early and cleanly.
 
     Raises
     ------

@@ -75,7 +75,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
-    """Begin: what CLOCK_MONOTONIC shows at instant 0 of the run."""
+    """Start message: CLOCK_MONOTONIC at instant 0 of the run."""
 
     origin_ns: int
 
@@ -116,7 +116,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """The process cannot go on."""
+    """The process cannot continue."""
 
     process_index: int
     why: str

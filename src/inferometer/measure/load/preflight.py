@@ -84,7 +84,7 @@ def served_models(
     limits: messages.ClientLimits,
     addresses: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """Names of the models that the server offers; empty where it does not say.
+    """Names of the models that the server lists; empty where it lists none.
 
     Raises
     ------

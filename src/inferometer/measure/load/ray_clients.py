@@ -61,7 +61,7 @@ class HostedClient:
         self._is_silent = False
 
     def greet(self, expected: ray_cluster.OwnCode) -> str:
-        """The host's hash, where it runs what the command runs.
+        """Hash of the host's name, after checking that it runs the command's code.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class HostedClient:
         return News(output, raw, self._client.wait() if is_over else None)
 
     def close(self) -> None:
-        """End the client, and remove what was fetched."""
+        """End the client, and remove fetched files."""
         if self._client is not None:
             watch.end_client(self._client)
         self._folder.cleanup()
@@ -165,7 +165,7 @@ class _Hosted:
             ) from error
 
     def begin(self) -> None:
-        """Start the client and bring what it says."""
+        """Start the client and forward its messages."""
         self.ask("begin", self.job)
         self._pump.start()
 
@@ -239,11 +239,11 @@ class RayClients:
 
     @property
     def outlets(self) -> tuple[int, ...]:
-        """The files that say what each client says."""
+        """File descriptors with the clients' messages."""
         return tuple(one.outlet for one in self._hosted)
 
     def start(self) -> None:
-        """Start all clients, where their hosts run what runs here.
+        """Start all clients on hosts with the same code.
 
         Raises
         ------
@@ -286,7 +286,7 @@ class RayClients:
         return self._hosted[index].why_ended()
 
     def finish(self) -> None:
-        """Look at the clocks of those hosts that are still there."""
+        """Read the clocks of hosts that are still there."""
         self._keep(
             [
                 clock.read_again(self._last_reading(one))

@@ -172,7 +172,7 @@ def _grouped(before: I64, after: I64) -> dict[int, tuple[int, ...]]:
 
 
 def _chain_of(plan: RequestPlan) -> I64:
-    """Chains numbered in order of their first requests; who waits for whom is of one chain."""
+    """Chain of each request, in order of first requests; waiting requests share a chain."""
     chain = (np.cumsum(plan.follows == NONE) - 1).tolist()
     joined = list(range(len(chain)))
     """Of the number of each chain, the one that it is part of."""

@@ -243,7 +243,7 @@ def _head(
 
 
 def connect_head(target: Target, secrets: Secrets) -> bytes:
-    """The request that asks a proxy for a tunnel to the server."""
+    """The ``CONNECT`` request for a tunnel through a proxy."""
     lines = [
         f"CONNECT {target.server.host_and_port} HTTP/1.1",
         f"Host: {target.server.host_and_port}",
@@ -336,7 +336,7 @@ _LEAST_CHARACTERS: Final = 8
 
 
 class Hider:
-    """Puts asterisks for what was sent in secret; lengths stay."""
+    """Replaces secrets in text by asterisks of the same length."""
 
     def __init__(self, secrets: Secrets, texts: Sequence[str] = ()) -> None:
         """``texts``: further texts that were sent and may be secret."""

@@ -30,7 +30,7 @@ class _TimerSpec(ctypes.Structure):
 
 
 class Agenda:
-    """Calls what is due, in order of due instants (ns of CLOCK_MONOTONIC), never early."""
+    """Calls functions at their due times (ns of CLOCK_MONOTONIC), in order, never early."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

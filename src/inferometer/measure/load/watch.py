@@ -39,14 +39,14 @@ class Clients(Protocol):
         ...
 
     def begin(self, begins_ns: int) -> int:
-        """Tell each when the schedule begins, at this instant of the run.
+        """Send each client the start of the schedule.
 
         What will CLOCK_MONOTONIC show here at instant 0?
         """
         ...
 
     def tell_all(self, message: messages.ToClient) -> None:
-        """Say something to each."""
+        """Send a message to each client."""
         ...
 
     def why_ended(self, index: int) -> str | None:
@@ -89,7 +89,7 @@ def start_client() -> "subprocess.Popen[bytes]":
 
 
 def end_client(client: "subprocess.Popen[bytes]") -> None:
-    """Hear it no more; it ends by that, or is ended."""
+    """Stop listening to a client, which ends it, or kill it."""
     for pipe in (client.stdin, client.stdout):
         if pipe is not None:
             pipe.close()
@@ -114,7 +114,7 @@ class ClientProcesses:
         )
 
     def begin(self, begins_ns: int) -> int:
-        """Tell each when instant 0 of the run is."""
+        """Send each client instant 0 of the run."""
         origin_ns = time.monotonic_ns() + _BEGIN_AFTER_NS - begins_ns
         self.tell_all(messages.Start(origin_ns=origin_ns))
         return origin_ns
@@ -189,7 +189,7 @@ class LoadProgress:
 
 
 class ProgressTally:
-    """Adds up what the client processes report."""
+    """Sums the reports of the client processes."""
 
     def __init__(self, *, n_planned: int) -> None:
         self._n_planned = n_planned
@@ -294,7 +294,7 @@ class Watch:
             self._selector.register(outlet, selectors.EVENT_READ, messages.Inbox())
 
     def outcome(self) -> LoadOutcome:
-        """Begin, watch, and say how it went."""
+        """Start and watch the clients; returns the outcome."""
         try:
             self._until(
                 lambda: self._n_ready == len(self._outlets) or bool(self._dead), within_s=_READY_S

@@ -83,7 +83,7 @@ def _send(message: messages.FromClient) -> None:
 
 
 def _send_report(report: messages.Report) -> None:
-    """A report that finds no room is left out: the next one says more."""
+    """Send a report, or skip it if the pipe is full: the next one covers it."""
     data = messages.encoded(report)
     if len(data) > messages.ATOMIC_BYTES:
         return
@@ -144,7 +144,7 @@ class _Attributes(ctypes.Structure):
 
 
 def wake_at_once() -> str:
-    """Ask for the promptest waking that this user may have, and say which that is.
+    """Request the most prompt CPU scheduling available to this user; returns its name.
 
     Threads that are started later have it too.
     """

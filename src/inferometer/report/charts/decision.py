@@ -189,7 +189,7 @@ def traffic_chart(view: DecisionView) -> Chart | None:
 
 
 def replicas_chart(view: DecisionView) -> Chart | None:
-    """Replicas that are ready, by policy."""
+    """Ready replicas, by policy."""
     course = view.course
     if course is None:
         return None

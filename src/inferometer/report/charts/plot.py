@@ -133,7 +133,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A plot or several under one another, what they say, and their numbers."""
+    """One plot or several, with their finding and their numbers."""
 
     chart_id: str
     title: str
@@ -269,7 +269,7 @@ def linear_ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the ends, as many as are read easily."""
+    """Round numbers between the ends, as many as are easy to read."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     found = list[float]()
     for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
@@ -333,7 +333,7 @@ def rows_plot(
     rows: str = "rows: prompt × batch",
     row_height: int = _ROW_HEIGHT,
 ) -> Plot:
-    """A row for each label, in the given order; where not all of ``n_all`` are drawn, it says so."""
+    """A row for each label in order; says so where not all of ``n_all`` are drawn."""
     left_out = (
         f"the first {len(labels)} of {n_all} rows, the table has all" if n_all > len(labels) else ""
     )

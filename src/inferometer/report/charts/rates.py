@@ -258,7 +258,7 @@ def _measured_marks(
     label: str,
     pick: Callable[[RatePoint], Percentile | None],
 ) -> list[Mark]:
-    """Load tests beside the simulated points.
+    """Load tests together with the simulated points.
 
     Hollow where they are not VALID, of other traffic, or off the curve's ends.
     """

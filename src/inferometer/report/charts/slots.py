@@ -35,7 +35,7 @@ _COLOURS: Final = {
 
 
 def slots_chart(view: RequestReportView) -> Chart | None:
-    """Slots against steps, where the run says who did what."""
+    """Slots against steps, for runs with recorded parts."""
     return None if view.timeline is None else timeline_chart(view.timeline)
 
 
@@ -143,7 +143,7 @@ def _tip(timeline: SlotTimeline, one: Slice) -> str:
 
 
 def _n_drawn(timeline: SlotTimeline, slices: Sequence[Slice]) -> int:
-    """The number of slots drawn: as many as do not make the page heavy."""
+    """Number of slots to draw, limited by the page's size."""
     n_slots: int = min(timeline.states.shape[0], MAX_SLOTS)
     while n_slots > 1 and sum(one.seat < n_slots for one in slices) > MAX_SLICES:
         n_slots -= 1

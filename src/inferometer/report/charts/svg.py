@@ -127,7 +127,7 @@ def svg_file(chart: Chart) -> str:
 
 
 def _file_style() -> str:
-    """The looks of a file: plain colours, for programs that know no variables."""
+    """Style of a stand-alone file: plain colours, for programs without CSS variables."""
     rules = [_FILE_STYLE]
     for name, colour in _FILE_COLOURS.items():
         rules.append(f".line.{name},.dot.{name},.bar.{name},.dust.{name}{{stroke:{colour}}}")
@@ -295,7 +295,7 @@ class _Drawing:
         return "".join(parts)
 
     def _words(self) -> str:
-        """Names at the ends of lines, what rules are, names of rows, and texts."""
+        """Text of line ends, rules and rows."""
         height = self.plot.height
         parts = [
             f'<text class="row" x="0" y="{height * (rank + 0.34) / len(self.plot.rows):.1f}">'
@@ -368,7 +368,7 @@ def _stretches(line: Line) -> list[list[tuple[float, float]]]:
 
 
 def _end_labels(plot: Plot) -> list[Line]:
-    """The lines that are named where they end, if they are few and their names short."""
+    """Lines that are named at their ends, if few with short names."""
     lines = [one for one in plot.marks if isinstance(one, Line) and one.name and len(one.ys)]
     is_few = len(lines) <= _MAX_LABELLED and all(len(one.name) <= _MAX_LABEL for one in lines)
     names = {one.name: one for one in lines if math.isfinite(one.ys[-1])}
@@ -376,7 +376,7 @@ def _end_labels(plot: Plot) -> list[Line]:
 
 
 def _apart(wanted: Sequence[float], height: float) -> list[float]:
-    """The places of labels, moved apart where they would lie upon one another."""
+    """Positions of labels, moved apart where they would overlap."""
     order = sorted(range(len(wanted)), key=lambda rank: wanted[rank])
     placed = dict[int, float]()
     last = -math.inf

@@ -146,14 +146,14 @@ def step_shares_chart(view: SweepReportView) -> Chart | None:
 
 
 def decode_time_chart(view: SweepReportView) -> Chart | None:
-    """The parts of a decode step, as shares of what was measured."""
+    """Parts of a decode step, as shares of the measured time."""
     return _time_chart(
         view, "decode", chart_id="time-decode", title="Where the time of a decode step goes"
     )
 
 
 def prefill_time_chart(view: SweepReportView) -> Chart | None:
-    """The parts of a prefill, as shares of what was measured."""
+    """Parts of a prefill, as shares of the measured time."""
     return _time_chart(
         view, "prefill", chart_id="time-prefill", title="Where the time of a prefill goes"
     )

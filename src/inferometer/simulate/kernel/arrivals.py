@@ -71,7 +71,7 @@ def end(state: State, index: int, status: int, when_ns: int) -> None:
 
 @compiled
 def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
-    """A request ends that no replica has; those that waited for it alone will be sent."""
+    """End a request that no replica has, and schedule those that waited for it."""
     request = state.requests[index]
     request.status = status
     request.finished_ns = when_ns

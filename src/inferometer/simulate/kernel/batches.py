@@ -172,7 +172,7 @@ def abort(state: State, index: int) -> None:
 
 @compiled
 def _form(state: State, i_batch: int) -> None:
-    """Walk through the queue from its front: who would leave, and is it time? Then slot them."""
+    """Choose the requests that leave the queue, and start their batch if it is due."""
     config, counters = state.config[0], state.counters[0]
     n_pending, best, is_full, longest, most = 0, 0, False, 0, 0
     max_batch_size, num_blocks = (
@@ -243,7 +243,7 @@ def _next_in_time(state: State) -> int:
 
 @compiled
 def _begin(state: State, i_batch: int, n_sent: int) -> None:
-    """Slot those that leave the queue, and reserve their memory."""
+    """Give slots and memory to the requests that leave the queue."""
     config, counters, batch = state.config[0], state.counters[0], state.batches[i_batch]
     longest, most, first = 0, 0, _first_row(state, i_batch)
     for row in range(n_sent):
@@ -280,7 +280,7 @@ def _append_unanswered(state: State, index: int) -> None:
 
 @inlined
 def _launch(state: State, i_batch: int) -> None:
-    """Note the step's rows and what its time depends on; rows that have stopped are computed on, prompts are padded."""
+    """Record the step's rows and its work; stopped rows are computed on, prompts are padded."""
     config, batch, parts = state.config[0], state.batches[i_batch], state.parts[i_batch]
     n_prefill, n_decode, longest, pairs, context, first = 0, 0, 0, 0, 0, _first_row(state, i_batch)
     for row in range(batch.n_rows):

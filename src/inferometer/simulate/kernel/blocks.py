@@ -108,7 +108,7 @@ def plan_moves(state: State) -> None:
 
 @compiled
 def note_holes(state: State, log: StepLog, row: int) -> None:
-    """Log what is free, what the largest of those that wait would need, and what was moved."""
+    """Log free blocks, the need of the largest waiting request, and moved blocks."""
     config, counters, largest = state.config[0], state.counters[0], 0
     for place in range(counters.n_pieces + 1):
         largest = max(largest, _gap(state, place, 0))
@@ -182,7 +182,7 @@ def _largest_wanted(state: State, n_most: int) -> int:
 
 @compiled
 def _gap(state: State, place: int, is_settled: int) -> int:
-    """The free blocks before a piece, or behind the last; settled: once what is under way is there.
+    """Free blocks before a piece, or after the last; settled: after the moves under way.
 
     A piece that is under way takes all the room from where it will begin to where it ends now.
     """
@@ -337,7 +337,7 @@ def free(state: State, index: int) -> None:
 
 @compiled
 def spare_blocks(state: State, row: int, n_hits: int, number: int) -> int:
-    """How many blocks may an admission take beside its hits, which are the first blocks of a row?"""
+    """Blocks that an admission may take besides its hits, the first blocks of a row."""
     n_spare: int = pool.n_free(state, number)
     for i_block in range(n_hits):
         n_spare -= state.memory.blocks[state.memory.block_table[row, i_block]].ref_count == 0
@@ -373,7 +373,7 @@ def give_back(state: State, row: int, n_blocks: int, number: int) -> None:
 
 @compiled
 def drop_host_blocks(counters: Counters, request: Request) -> None:
-    """Forget what a request has on the host."""
+    """Free a request's blocks in host memory."""
     counters.n_host_free += request.num_host_blocks
     request.num_host_blocks = 0
 

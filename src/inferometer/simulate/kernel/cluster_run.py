@@ -60,7 +60,7 @@ def run(
     part_log: PartLog,
     until_ns: int,
 ) -> int:
-    """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``."""
+    """Run until all is done, the time is over, no progress is possible, or a log is full."""
     n_replicas, first = len(states.counters), state_of(states, 0)
     while steps.has_room(first, log, part_log, n_replicas):
         when_ns = _next_event_ns(states, front.gate)
@@ -260,7 +260,7 @@ def _open_gate(states: State, front: Front) -> None:
 
 @compiled
 def _waiting_tokens(states: State, gate: GateState) -> int:
-    """The prompt tokens of those whom the gate let in and no engine has admitted.
+    """Prompt tokens of requests that the gate released and no engine has admitted.
 
     The others are dropped from ``let_in``.
     """
@@ -277,7 +277,7 @@ def _waiting_tokens(states: State, gate: GateState) -> int:
 
 @compiled
 def _send(states: State, router: RouterState, index: int) -> None:
-    """A request goes to the replica that the router says."""
+    """Send a request to the replica that the router chooses."""
     is_split = IS_SPLIT
     replica = routing.choose(states, router, index)
     if is_split:
@@ -296,7 +296,7 @@ def _touch(states: State, replica: int) -> None:
 
 @inlined
 def _launch(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
-    """Everybody who has something to decide does."""
+    """Launch steps on every replica that has a decision to make."""
     is_split, is_lockstep, world = IS_SPLIT, IS_LOCKSTEP, states.world[0]
     if is_lockstep:
         _launch_together(states, front, costs, log)

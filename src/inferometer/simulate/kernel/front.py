@@ -117,7 +117,7 @@ def new_groups(requests: Demand, placement: Placement) -> State:
 
 
 def _pool(requests: Demand, config: EngineConfig, n_slots: int) -> State:
-    """A replica whose block table has rows for all who may hold blocks without a slot.
+    """A replica whose block table has rows for requests that hold blocks without a slot.
 
     Each of them has a block that no other has.
     """
@@ -154,7 +154,7 @@ def _stack(name: str, arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
 
 
 def pointed_costs(costs: Sequence[StepTimeArrays]) -> StepTimeArrays:
-    """The handle of the step times of all groups of replicas, which ``cost_of`` tells apart."""
+    """Pointer to the step times of all groups of replicas, for ``cost_of``."""
     return pointed_stack(costs[0], costs)
 
 

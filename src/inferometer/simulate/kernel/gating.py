@@ -274,7 +274,7 @@ def release(gate: GateState, now_ns: int, n_room: int) -> int:
 
 @compiled
 def gone(gate: GateState, index: int, now_ns: int) -> None:  # noqa: ARG001 -- all calls tell the time
-    """The client of one who waits went away."""
+    """Remove a waiting request whose client disconnected."""
     place = gate.requests[index].place
     if place in (_GATHERING, _READY):
         _leave(gate, index, _AWAY)
@@ -329,7 +329,7 @@ def _gather(gate: GateState, index: int) -> None:
 
 @compiled
 def _open_windows(gate: GateState, now_ns: int) -> int:
-    """Open the windows that are over; returns when the next one will be."""
+    """Open the windows that are over; returns the end of the next."""
     next_ns = FAR_NS
     for i_class in range(len(gate.classes)):
         group = gate.classes[i_class]
@@ -366,7 +366,7 @@ def _open(gate: GateState, i_class: int) -> None:
 
 @compiled
 def _best(gate: GateState, now_ns: int) -> int:
-    """The first of those tenants whose buckets pay for their first request, of the classes that are not full."""
+    """First request of tenants with enough tokens in the bucket, in classes with room."""
     best = NOTHING
     for i_asking in range(_ask_tenants(gate)):
         i_tenant = gate.asking[i_asking]

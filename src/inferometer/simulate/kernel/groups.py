@@ -38,7 +38,7 @@ def find_hits(state: State, index: int) -> int:
 
 @compiled
 def _n_in_windows(state: State, request: Request, row: int, n_most: int) -> int:
-    """Blocks of the longest prefix, of this number at most, that windows can go on from."""
+    """Blocks of the longest prefix (up to this number) from which windows can continue."""
     n_sliding, n_wanted, n_in_row = (
         state.config[0].n_sliding_groups,
         n_hit_blocks(state.config[0]),
@@ -71,7 +71,7 @@ def _note_held(
 
 @compiled
 def n_hit_blocks(config: Config) -> int:
-    """Blocks in a row that a window needs to go on behind them."""
+    """Consecutive cached blocks that a window needs to continue after them."""
     n_blocks: int = (config.sliding_window + config.block_size - 2) // config.block_size
     return n_blocks
 
@@ -148,7 +148,7 @@ def extend(state: State, index: int, num_new_tokens: int) -> bool:
 
 @compiled
 def num_processed(config: Config, request: Request) -> int:
-    """Tokens behind which no step in flight reads: blocks are given back by them."""
+    """Tokens before which no step in flight reads, so that their blocks can be freed."""
     n_tokens: int = (
         min(request.num_computed_tokens, config.max_model_len) - request.num_in_flight_tokens
     )
@@ -172,7 +172,7 @@ def _leave_windows(state: State, request: Request) -> None:
 
 @compiled
 def cache_blocks(state: State, index: int, num_tokens: int) -> None:
-    """Register the blocks that these first tokens fill; of windows those that a prompt can go on from."""
+    """Cache the full blocks of these first tokens; of windows only those a prompt can reuse."""
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return

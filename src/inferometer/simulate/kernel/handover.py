@@ -58,7 +58,7 @@ def status_after_prefill(state: State, index: int) -> int:
 
 @compiled
 def leave(state: State, index: int) -> None:
-    """A request whose prompt is computed gives up its slot and keeps its blocks."""
+    """A request with computed prompt leaves its slot and holds its blocks."""
     counters, world, request, transfer = (
         state.counters[0],
         state.world[0],
@@ -84,7 +84,7 @@ def leave(state: State, index: int) -> None:
 
 @compiled
 def join(state: State, index: int) -> None:
-    """A request comes to a decode replica, where it will go on as one that was preempted does."""
+    """A request arrives at a decode replica, where it resumes like a preempted one."""
     request, transfer = state.requests[index], state.transfers[index]
     state.counters[0].n_taken += 1
     request.replica = state.config[0].replica

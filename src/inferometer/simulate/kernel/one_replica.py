@@ -21,7 +21,7 @@ _STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
 
 @entry
 def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int) -> int:
-    """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``.
+    """Run until all is done, the time is over, no progress is possible, or a log is full.
 
     Called again with a later ``until_ns`` it goes on where it stopped; requests that were added
     meanwhile come as if they had been known before (the emulator's clock).
@@ -55,7 +55,7 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, unt
 
 @compiled
 def _catch_up(state: State, until_ns: int) -> None:
-    """Process who has gone and who has come by now, in order of time; at one instant who goes first."""
+    """Process aborts and arrivals up to now in order of time; aborts first."""
     now_ns = state.counters[0].now_ns
     while True:
         comes_ns, goes_ns = arrivals.next_ns(state), arrivals.next_abort_ns(state)

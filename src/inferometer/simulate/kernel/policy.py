@@ -70,7 +70,7 @@ def first_batch(state: State) -> int:
 
 @inlined
 def schedule(state: State, i_batch: int) -> None:
-    """Decide the next step and note it as batch ``i_batch``; ``wake_ns`` where somebody waits for a time."""
+    """Form the next step as batch ``i_batch``; ``wake_ns`` where a request waits for a time."""
     kind = KIND
     if kind == _VLLM:
         vllm.schedule(state, i_batch)
@@ -84,7 +84,7 @@ def schedule(state: State, i_batch: int) -> None:
 
 @inlined
 def update(state: State, i_batch: int) -> int:
-    """Process what batch ``i_batch`` yielded, at the present time; returns how many tokens were delivered."""
+    """Process the results of batch ``i_batch`` now; returns the number of delivered tokens."""
     kind = KIND
     n_delivered = 0
     if kind == _VLLM:

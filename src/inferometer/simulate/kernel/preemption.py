@@ -55,7 +55,7 @@ def victim(state: State) -> int:
 
 @compiled
 def victim_in_pool(state: State, index: int) -> int:
-    """The same among those whose blocks are in the pool of this request."""
+    """The request to preempt among those with blocks in this request's pool."""
     number, worst = state.memory.pool_of[index], NOTHING
     for i_running in range(state.counters[0].n_running):
         one = state.queue.running[i_running]
@@ -125,7 +125,7 @@ def preempt(state: State, i_batch: int, i_running: int) -> None:
 
 @compiled
 def _swap_out(state: State, i_batch: int, request: Request) -> bool:
-    """Copy what a request has computed to the host, if there is room.
+    """Copy a request's KV to the host, if there is room.
 
     What is in flight will be there by then.
     """

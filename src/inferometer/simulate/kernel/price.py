@@ -14,7 +14,7 @@ from inferometer.simulate.kernel.state import KnownTimes, State
 
 
 def _compiled_closed_form() -> dict[str, Callable[..., float]]:
-    """The functions of the closed form, compiled as they stand, each in sight of the others."""
+    """The functions of the step-time formula, compiled together."""
     scope = dict[str, object](vars(steptime_arrays))
     parts = dict[str, Callable[..., float]]()
     for name in CLOSED_FORM_PARTS:
@@ -33,7 +33,7 @@ _whole_duration_s = _CLOSED_FORM["whole_duration_s"]
 
 @inlined
 def duration_ns(state: State, cost: StepTimeArrays, i_batch: int) -> int:
-    """The nanoseconds of a batch, those of the drafts for the next step included.
+    """Nanoseconds of a batch, with the drafts for the next step.
 
     Before it begins blocks are copied to and fro.
     """

@@ -85,7 +85,7 @@ def _drop_finishing(state: State) -> None:
 
 @compiled
 def _extend(state: State) -> None:
-    """Room for one more token of each who generates."""
+    """Allocate room for one more token of each decoding request."""
     n_generating = state.sglang[0].n_generating
     cache.make_room(state, n_generating * state.config[0].block_size)
     for i_running in range(n_generating):
@@ -303,7 +303,7 @@ def _take_from_queue(state: State, i_batch: int) -> None:
 
 @compiled
 def _open(state: State, index: int) -> None:
-    """Somebody begins; the slots are given when all are known that had to go."""
+    """Start a request; slots are assigned once all preempted ones are known."""
     counters, request = state.counters[0], state.requests[index]
     if request.status == _WAITING:
         request.num_cached_tokens = request.num_computed_tokens
@@ -339,7 +339,7 @@ def _add_part(state: State, i_batch: int, index: int, n_tokens: int) -> None:
 
 @compiled
 def preempt_for(state: State, index: int) -> bool:
-    """Throw out those who generate and are much less urgent than one that waits, if that is enough."""
+    """Preempt much less urgent decoding requests for a waiting one, if that suffices."""
     own = state.sglang[0]
     n_victims = _mark_victims(state, index)
     if n_victims == 0:
@@ -410,7 +410,7 @@ def _is_less_urgent(state: State, i_one: int, i_other: int) -> bool:
 
 @inlined
 def update(state: State, i_batch: int) -> int:
-    """Process what batch ``i_batch`` yielded; returns how many tokens.
+    """Process the results of batch ``i_batch``; returns the number of delivered tokens.
 
     What was in flight when its request was thrown out comes again.
     """
@@ -435,7 +435,7 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """A client has gone; what was computed stays in the tree.
+    """Abort a request; its computed pages stay in the tree.
 
     Who waits stays in the queue, uncounted.
     """

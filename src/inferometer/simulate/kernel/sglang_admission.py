@@ -54,7 +54,7 @@ def max_new_tokens(state: State, index: int) -> int:
 
 @compiled
 def begin(state: State) -> None:
-    """New budgets, less what those who generate will still need."""
+    """Budgets of a new batch, less what decoding requests will still need."""
     config, own = state.config[0], state.sglang[0]
     n_mixed = own.n_generating if config.is_mixed_chunk else 0
     own.n_input_left = config.max_num_batched_tokens - n_mixed
@@ -113,7 +113,7 @@ def go_on(state: State, index: int) -> int:
 
 @compiled
 def try_to_add(state: State, index: int, node: int, num_cached_tokens: int) -> tuple[int, int]:
-    """Add a waiting request, with its whole prompt or what the budget leaves of it: verdict and tokens."""
+    """Add a waiting request, with as much of its prompt as fits; returns verdict and tokens."""
     request = state.requests[index]
     n_tokens = request.num_tokens - num_cached_tokens
     max_new = max_new_tokens(state, index)
@@ -251,7 +251,7 @@ def _sort_by_longest_output(state: State, n_waiting: int) -> None:
 
 @compiled
 def _shuffle(state: State, n_waiting: int) -> None:
-    """Fisher and Yates' shuffle by draws that are given."""
+    """Fisher-Yates shuffle with given draws."""
     own, queue = state.sglang[0], state.skipped
     for place in range(n_waiting - 1, 0, -1):
         other = state.chances[own.n_drawn % len(state.chances)] * (place + 1) // N_DRAWS
@@ -263,7 +263,7 @@ def _shuffle(state: State, n_waiting: int) -> None:
 
 @compiled
 def _put(state: State, n_waiting: int) -> None:
-    """The queue is what was gathered, in its order."""
+    """Make the gathered requests, in their order, the queue."""
     counters = state.counters[0]
     for i_waiting in range(n_waiting):
         state.queue.waiting[i_waiting] = state.skipped[i_waiting]

@@ -211,7 +211,7 @@ def match(state: State, index: int, num_tokens: int) -> tuple[int, int]:
 
 @compiled
 def open_row(state: State, index: int, node: int, num_cached_tokens: int) -> None:
-    """A request begins on top of what was matched."""
+    """Start a request after its matched prefix."""
     request = state.requests[index]
     lock(state, node)
     request.node = node
@@ -238,7 +238,7 @@ def extend(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def checkpoint(state: State, index: int, num_tokens: int) -> None:
-    """Put the pages that these first tokens fill into the tree; what it has already is given back."""
+    """Add the full pages of these first tokens to the tree; free duplicates."""
     request, size = state.requests[index], state.config[0].block_size
     if not state.config[0].is_caching or num_tokens <= 0:
         return
@@ -276,7 +276,7 @@ def throw_out(state: State, index: int) -> None:
 
 @compiled
 def queue_up(state: State, index: int) -> None:
-    """A request comes into the queue, behind all others."""
+    """Append a request to the queue."""
     own = state.sglang[0]
     own.n_turns += 1
     state.requests[index].turn = own.n_turns

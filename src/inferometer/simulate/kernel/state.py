@@ -166,7 +166,7 @@ class Block(Row):
 
 
 class Transfer(Row):
-    """A request whose prompt another replica computes.
+    """State of a request with a KV transfer.
 
     ``source_row`` and ``row`` are those of the block table where its blocks are noted at both ends.
     The i-th also keeps whose turn is i-th: to be sent on, to be fetched, and in the heap of what
@@ -222,7 +222,7 @@ class Move(Row):
 
 
 class Batch(Row):
-    """A batch in flight: its times, and what they depend on.
+    """A batch in flight: its times and its work.
 
     ``n_rows`` and ``n_reserved_blocks`` are those of an instance that runs whole batches.
     """
@@ -332,7 +332,7 @@ class World(Row):
 
 
 class Memory(NamedTuple):
-    """The KV cache of a replica: its blocks, who holds them, what each of them contains."""
+    """KV cache of a replica: blocks, their holders and their contents."""
 
     blocks: Rows[Block]
     """(B)"""
@@ -526,7 +526,7 @@ def _arrivals(requests: Demand) -> Arrivals:
 
 
 def _chains(leaders: I32) -> tuple[I32, I32]:
-    """(N, or 0 where nobody has one) The first of those that have each as their leader; the next with the same."""
+    """(N, or 0 without any) First request with each one as leader, and the next with the same."""
     rows = np.flatnonzero(leaders != NOTHING)
     first = np.full(len(leaders) if rows.size else 0, NOTHING, np.int32)
     following = first.copy()

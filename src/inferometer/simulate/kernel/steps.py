@@ -23,7 +23,7 @@ _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
 
 @compiled
 def take(state: State, index: int) -> None:
-    """A request comes to this replica.
+    """Add a request to this replica.
 
     A prompt longer than it takes is refused by the engine's front end.
     """
@@ -87,14 +87,14 @@ def joins(state: State) -> bool:
 
 @compiled
 def decide_ahead(state: State) -> None:
-    """While a step of its group runs, what is next is decided, where the engine does that."""
+    """Form further steps while the group's step runs, where the engine does so."""
     while state.counters[0].n_in_flight < state.config[0].depth and _decide(state):
         pass
 
 
 @compiled
 def _decide(state: State) -> bool:
-    """Decide the step behind those that are decided; False where nothing can be done in it."""
+    """Form the step after those formed; False where it would be empty."""
     counters = state.counters[0]
     if counters.n_running + counters.n_waiting == 0:
         return False
@@ -225,7 +225,7 @@ def _is_sampling(state: State, i_batch: int) -> bool:
 
 @inlined
 def _note(state: State, log: StepLog, i_batch: int) -> None:
-    """Log a batch that computes or that cost somebody his place."""
+    """Log a batch that computes or that preempted a request."""
     counters, batch, row = state.counters[0], state.batches[i_batch], log.n_filled[0]
     counters.n_barren_steps += counters.n_preempted > 0
     if batch.n_parts == 0 and counters.n_preempted == 0:
@@ -255,7 +255,7 @@ def _note(state: State, log: StepLog, i_batch: int) -> None:
 
 @compiled
 def _note_parts(state: State, log: PartLog, i_batch: int) -> None:
-    """Log who did what in a step that is done."""
+    """Log each request's tokens in a completed step."""
     batch, parts = state.batches[i_batch], state.parts[i_batch]
     row = log.n_filled[0]
     for i_part in range(batch.n_parts):

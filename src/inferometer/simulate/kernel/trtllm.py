@@ -194,7 +194,7 @@ def form_batch(state: State, i_batch: int, n_fitting: int) -> None:
 
 @compiled
 def _choose(state: State, n_fitting: int) -> tuple[int, int, int]:
-    """Keep those that the batch has room for.
+    """Reduce the chosen requests to those that fit in the batch.
 
     How many, their tokens but those to be chunked, and those. The first too many ends it.
     """
@@ -263,7 +263,7 @@ def _add_part(state: State, i_batch: int, index: int, n_tokens: int) -> None:
 
 @compiled
 def _begin(state: State, index: int) -> None:
-    """A context begins on top of what can be reused."""
+    """Start a context after its reused prefix."""
     counters, request = state.counters[0], state.requests[index]
     if request.status == _RUNNING:
         return
@@ -400,7 +400,7 @@ def _fit_for_a_step(state: State) -> int:
 
 @compiled
 def _note_contents_that_come(state: State) -> None:
-    """Mark what those will leave first whose contexts are computed in chunks, by the number of this step."""
+    """Mark the contents that chunked contexts will cache first, with this step's number."""
     for i_active in range(state.counters[0].n_active):
         request = state.requests[state.queue.running[i_active]]
         if request.status == _RUNNING and request.is_prefill_chunk:
@@ -495,7 +495,7 @@ def _n_blocks_given(state: State, index: int) -> int:
 
 @inlined
 def update(state: State, i_batch: int) -> int:
-    """Process what batch ``i_batch`` yielded, at the present time; returns how many tokens were delivered.
+    """Process the results of batch ``i_batch`` now; returns the number of delivered tokens.
 
     A token that was in flight when its request was paused is delivered, unless a context yielded
     it: that comes again.
@@ -528,7 +528,7 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """A client has gone. Who is in the queue stays there, uncounted."""
+    """Abort a request; a waiting one stays in the queue, uncounted."""
     status = state.requests[index].status
     if status >= _STOPPED:
         return

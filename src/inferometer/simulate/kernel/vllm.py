@@ -42,7 +42,7 @@ def add(state: State, index: int) -> None:
 
 @inlined
 def schedule(state: State, i_batch: int) -> None:
-    """Decide the next step and note it as batch ``i_batch``: its parts in order, and what its time depends on."""
+    """Form the next step as batch ``i_batch``: its parts in order, and its work."""
     state.batches[i_batch].n_parts = 0
     state.batches[i_batch].num_swapped_blocks = 0
     state.counters[0].n_preempted = 0
@@ -118,7 +118,7 @@ def _long_prefill_threshold(state: State) -> int:
 def _schedule_running(
     state: State, i_batch: int, budget: int, threshold: int, is_prefill: int
 ) -> int:
-    """Schedule those that run, in order of admission, of one kind or both; returns the budget left."""
+    """Schedule running requests in order of admission; returns the budget left."""
     counters, batch, num_slots = (
         state.counters[0],
         state.batches[i_batch],
@@ -362,7 +362,7 @@ def _has_come(state: State, index: int) -> bool:
 
 @compiled
 def _num_padded_drafts(config: Config, request: Request, num_computed_tokens: int) -> int:
-    """Number of drafts that cannot be accepted which fill up a request, so that all decodes have as many rows."""
+    """Padding drafts that give all decodes the same number of rows; never accepted."""
     is_decode = request.num_tokens - num_computed_tokens == 1
     is_room = num_computed_tokens + config.num_spec_tokens + 2 <= config.max_model_len
     n_drafts: int = config.num_spec_tokens if is_decode and is_room else 0
@@ -371,7 +371,7 @@ def _num_padded_drafts(config: Config, request: Request, num_computed_tokens: in
 
 @inlined
 def launch(state: State, i_batch: int) -> None:
-    """Count the tokens of a step as computed, though they are only about to be, and what its time depends on.
+    """Count the tokens of a step as computed at its launch, and set its work.
 
     Drafts that are verified are rows as a prompt's are, and attend with the decode that they belong
     to.
@@ -445,7 +445,7 @@ def _take_drafts(part: Part, request: Request) -> int:
 
 @inlined
 def update(state: State, i_batch: int) -> int:
-    """Process what batch ``i_batch`` yielded, at the present time; returns how many tokens were delivered."""
+    """Process the results of batch ``i_batch`` now; returns the number of delivered tokens."""
     parts, counters = state.parts[i_batch], state.counters[0]
     n_delivered, n_stopped = 0, 0
     num_new_drafts: int = 0 if state.config[0].is_async else state.config[0].num_spec_tokens
@@ -480,7 +480,7 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """A client has gone. Who waits stays in the queue, uncounted."""
+    """Abort a request; a waiting one stays in the queue, uncounted."""
     request = state.requests[index]
     was = request.status
     arrivals.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
@@ -552,7 +552,7 @@ def _finish(state: State, index: int, status: int) -> int:
 
 @compiled
 def _drop_finished(state: State) -> None:
-    """Close the gaps in the list of those that run."""
+    """Remove finished requests from the running list."""
     counters, running = state.counters[0], state.queue.running
     n_kept = 0
     for i_running in range(counters.n_running):
