@@ -244,7 +244,7 @@ def made(
     RecordError
         The folder cannot be written, or was begun for another question.
     KeyboardInterrupt
-        Somebody stopped it.
+        Ctrl-C.
     """
     found = list(each(pairs, takes_invalid=takes_invalid))
     return tuple(old for old, _ in found), tuple(new for _, new in found)

@@ -26,8 +26,8 @@ class StatedLimit(NamedTuple):
 def stated_limits(source: Source, known: Mapping[Limit, int]) -> dict[Limit, StatedLimit]:
     """Limits by the server's command line, by its own report, and by ``known``; later ones win.
 
-    The later ones go before the earlier. Of several data-parallel ranks only what is known: what
-    is rebuilt is all of them together.
+    For several data-parallel ranks only ``known`` counts, since the rebuilt server is all ranks
+    together.
     """
     engine = source.identity.facts
     facts = source.identity.scheduler or SchedulerFacts()

@@ -213,7 +213,7 @@ def load(url: str, *, progress: Listener | None = None, **options: object) -> lo
     Raises
     ------
     KeyboardInterrupt
-        Somebody stopped it; the same call goes on.
+        Ctrl-C; the same call resumes.
     """
     with heard_by(progress):
         ended = load_sending.send(question_of(load_sending.LoadTest, {"url": url, **options}))

@@ -31,7 +31,7 @@ class LoadAnswer(Answer):
 
     requests: RequestRunAnswer
     is_interrupted: bool
-    """Somebody stopped it before its end; the same command goes on."""
+    """Somebody stopped it before its end; the same command resumes."""
     record: str
     report: str | None = None
     """The page; None where none was written."""

@@ -140,7 +140,7 @@ def use_of(
 ) -> ServerUse | None:
     """Share of the datasheet's peaks that the server uses.
 
-    None where nobody named the device, or the server was not asked.
+    None where the device is not given, or the server's metrics were not read.
     """
     if server is None or device is None:
         return None
@@ -374,7 +374,7 @@ def _limit(
 ) -> str:
     """Measured concurrency, queue and memory, in words.
 
-    It names no limit that it cannot see, and none from numbers of no use.
+    It names a limit only where the measurements show it.
     """
     if online is not None and online.validity.verdict == "INVALID":
         return (

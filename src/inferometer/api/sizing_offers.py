@@ -190,7 +190,7 @@ def asked_of_fits(tried: Tried, given: Container[str]) -> dict[str, object]:
 def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | None:
     """Mean power of a device at the most loaded point of the sweep beside the fit.
 
-    None where nobody measured it.
+    None where it was not measured.
     """
     if not path.is_dir():
         return None

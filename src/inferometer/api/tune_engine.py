@@ -2,7 +2,7 @@
 
 The options as they are run first against themselves: the noise of the machine. Each change is then
 measured against the options that hold by then, and taken or dropped. At the end all changes
-together are measured in fresh pairs, both sides loaded anew for each, with other prompts.
+together are measured in fresh pairs, both sides loaded again for each, with other prompts.
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 Both are loaded side by side, each in a process of its own, and run the same prompts in turns, so
 that what the machine does meanwhile hits both. Another mode, or other threads, is run by the same
-load in turns; where memory holds only one, each turn loads anew.
+load in turns; where memory holds only one, each turn loads again.
 
 ::
 
@@ -289,7 +289,7 @@ class OptionPairs(NamedTuple):
     n_most: int
     confidence_fraction: float = CONFIDENCE
     has_fresh_loads: bool = False
-    """Both are loaded anew for each pair."""
+    """Both are loaded again for each pair."""
 
     def keys(self, pair: int) -> tuple[Key, Key]:
         """The engines of a pair: of equal options two, too; fresh ones share nothing."""
@@ -305,7 +305,7 @@ def compared(runs: Runs, engines: Engines, pairs: OptionPairs) -> tuple[PairsFou
     Raises
     ------
     EngineError, SpecError
-        The engine without the change failed; what was measured stays, and the same command goes on.
+        The engine without the change failed; what was measured stays, and the same command resumes.
     MeasureError
         It is another version than when the folder was begun.
     """

@@ -134,7 +134,7 @@ def compared(bench: Bench, comparison: Comparison) -> PairsFound:
     ------
     MeasureError
         The side without the change failed twice, a client process died, or the version changed;
-        what was measured stays, and the same command goes on.
+        what was measured stays, and the same command resumes.
     """
     place = bench.place(comparison)
     stored = place / "fault.txt"

@@ -252,7 +252,7 @@ def replay(
     RecordError
         The folder holds another run.
     KeyboardInterrupt
-        Somebody stopped it; the same command goes on.
+        Ctrl-C; the same command resumes.
     """
     request = load_request(sealed, url, load)
     run_titles.check_prompts(request.load, load.drawn)

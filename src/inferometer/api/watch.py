@@ -117,7 +117,7 @@ class Watch:
 def watch(question: Watch) -> Paged[WatchAnswer]:
     """Watch servers: their regimes, and changes.
 
-    Their metrics are read; nothing else is sent to them. The listener hears of each change
+    Their metrics are read; nothing else is sent to them. The listener gets each change
     (``RegimeChange``) and of the state (``Screen``): but for a single look there is nothing left to
     read at the end. Ctrl-C ends it in order.
 

@@ -234,8 +234,7 @@ def find_capacity(
 ) -> Capacity:
     """Search for the capacity; ``known`` are probes made before.
 
-    A probe that fails ends the search with what is known by then; one that fails before any is
-    known raises.
+    A failing probe ends the search with the results so far; if there are none, its error is raised.
 
     Example
     -------
@@ -423,7 +422,7 @@ class _Search:
     def _ratio_to(self, margin_ratio: float, seen_ratio: float) -> float | None:
         """Factor (above 1) by which to change the load for this margin; None: the slope is unknown.
 
-        None where nobody knows how the margin goes with the load.
+        None where the slope of the margin is unknown.
         """
         if self._steepness is None or not 0 < seen_ratio < math.inf:
             return None

@@ -356,7 +356,7 @@ def _paid_s(run: Run, schedule: Schedule, course: Course) -> float:
 def _usd(kind: SizedKind, n_most: int, replica_s: float, span_s: float) -> float | None:
     """Rented replicas cost while they are there.
 
-    Bought ones always cost their capital, as many as there ever are, and power while on.
+    Bought devices always cost their capital, for the largest number used, and power while on.
     """
     offer, n_devices = kind.candidate.offer, kind.candidate.n_devices
     if offer.usd_per_hour is None:

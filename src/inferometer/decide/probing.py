@@ -257,7 +257,7 @@ def run_plan(
 ) -> Run:
     """Simulate these requests; of a closed loop the users' first ones are left out.
 
-    They are as many as there are users, however short the probe: their burst would decide.
+    The first requests of users arrive all at once, and that burst would dominate a short probe.
     """
     if fleet.dealt is not None and not plan.prefix_tokens.any() and (plan.follows == NONE).all():
         plan, fleet = fleet.dealt.own_plan(plan), replace(fleet, dealt=None)  # the same, sooner

@@ -214,7 +214,7 @@ class ApiComparison:
 class Costs:
     """Costs of the best replicas of a device under this traffic (not at capacity).
 
-    None where nobody knows a price, or a power.
+    None where a price or a power is unknown.
     """
 
     usd_per_million_output_tokens: float | None

@@ -126,8 +126,8 @@ def read_prices(path: Path) -> PriceTable:
     ------
     SpecError
         The file cannot be read, a key is missing or unknown, a price is not above 0, a device is
-        not in the catalogue, or bought devices are to be reckoned with and nobody says what power
-        costs.
+        not in the catalogue, or bought devices have no price of
+        power.
     """
     read = _read(path)
     for device, price in read.usd_per_hour.items():
@@ -167,7 +167,7 @@ def rents_of(devices: Sequence[HardwareSpec], prices: PriceTable | None) -> list
     Those of the file where there is one, else the catalogue's, of one kind where it has one for all
     that have any.
 
-    Without a common kind each one's first; None where nobody says.
+    Without a common kind the first of each; None where not given.
     """
     if prices is not None:
         return [prices.rented.get(device.hardware_id) for device in devices]

@@ -65,7 +65,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How requests are sent: the flags of ``inferometer load``.
 
-    ``served_model`` is the model's id where nobody says.
+    ``served_model`` defaults to the model's id.
     """
 
     served_model: str | None = None

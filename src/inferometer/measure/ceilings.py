@@ -72,7 +72,7 @@ def fastest_s(
 ) -> float:
     """Seconds of the fastest of several passes.
 
-    As many as fit the budget, at least ``min_passes``.
+    Passes are repeated for ``budget_s``, at least ``min_passes`` times.
     """
     best_ns, n_passes, begin_ns = None, 0, time.perf_counter_ns()
     while n_passes < min_passes or time.perf_counter_ns() - begin_ns < budget_s * 1e9:

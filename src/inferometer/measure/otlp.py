@@ -144,7 +144,7 @@ class SpanStream:
 def send_metrics(endpoint: str, service_name: str, points: Iterable[HistogramPoint]) -> int:
     """Send the metrics of a run that is over, once; how many there were.
 
-    0 where ``OTEL_METRICS_EXPORTER`` says that nobody wants any.
+    Returns 0 where ``OTEL_METRICS_EXPORTER`` is ``none``.
 
     Raises
     ------

@@ -177,7 +177,7 @@ def selector(instance: str, for_s: float) -> str:
 def samples_of(answer: bytes, *, where: str) -> ServerSampleTable:
     """The samples of one instance; instants since the first scrape.
 
-    Where several jobs scrape the instance, those of the one with most scrapes.
+    If several jobs scrape the instance, the job with the most scrapes counts.
 
     Raises
     ------

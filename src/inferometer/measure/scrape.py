@@ -130,7 +130,7 @@ class MetricsPage:
     def get(self) -> bytes:
         """Fetch the page.
 
-        A kept connection that the server has closed meanwhile is opened anew.
+        Reconnects if the server has closed the connection.
 
         Raises
         ------

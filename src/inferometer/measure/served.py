@@ -157,7 +157,7 @@ def served(start: ServerStart) -> Generator[ServedFacts]:
 def warm_up(url: str, model: str) -> None:
     """Send a few short requests that do not count: the first ones of a server are slow.
 
-    What a server refuses here is not worth a word: the load test says it.
+    What a server refuses here is not reported: the load test will report it.
     """
     parts = urlsplit(url)
     body = msgspec.json.encode(

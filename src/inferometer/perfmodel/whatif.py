@@ -227,8 +227,8 @@ def with_graphs(scenario: Scenario) -> Change:
 def with_eager(scenario: Scenario) -> Change:
     """Kernels that the host launches one by one, in a bare loop, instead of captured graphs.
 
-    A fit whose prompts are launched so shows how long that takes on its host; another fit, that it
-    takes no less than a captured step.
+    If the fit has launches of prompts, their host time is used; else at least that of a captured
+    step.
     """
     captured_s, ratio = scenario.launch_overhead_s, scenario.kernels_launch_ratio
     is_known = captured_s is not None and ratio is not None

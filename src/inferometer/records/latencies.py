@@ -122,7 +122,7 @@ def samples_of(
 ) -> dict[Latency, LatencySamples]:
     """Several latencies of a run; ``rows``: of N requests only these, as in a table of them alone.
 
-    A workflow is that of its planner, whose other requests may be none of ``rows``.
+    A workflow belongs to its planner's row, even if its other requests are not in ``rows``.
     """
     if run.requests is None:
         return {}
@@ -550,7 +550,7 @@ def _most_tokens(requests: RequestTable, exchanges: ExchangeTable | None) -> I64
 def _of_chunks(chunks: ChunkTable, requests: RequestTable, most_tokens: I64) -> Deliveries:
     """The chunks with tokens in order of time.
 
-    Where nobody knows, an answer's tokens are spread evenly over its chunks.
+    Where that is unknown, an answer's tokens are spread evenly over its chunks.
     """
     n_rows = 1 + max(
         int(requests.request_index.max(initial=-1)), int(chunks.request_index.max(initial=-1))

@@ -12,7 +12,7 @@
     step_memory.parquet            and what is known of holes and swaps at each step
     chunks.parquet, exchanges.parquet, lags.parquet, server.parquet and those of a load test
 
-Each version has its loader, and keeps it for ever.
+Each version has its loader, and keeps it forever.
 
 History of the schema
 ---------------------

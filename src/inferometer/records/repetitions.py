@@ -46,7 +46,7 @@ no ceiling of the memory."""
 class PointRepetitions:
     """One point's repetitions, in the order in which they ran.
 
-    Each array has R entries, NaN where nobody could tell.
+    Each array has R entries, NaN where unknown.
     """
 
     point_index: int

@@ -213,7 +213,7 @@ def _clipped(places: F64, n_windows: int) -> NDArray[np.intp]:
 def latency_windows(requests: RequestTable, samples: LatencySamples) -> LatencyWindows:
     """A latency over the time of the run.
 
-    Lower bounds count with what is known of them.
+    Censored samples count with their lower bounds.
     """
     sent_ns = requests.intended_send_ns[samples.rows]
     n_windows = max(

@@ -357,7 +357,7 @@ VLLM_EDGES_S: Final[dict[Histogram, tuple[float, ...]]] = {
 """The edges of vLLM's histograms, without the infinite one (``vllm/v1/metrics/loggers.py``)."""
 
 START_TIME: Final = "process_start_time_seconds"
-"""Another one: the server was started anew."""
+"""Another one: the server was restarted."""
 
 _PARTS: Final = ("_bucket", "_sum", "_count")
 

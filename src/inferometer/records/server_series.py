@@ -234,7 +234,7 @@ def n_restarts(record: ServerRecord) -> int:
 def is_of_several(record: ServerRecord) -> bool:
     """Do several servers behind one address answer in turn?
 
-    A server that is started anew starts later than before, and counts from 0 on. A start time that
+    A server that is restarted starts later than before, and counts from 0 on. A start time that
     went back is another server's, and so are counters that fell and were back one scrape later, and
     fell again.
     """

@@ -156,7 +156,7 @@ def _high(estimate: Estimate) -> float | None:
 class Column(NamedTuple):
     """The field that a column holds; its numbers times ``scale_ratio`` are in the field's unit.
 
-    Of two columns for one field, the one of lower rank counts.
+    If two columns have the same field, the one of lower rank counts.
     """
 
     field: FieldName

@@ -173,7 +173,7 @@ class HostClock:
     def error_s(self) -> float:
         """Largest error of a request's due time (seconds).
 
-        What the clock moved by, and what is not known of it.
+        The drift during the run, and the uncertainty of both readings.
         """
         after = self.after or self.before
         return (

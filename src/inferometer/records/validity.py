@@ -186,7 +186,7 @@ def cache_hits(evidence: LoadEvidence) -> ValidityReason | None:
 def _framing_tokens(evidence: LoadEvidence, prompt_tokens: I64, is_told: Bools) -> int:
     """Tokens of every chat's prompt besides the requested ones.
 
-    The template, which each request repeats. 0 where nobody can tell.
+    Each request repeats the chat template. 0 where its length is unknown.
     """
     if evidence.plan is None or evidence.load is None or evidence.load.endpoint != "chat":
         return 0
@@ -412,8 +412,8 @@ def validity_of(
 ) -> Validity | None:
     """The verdict on a load test; None for a run that is none, which has no exchanges.
 
-    ``plan`` tells which prompts the workload repeats. ``percentiles`` are those that somebody requested
-    for, such as 0.99.
+    ``plan`` shows which prompts the workload repeats; ``percentiles`` are the requested fractions,
+    such as 0.99.
     """
     if run.requests is None or run.exchanges is None or run.chunks is None:
         return None
@@ -450,7 +450,7 @@ def is_invalid(run: Run) -> bool:
 def require_valid(run: Run, *, forced: bool = False) -> None:
     """Refuse an INVALID load test.
 
-    ``forced``: somebody knows better.
+    ``forced``: accept it all the same.
     """
     verdict = run.manifest.validity
     if forced or verdict is None or not is_invalid(run):

@@ -1,6 +1,6 @@
 """What does a client ask for, in OpenAI's words, and what is it refused with?
 
-Keys that nobody knows are let pass, as vLLM does.
+Unknown keys are ignored, as vLLM does.
 """
 
 import ipaddress

@@ -159,7 +159,7 @@ def draw_answer(
 ) -> Answer:
     """Draw the answer to the request with this number.
 
-    A geometric number of words, or as many as may be.
+    Its length is geometric with this mean, or ``most_tokens``.
     """
     draws = np.random.default_rng((seed, number, place))
     n_tokens = (

@@ -38,8 +38,8 @@ class HttpRequest(NamedTuple):
 class Line(asyncio.Protocol):
     """One HTTP connection.
 
-    ``on_request`` gets each request when the reply to the one before is complete, ``on_lost`` the
-    end of it all.
+    ``on_request`` gets each request once the reply to the last one is complete; ``on_lost`` is
+    called when the connection is lost.
     """
 
     def __init__(

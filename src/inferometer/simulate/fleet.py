@@ -392,8 +392,8 @@ class ReplicaGroup:
 class Placement:
     """Groups of replicas of different kinds, and which of them gets a request: the first that may take it.
 
-    Within a group the least loaded replica gets it. The group is known from the request alone, so
-    that no queue moves anybody to another one.
+    Within a group the least loaded replica gets a request. The group follows from the request
+    alone, so queues do not move requests to another group.
     """
 
     groups: tuple[ReplicaGroup, ...]

@@ -33,7 +33,7 @@ _N_CONTENTS: Final = 1 << 14
 _LOG_ROWS: Final = 256
 _ANY_KIND: Final = Kind()
 _RESUMABLE: Final = (Outcome.LOG_FULL, Outcome.LIVELOCK)
-"""The loop has returned early. Requests that preempt one another for ever do so here too."""
+"""The loop has returned early. Requests that preempt one another forever do so here too."""
 
 
 class LiveMemory:

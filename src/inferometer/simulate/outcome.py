@@ -72,7 +72,7 @@ class Outcome(IntEnum):
     STUCK = 2
     """Requests wait that will never fit: nothing runs, nothing will arrive or go away."""
     LIVELOCK = 3
-    """Requests preempt one another for ever."""
+    """Requests preempt one another forever."""
 
 
 class StepLog(NamedTuple):
@@ -103,7 +103,7 @@ class StepLog(NamedTuple):
 class PartLog(NamedTuple):
     """Room for the rows of a ``StepPartTable``; the columns have its names.
 
-    Without room nobody asked for it.
+    Empty arrays: parts are not recorded.
     """
 
     step_index: I32
@@ -248,8 +248,8 @@ class Simulation(NamedTuple):
 def max_barren_steps(max_model_len: int) -> int:
     """Number of preempting steps without a token between them after which it is a livelock.
 
-    Whoever is never preempted computes at least one token a step and needs at most
-    ``max_model_len``; twice that is patience.
+    A request that is never preempted computes at least one token per step, and needs at most
+    ``max_model_len`` of them; the limit is twice that.
     """
     return 2 * max_model_len + 16
 

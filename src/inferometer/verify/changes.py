@@ -1,7 +1,7 @@
 """Sealed predictions of advised changes, and their outcome on the changed server.
 
 The predicted latencies hold for the traffic of the window that was diagnosed. A window of other
-traffic, or of a server that was not started anew, proves nothing.
+traffic, or of a server that was not restarted, proves nothing.
 """
 
 import math

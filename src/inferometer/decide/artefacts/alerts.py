@@ -135,7 +135,7 @@ def edges_of(threshold: Threshold) -> Edges:
 def window_min(fleet: Fleet) -> int:
     """Window of rates in minutes: long enough to hold enough requests for the SLO's percentiles.
 
-    As many as bring enough requests for the highest percentile of the promise.
+    Long enough for the highest percentile of the SLO.
     """
     needed_s = max(
         (requests_needed(one) / fleet.rate_per_s for one in promised(fleet)), default=0.0

@@ -269,8 +269,8 @@ class Packaging:
     def rollout(self) -> dict[str, object]:
         """The update strategy: one replica after another.
 
-        Where devices are free it starts beside the old one. On a full fleet such a pod would wait
-        for a device for ever: the old one ends first.
+        Where devices are free, the new pod starts before the old one ends. On a full fleet it would
+        wait forever, so the old one ends first.
         """
         return {"maxSurge": self.n_surge, "maxUnavailable": 0 if self.n_surge else 1}
 

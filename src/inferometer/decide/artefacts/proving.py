@@ -72,8 +72,8 @@ def duration_s(fleet: Fleet) -> int:
 def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
     """A plan for ``inferometer verify`` as TOML.
 
-    None where the fleet rests on a fit, whose file is not known here, or on knobs or links that a
-    plan cannot say.
+    None where the fleet rests on a fit, whose file is unknown here, or on settings that a plan
+    cannot state.
     """
     knobs = _own(fleet.scheduler)
     own = {

@@ -2,7 +2,7 @@
 
 ``t = (floor^k + (row · rows)^k)^(1/k) + sequence · requests + held · context + pair · pairs``, fitted
 to the logarithms of the recorded times with a loss that outliers do not govern (soft L1), beside
-the priors of ``step_pace``. Each draw fits steps that are drawn anew, beside a prior of a drawn
+the priors of ``step_pace``. Each draw fits steps that are drawn again, beside a prior of a drawn
 place. Letters of shapes: S steps.
 """
 

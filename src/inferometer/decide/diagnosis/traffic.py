@@ -28,7 +28,7 @@ _GROWTH_SPREAD: Final = 0.2
 """Spread of the logarithm of how long a queue has grown. An assumption."""
 _LEAST_SHARED_FRACTION: Final = 0.02
 _BLOCK_S: Final = 5.0
-"""Requests come in bursts: blocks of a window that are drawn anew hold a few scrapes each."""
+"""Requests come in bursts: blocks of a window that are drawn again hold a few scrapes each."""
 _FASTER: Final = 4
 """Rounds of a closed loop whose clients are answered sooner than in the window."""
 _UNTIMED_FRACTION: Final = 0.02
@@ -37,10 +37,7 @@ another time, such as when a request ends."""
 
 
 def drawn_requests(window: ServerWindow, rng: np.random.Generator) -> tuple[RequestPlan, float]:
-    """Draw requests like those of the window; also the seconds of such traffic before the window.
-
-    Clients of an open loop know each of theirs.
-    """
+    """Draw requests like those of the window; also the seconds of such traffic before the window."""
     clients = window.clients
     if clients is not None and not window.is_closed_loop:
         before_s = max(-float(clients.came_s.min()), 0.0)

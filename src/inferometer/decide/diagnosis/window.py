@@ -221,7 +221,7 @@ def observed_window(
     RecordError
         There is no scrape of a known server that was answered, or only one.
     ModelError
-        The server was started anew, reports too little, or too few requests ended.
+        The server was restarted, reports too little, or too few requests ended.
     """
     record = server_record(samples)
     summary = summarise_server(samples)

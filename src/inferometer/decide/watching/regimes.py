@@ -220,8 +220,8 @@ def _shared_s(intervals: list[Interval], is_met: Callable[[Interval], bool]) -> 
 def _do_wait(last: list[Interval], waited: list[Interval]) -> bool:
     """Is there a queue, other than between the end of a batch and its users' next requests?
 
-    Looks may be few and fall between; how long the requests that ended had waited does not depend
-    on when somebody looks: seconds waited per second are the mean number that waits (Little's law).
+    Scrapes may miss a queue, so the queue time of ended requests counts: seconds waited per second
+    are the mean number of waiting requests (Little's law).
     """
     took_s = sum(one.took_s for one in last)
     seen = sum(one.took_s for one in waited) / took_s

@@ -36,8 +36,8 @@ def published_subject(
     Raises
     ------
     ModelError
-        The catalogue does not know the model, or dense replicas, which are so many separate
-        engines.
+        The catalogue does not know the model, or dense replicas, which are
+        separate engines.
     """
     arguments, model = serving.arguments, serving.run.manifest.model
     if model is None:

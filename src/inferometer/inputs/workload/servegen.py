@@ -58,7 +58,7 @@ def is_servegen(path: Path) -> bool:
 def servegen_beside(rates: Path) -> ServeGenSource:
     """Clients of a file of rates and of the tables of lengths next to it.
 
-    Who has no tables draws from those of the others.
+    Clients without tables draw from the tables of all others.
 
     Raises
     ------

@@ -223,7 +223,7 @@ def read_trace(source: TraceSource) -> ReadTrace:
 def read_texts(source: TraceSource) -> tuple[tuple[Spoken, ...], ...]:
     """Messages of each request of a file of texts, in the order of ``read_trace``.
 
-    What it adds to the one before in its session.
+    Each holds only the messages that it adds to its session's request before.
 
     Raises
     ------

@@ -334,7 +334,7 @@ class ServeGenSource(
 ):
     """ServeGen's per-client rates and length tables, drawn from; each client is a tenant.
 
-    ``without_lengths``: what becomes of clients whose length tables are not in the file:
+    ``without_lengths``: what happens to clients whose length tables are not in the file:
     ``refuse``, ``drop`` them, or ``pool`` the tables of the others.
     """
 

@@ -185,7 +185,8 @@ class ConnectionPool:
     def send(self, exchange: Exchange) -> None:
         """Send on an idle connection, else on the first that is free, new or used.
 
-        Whoever waits longest is served first, so that a slow connection delays nobody twice.
+        The longest waiting exchange is served first, so that a slow connection does not delay it
+        twice.
         """
         now_ns = time.monotonic_ns()
         while self._idle:

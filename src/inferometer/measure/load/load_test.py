@@ -36,7 +36,7 @@ def run_session(question: LoadQuestion, on_progress: watch.OnProgress) -> watch.
     Raises
     ------
     MeasureError
-        The server's name is unknown, nobody listens there, or no client process could start.
+        The server's name is unknown, nothing listens there, or no client process could start.
     """
     load = question.load
     addresses = resolved(load)
@@ -54,7 +54,7 @@ def resolved(load: LoadPlan) -> tuple[str, ...]:
     Raises
     ------
     MeasureError
-        Its name is unknown, or nobody listens there.
+        Its name is unknown, or nothing listens there.
     """
     hop = target_of(load).first_hop
     where = f"{hop.host}:{hop.port}"

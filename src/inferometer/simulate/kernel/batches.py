@@ -219,7 +219,7 @@ def _form(state: State, i_batch: int) -> None:
 def _next_in_time(state: State) -> int:
     """The next waiting request within its queue timeout.
 
-    Whoever did is refused, or goes behind the others of its level.
+    Others are refused, or moved behind the others of their priority.
     """
     config, counters = state.config[0], state.counters[0]
     while True:

@@ -62,10 +62,7 @@ def free_piece(state: State, index: int) -> None:
 
 @compiled
 def take_moved(state: State) -> None:
-    """Finish moves that are done by now; drop the rest of the plan.
-
-    The rest of the plan is dropped, to be made anew.
-    """
+    """Finish moves that are done by now; drop the rest of the plan."""
     counters, moves, n_left = state.counters[0], state.memory.moves, 0
     for i_move in range(counters.n_moves):
         move = moves[i_move]

@@ -149,7 +149,7 @@ def _give_up(states: State, index: int) -> bool:
 def _complete(states: State, part_log: PartLog) -> bool:
     """Complete the oldest steps and waits that end now.
 
-    False where a replica's requests preempt one another for ever.
+    False where a replica's requests preempt one another forever (livelock).
     """
     now_ns = states.world[0].now_ns
     for replica in range(len(states.counters)):

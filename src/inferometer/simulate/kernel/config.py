@@ -99,7 +99,8 @@ class Config(Row):
 class KvPoolRow(Row):
     """A part of the KV cache: block ``first`` begins and ends its ring of free blocks.
 
-    ``is_closed``: 1 where nobody is admitted in this step any more, 2 where who runs waits too.
+    ``is_closed``: 1 where no request is admitted in this step any more, 2 where running ones wait
+    too.
     """
 
     first: i64

@@ -39,8 +39,8 @@ def router_draws(seed: int, n_requests: int, n_replicas: int) -> I32:
 class RouterRules(Row):
     """Rules and last choice of the router.
 
-    ``kind`` is the place in ``ROUTERS``; ``first`` the first of its replicas, from which it
-    counts; ``last`` the one chosen last.
+    ``kind`` is the index in ``ROUTERS``; ``first`` the router's first replica; ``last`` the one
+    chosen last.
     """
 
     kind: i64

@@ -56,7 +56,7 @@ def decode(state: State) -> int:
 def mix(state: State) -> bool:
     """Do all in ``running`` decode in a prefill step (mixed chunk)?
 
-    All or, where memory lacks, nobody.
+    All, or none where memory is short.
     """
     own = state.sglang[0]
     _drop_finishing(state)
@@ -238,10 +238,7 @@ def _merge(state: State) -> None:
 
 @compiled
 def _prefill(state: State, i_batch: int) -> None:
-    """Choose the prompts, and the tokens of each, that the batch computes; none where none fits.
-
-    Nobody's, where nobody waits or nothing is left for them.
-    """
+    """Choose the prompts, and the tokens of each, that the batch computes; none where none fits."""
     own, config, size, n_old = state.sglang[0], state.config[0], state.config[0].block_size, 0
     if own.n_generating == 0 or config.is_preempting:
         own.is_batch_full = 0

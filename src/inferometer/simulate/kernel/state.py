@@ -62,7 +62,7 @@ class Node(Row):
 class Sglang(Row):
     """State of SGLang's scheduler.
 
-    ``cut`` is the request whose prompt is computed in part.
+    ``cut`` is the request with a partly computed prompt (chunked prefill).
     """
 
     new_token_ratio: f64

@@ -157,7 +157,7 @@ def ready_ns(state: State) -> int:
 def complete_oldest(state: State, part_log: PartLog) -> bool:
     """Process the results of the first batch in flight, if it is done.
 
-    False where requests preempt one another for ever.
+    False where requests preempt one another forever (livelock).
     """
     counters, i_batch = state.counters[0], policy.first_batch(state)
     batch = state.batches[i_batch]
