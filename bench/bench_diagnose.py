@@ -198,7 +198,7 @@ def judged(kind, seed, names, tells_limits):
             told_of(config, names) if tells_limits else {}
         )
         limits = {name: one.value for name, one in told.items()}
-        agreement = rebuilding.rebuilt_servers(found, limits, 1)
+        agreement = rebuilding.rebuilt_servers(found, limits)
         agreement.check()
         answer = diagnosis.answer_of("server", Source(window=found), agreement, None, told).answer
     except InferometerError as error:

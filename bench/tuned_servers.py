@@ -116,7 +116,7 @@ class TunedServer:
         self.rng = np.random.default_rng([self.seed, 9, number])
 
     def modelled(self, job, command, folders, number):
-        """In the place of a fit: the settings of the command on machines that may be the one."""
+        """In the place of a fit: the settings of the command on plausible machines."""
         del folders, number
         settings = {
             name: value

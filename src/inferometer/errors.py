@@ -1,4 +1,4 @@
-"""What can go wrong, and which exit code says so.
+"""Errors, with their exit codes.
 
 The tree (exit code behind each class)::
 
@@ -36,7 +36,7 @@ COMMAND = "inferometer "
 
 
 class InferometerError(Exception):
-    """Something the user can act on; its text says how."""
+    """An error that the user can act on; its text tells how."""
 
     exit_code: ClassVar[int] = 1
 
@@ -81,7 +81,7 @@ class TooLargeError(SpecError):
 
 
 class MeasureError(InferometerError):
-    """The measurement failed, or what was measured is INVALID."""
+    """The measurement failed, or is INVALID."""
 
     exit_code: ClassVar[int] = 3
 
@@ -103,7 +103,7 @@ class ModelError(InferometerError):
 
 
 class OutOfRangeError(ModelError):
-    """The question lies outside the box in which the model was checked."""
+    """The question is outside the model's valid box."""
 
 
 class SizingError(InferometerError):

@@ -1,4 +1,4 @@
-"""Which command does a message suggest?
+"""Commands and flags in messages, made so that they parse.
 
 It is built from words, so that a shell takes what is printed as it stands.
 
@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 
 def command(verb: str, *words: object) -> str:
-    """A whole command. Words in capitals, such as ``RUN``, stand for what only the reader knows.
+    """A whole command. Words in capitals, such as ``RUN``, are for the reader to fill in.
 
     >>> command("show", "runs/two words")
     "inferometer show 'runs/two words'"

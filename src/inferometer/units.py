@@ -1,4 +1,4 @@
-"""Which units exist, and how is text turned into them and back?
+"""Units, and conversion of text into them and back.
 
 The only conversions in the code live here. Inside, durations are seconds (float) or nanoseconds
 (int64), sizes are exact bytes, shares are fractions from 0 to 1. Milliseconds, GiB and percent
@@ -43,9 +43,9 @@ users: what it is stands beside it."""
 
 NS_PER_S: Final = 1_000_000_000
 MOST_S: Final = 1e9
-"""Of a duration from outside, about 31 years: its nanoseconds fit into int64."""
+"""Longest duration from outside, about 31 years: its nanoseconds fit into int64."""
 MOST_COUNT: Final = 2**31 - 1
-"""Of whole numbers from outside: they fit into int32 columns."""
+"""Largest count from outside: fits into int32 columns."""
 _MOST_BY_NAME: Final[dict[str, float]] = {
     "seed": 2**63 - 1,
     "_flop_per_s": 1e24,
@@ -57,7 +57,7 @@ _MOST_BY_NAME: Final[dict[str, float]] = {
 }
 """Endings of names, the first that fits."""
 _MOST_LETTERS: Final = 64
-"""Of a quantity: the time to match one grows with its square."""
+"""Longest quantity text: matching time grows with its square."""
 _MOST_OTHERWISE: Final = 1e15
 
 _DURATION_S: Final = {
@@ -106,7 +106,7 @@ def check_number(value: float, name: str, *, where: str | None) -> None:
     Raises
     ------
     SpecError
-        It is not.
+        The number is out of range.
 
     Example
     -------
@@ -138,7 +138,7 @@ def check_number(value: float, name: str, *, where: str | None) -> None:
 
 
 def format_limit(most: float) -> str:
-    """How is a limit written, so that it can be typed?
+    """A limit in the form in which it can be typed.
 
     Example
     -------
@@ -159,7 +159,7 @@ def ns_from_s(duration_s: float) -> int:
     Raises
     ------
     SpecError
-        They do not fit into int64.
+        The nanoseconds do not fit into int64.
     """
     if not abs(duration_s) < 2**62 / NS_PER_S:
         raise SpecError(
@@ -169,7 +169,7 @@ def ns_from_s(duration_s: float) -> int:
 
 
 def parse_duration_s(text: str, *, where: str | None = None) -> float:
-    """How many seconds does text such as ``500ms`` or ``2min`` say?
+    """Seconds of text such as ``500ms`` or ``2min``.
 
     A bare number is refused: its unit is a guess.
 
@@ -190,7 +190,7 @@ def parse_duration_s(text: str, *, where: str | None = None) -> float:
 
 
 def parse_bytes(text: str, *, where: str | None = None) -> int:
-    """How many bytes does text such as ``80GiB`` (2^30) or ``80GB`` (10^9) say?
+    """Bytes of text such as ``80GiB`` (2^30) or ``80GB`` (10^9).
 
     Raises
     ------
@@ -206,7 +206,7 @@ def parse_bytes(text: str, *, where: str | None = None) -> int:
 
 
 def parse_bytes_per_s(text: str, *, where: str | None = None) -> float:
-    """How many bytes per second does text such as ``50GB/s``, ``400Gbit/s`` or ``400Gbps`` say?
+    """Bytes per second of text such as ``50GB/s``, ``400Gbit/s`` or ``400Gbps``.
 
     Raises
     ------

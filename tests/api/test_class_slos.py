@@ -44,8 +44,8 @@ def sized(folder, slo):
 
 def test_a_class_that_no_replica_serves_in_time_is_not_passed_over(tmp_path):
     easy, never = sized(tmp_path, EVERYBODY), sized(tmp_path, NOBODY)
-    assert easy.pick.asked.served.verdict == "met"
-    assert easy.pick.asked.served.weakest.startswith("ttft:p95<2000ms")
+    assert easy.pick.sized_pace.served.verdict == "met"
+    assert easy.pick.sized_pace.served.weakest.startswith("ttft:p95<2000ms")
     assert never.pick is None
     assert "class urgent: ttft:p95<1ms" in never.impossible[0].why
 

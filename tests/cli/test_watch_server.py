@@ -156,7 +156,9 @@ def check_what_prometheus_reads(folder, url, predicted, port):
 def check_board(server, at_s):
     """Each line of the board has finite values; live stands where the emulator's steps put it."""
     seen = {}
-    for panel in live_board.panels_of(fleet(), packaging_of(fleet(), Wishes(served_name="m"))):
+    sections = live_board.sections(fleet(), packaging_of(fleet(), Wishes(served_name="m")))
+    shown = (panel for section in sections for panel in section.panels)
+    for panel in (*live_board.summary(), *shown):
         for query in panel.queries:
             text = query.expression.replace("$__rate_interval", "30s")
             seen[panel.title, query.legend] = [value for _, value in server.values(text, at_s)]

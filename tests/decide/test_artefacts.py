@@ -720,6 +720,11 @@ def test_grafana_knows_every_field_of_the_boards(make):
         assert lost_by_grafana(wrong) == [f"/panels/{chart}/{where}/fillOpacty"]
 
 
+def live_board_panels(fleet, packaging):
+    sections = live_board.sections(fleet, packaging)
+    return [*live_board.summary(), *(one for section in sections for one in section.panels)]
+
+
 def test_the_live_board_reads_the_replicas_and_what_watch_exports():
     drafting = fleet(scheduler={"num_speculative_tokens": 2, "acceptance_fraction": 0.5})
     packaging = packaging_of(drafting)
@@ -727,9 +732,7 @@ def test_the_live_board_reads_the_replicas_and_what_watch_exports():
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in shown]
     assert len(set(places)) == len(places) == len({panel["id"] for panel in shown})
     text = " ".join(
-        query.expression
-        for one in live_board.panels_of(drafting, packaging)
-        for query in one.queries
+        query.expression for one in live_board_panels(drafting, packaging) for query in one.queries
     )
     exported = set(re.findall(r"inferometer_\w+", text))
     known = {family.name for family in WatchExporter(lambda: (), None).collect()}

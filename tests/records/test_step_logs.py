@@ -149,7 +149,7 @@ def test_a_file_without_steps_is_refused(text, tmp_path):
 
 
 def test_steps_of_a_simulation_keep_what_they_held(simulated_steps):
-    log = step_log_of(simulated_steps, "a simulation")
+    log = step_log_of(simulated_steps)
     first = int(np.flatnonzero(log.prefill_tokens > 0)[0])
     assert log.cached_tokens[first] == 0
     assert log.held_tokens[log.decode_requests > 0].min() > 0

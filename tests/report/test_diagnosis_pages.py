@@ -60,7 +60,7 @@ def diagnosed():
     steps = step_cost.linear_cost(launch_s=10e-3)
     samples, _ = served_pages.served_pages(config, steps, plan, start_s=2.0, for_s=24.0)
     found = window.observed_window(samples)
-    agreement = rebuilding.rebuilt_servers(found, {}, 1)
+    agreement = rebuilding.rebuilt_servers(found, {})
     agreement.check()
     objective = parse_objective("ttft:p95<200ms")
     return diagnosis.answer_of("server", Source(window=found), agreement, objective, {}).answer

@@ -159,7 +159,7 @@ def test_slot_timeline_says_what_the_cells_say(recorded_requests):
 def test_many_seats_are_cut_and_said_so(recorded_requests):
     timeline = slot_timeline(recorded_requests, n_steps=10)
     tall = timeline._replace(states=np.ones((300, 10), np.int8))
-    text = text_of(slot_timeline_text(tall, max_seats=16), 80)
+    text = text_of(slot_timeline_text(tall, max_slots=16), 80)
     assert "… 284 more slots" in text
     assert "300 slots" in text
 

@@ -16,17 +16,17 @@ def sglang_configs(draw):
     page_size = draw(st.sampled_from([1, 4, 16]))
     context_length = draw(st.integers(12, 70))
     n_pages = -(-context_length // page_size) + draw(st.sampled_from([0, 1, 3, 10, 100]))
-    n_seats, schedule_policy = draw(st.integers(1, 6)), draw(st.sampled_from(QUEUE_ORDERS))
+    n_slots, schedule_policy = draw(st.integers(1, 6)), draw(st.sampled_from(QUEUE_ORDERS))
     n_chunk = draw(st.sampled_from([1, 4, 16])) * page_size if draw(st.booleans()) else -1
     return SglangConfig(
         max_total_num_tokens=n_pages * page_size,
         context_length=context_length,
-        max_running_requests=n_seats,
+        max_running_requests=n_slots,
         page_size=page_size,
         chunked_prefill_size=n_chunk,
         schedule_policy=schedule_policy,
         radix_eviction_policy=draw(st.sampled_from(["lru", "fifo"])),
-        enable_mixed_chunk=n_chunk >= n_seats and draw(st.booleans()),
+        enable_mixed_chunk=n_chunk >= n_slots and draw(st.booleans()),
         enable_priority_scheduling=schedule_policy == "fcfs" and draw(st.booleans()),
         priority_scheduling_preemption_threshold=draw(st.sampled_from([0, 10])),
         disable_radix_cache=draw(st.sampled_from([False, False, True])),

@@ -23,12 +23,12 @@ STEP_NS, MEAN_TOKENS, LOAD = 1_000_000, 20, 0.8
 COST = linear_cost(launch_s=STEP_NS * 1e-9)
 
 
-def engine(n_seats, **changes):
+def engine(n_slots, **changes):
     """A step of all seats takes as long as of one: servers side by side."""
     values = {
         "num_blocks": 2000,
         "max_model_len": 4096,
-        "max_num_seqs": n_seats,
+        "max_num_seqs": n_slots,
         "max_num_batched_tokens": 64,
     }
     return SchedulerConfig(**values, enable_prefix_caching=False, async_scheduling=False, **changes)

@@ -37,9 +37,7 @@ def workload(
 
 
 def rules_of(text, **kinds):
-    return gate_rules(
-        gate_from_text(text, where="desk.toml"), workload(**kinds), PACE, where="desk.toml"
-    )
+    return gate_rules(gate_from_text(text, where="desk.toml"), workload(**kinds), PACE)
 
 
 def test_nothing_said_is_no_rule():
@@ -119,8 +117,8 @@ def test_deadlines_must_come_from_somewhere(text):
 @pytest.mark.parametrize(
     ("text", "what", "where", "allowed"),
     [
-        ("[[classes]]\nname = 'chatt'", "no class 'chatt'", "desk.toml", "chat, report, or *"),
-        ("[[tenants]]\nname = 'x'", "no tenant 'x'", "desk.toml", "tenant-0, tenant-1, or *"),
+        ("[[classes]]\nname = 'chatt'", "no class 'chatt'", "--gate", "chat, report, or *"),
+        ("[[tenants]]\nname = 'x'", "no tenant 'x'", "--gate", "tenant-0, tenant-1, or *"),
         (
             "[[classes]]\nname = 'a'\nmax_wait_s = -1",
             "classes[0].max_wait_s: -1",

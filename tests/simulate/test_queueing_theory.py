@@ -107,21 +107,21 @@ def test_no_batching_is_m_g_1(load):
     assert low <= load * mean_square * STEP_NS / (2 * mean * (1 - load)) <= high
 
 
-@pytest.mark.parametrize(("n_seats", "load"), [(4, 0.8), (16, 0.9)])
-def test_seats_that_do_not_slow_one_another_are_servers(n_seats, load):
+@pytest.mark.parametrize(("n_slots", "load"), [(4, 0.8), (16, 0.9)])
+def test_seats_that_do_not_slow_one_another_are_servers(n_slots, load):
     """M/M/c: every step takes the same, so each seat serves at its own pace; Erlang's C tells who waits (Erlang 1917).
 
     Lengths are geometric and service begins with a step: the theory's wait is right to one step.
     """
     mean = 40
-    config = replace(one_seat(), max_num_seqs=n_seats, num_blocks=n_seats * 260)
+    config = replace(one_seat(), max_num_seqs=n_slots, num_blocks=n_slots * 260)
     cost = linear_cost(launch_s=STEP_NS * 1e-9)
-    offered = load * n_seats
+    offered = load * n_slots
     inverse = sum(
-        math.factorial(n_seats) / (math.factorial(k) * offered ** (n_seats - k))
-        for k in range(n_seats)
+        math.factorial(n_slots) / (math.factorial(k) * offered ** (n_slots - k))
+        for k in range(n_slots)
     ) * (1 - load)
-    expected_ns = 1 / (1 + inverse) * mean * STEP_NS / (n_seats * (1 - load))
+    expected_ns = 1 / (1 + inverse) * mean * STEP_NS / (n_slots * (1 - load))
     waits = []
     for seed in range(N_REPETITIONS):
         rng = np.random.default_rng([11, seed])

@@ -28,19 +28,19 @@ def configs(draw, spare_pages=(0, 1, 3, 10, 100)):
     context_length = draw(st.integers(12, 70))
     disable_radix_cache = draw(st.booleans())
     n_pages = -(-context_length // page_size) + draw(st.sampled_from(spare_pages))
-    n_seats = draw(st.integers(1, 12))
+    n_slots = draw(st.integers(1, 12))
     n_chunk = draw(st.sampled_from([1, 4, 16])) * page_size if draw(st.booleans()) else -1
     schedule_policy = draw(st.sampled_from(QUEUE_ORDERS))
     return SglangConfig(
         max_total_num_tokens=n_pages * page_size,
         context_length=context_length,
-        max_running_requests=n_seats,
+        max_running_requests=n_slots,
         page_size=page_size,
         chunked_prefill_size=n_chunk,
         max_prefill_tokens=draw(st.sampled_from([8, 32, 256])),
         schedule_policy=schedule_policy,
         radix_eviction_policy=draw(st.sampled_from(["lru", "fifo"])),
-        enable_mixed_chunk=n_chunk >= n_seats and draw(st.booleans()),
+        enable_mixed_chunk=n_chunk >= n_slots and draw(st.booleans()),
         random_seed=draw(st.integers(0, 3)),
         enable_priority_scheduling=schedule_policy in {"fcfs", "lof"} and draw(st.booleans()),
         disable_priority_preemption=draw(st.sampled_from([False, False, True])),

@@ -27,12 +27,6 @@ def test_judgements(estimate, verdict):
     assert judge(estimate, 0.5) == verdict
 
 
-def test_larger_may_be_better():
-    assert judge(estimate_of(7, 6, 8), 5, smaller_is_better=False) == "met"
-    assert judge(estimate_of(3, 2, 4), 5, smaller_is_better=False) == "missed"
-    assert judge(estimate_of(5, 4, 6), 5, smaller_is_better=False) == "undecided"
-
-
 @pytest.mark.parametrize("bad", [{"n_samples": 0}, {"low": 0.1}, {"low": 0.6, "high": 0.9}])
 def test_impossible_estimates_are_not_born(bad):
     fields = {

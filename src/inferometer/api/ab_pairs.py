@@ -1,4 +1,4 @@
-"""How are load tests of two servers made in pairs, in drawn order, and gone on with after a crash?
+"""Load tests of two servers in pairs: their random order, resuming, and comparison.
 
 ::
 
@@ -52,7 +52,7 @@ _ORDER_SEED: Final = 0xAB
 
 
 class _Question(NamedTuple):
-    """What a folder was begun for."""
+    """The question for which a folder was begun."""
 
     loads: tuple[load_plan.LoadPlan, load_plan.LoadPlan]
     n_pairs: int
@@ -60,7 +60,7 @@ class _Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareServers:
-    """Which servers are loaded in turns, and how they are compared."""
+    """The servers to compare, and how."""
 
     ab: bool = option(False, "A and B are servers, not runs.", "Runs", is_common=True)
     url: Annotated[str, Option("", is_argument=True, parse=SERVER)]
@@ -80,12 +80,12 @@ class CompareServers:
     out: Path | None = option(
         None, "Folder of the runs; the same one resumes.", is_common=True, metavar="DIR"
     )
-    dry_run: bool = option(False, "Say what would be sent.", is_common=True)
+    dry_run: bool = option(False, "Print what would be sent, and send nothing.", is_common=True)
     given: frozenset[str] = frozenset()
 
 
 def compare_servers(question: CompareServers) -> compare.CompareAnswer | None:
-    """Load two servers in turns and compare what they did; None of a dry run.
+    """Load two servers in turns and compare the results; None for a dry run.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def compare_servers(question: CompareServers) -> compare.CompareAnswer | None:
 
 
 def _check_repeats(n_pairs: int, confidence_fraction: float) -> None:
-    """Refuse what cannot be decided, before hours are spent."""
+    """Refuse a number of pairs that cannot decide, before hours are spent."""
     enough = min_samples(0.5, confidence_fraction=confidence_fraction)
     if n_pairs < enough:
         raise SpecError(
@@ -158,9 +158,9 @@ class Pairs:
     serving: Callable[[int, Path], AbstractContextManager[object]] = lambda _side, _folder: (
         nullcontext()
     )
-    """Of a side and its folder: what runs while it is loaded, a server that is started for it."""
+    """Given a side and its folder: a context that runs the side's server while it is loaded."""
     has_fresh_servers: bool = False
-    """Nobody's prefix cache is warm, so that both sides of one URL get the same texts."""
+    """Do servers start with an empty prefix cache, so that both sides get the same texts?"""
 
     @property
     def loads(self) -> tuple[load_plan.LoadPlan, load_plan.LoadPlan]:
@@ -169,7 +169,7 @@ class Pairs:
 
     @property
     def first_sides(self) -> tuple[int, ...]:
-        """Which side comes first in each pair: each in half of them, in an order that is drawn."""
+        """Side that comes first in each pair: each in half of them, in random order."""
         rng = np.random.default_rng([_ORDER_SEED, self.loads[0].workload.seed])
         begins = int(rng.integers(2))
         return tuple(
@@ -179,7 +179,7 @@ class Pairs:
 
     @property
     def sentence(self) -> str:
-        """What will happen, and how long it takes."""
+        """What will be sent, and how long it takes."""
         for_s = self.loads[0].for_s
         lasts = (
             ""
@@ -197,13 +197,13 @@ class Pairs:
         )
 
     def folders(self, side: int) -> tuple[Path, ...]:
-        """Where the runs of a side lie."""
+        """Folders of a side's runs."""
         return tuple(
             self.folder / _SIDES[side] / f"pair-{pair:02d}" for pair in range(self.n_pairs)
         )
 
     def request(self, side: int, pair: int) -> load_request.LoadRequest:
-        """What is sent: the same arrivals and lengths to both sides of a pair, other ones in each pair."""
+        """The load test of a side: both sides of a pair have the same arrivals and lengths."""
         request = self.requests[side]
         seed = request.load.workload.seed + pair
         is_one_server = self.loads[0].url == self.loads[1].url
@@ -221,7 +221,7 @@ class Pairs:
 
 
 def default_folder(requests: tuple[load_request.LoadRequest, load_request.LoadRequest]) -> Path:
-    """Where pairs go if nobody says: the same question, the same folder."""
+    """Default folder of the pairs: the same for the same question."""
     digest = hashlib.sha256(
         msgspec.json.encode([load_plan.without_secrets(request.load) for request in requests])
     ).hexdigest()[:6]
@@ -234,7 +234,7 @@ def default_folder(requests: tuple[load_request.LoadRequest, load_request.LoadRe
 def made(
     pairs: Pairs, *, takes_invalid: bool
 ) -> tuple[tuple[types.Run, ...], tuple[types.Run, ...]]:
-    """The runs of A and of B; those that were made before are read.
+    """Runs of A and of B, measured or read from the folder.
 
     Raises
     ------
@@ -244,14 +244,14 @@ def made(
     RecordError
         The folder cannot be written, or was begun for another question.
     KeyboardInterrupt
-        Somebody stopped it.
+        Ctrl-C.
     """
     found = list(each(pairs, takes_invalid=takes_invalid))
     return tuple(old for old, _ in found), tuple(new for _, new in found)
 
 
 def each(pairs: Pairs, *, takes_invalid: bool) -> Generator[tuple[types.Run, types.Run]]:
-    """The same, pair by pair: A's run and B's. Who has seen enough takes no more."""
+    """Pairs of runs (A, B), one by one, so that a caller can stop early."""
     _open(pairs)
     for pair, first in enumerate(pairs.first_sides):
         _put_aside_half(pairs, pair)
@@ -295,7 +295,7 @@ def _open(pairs: Pairs) -> None:
 
 
 def _put_aside_half(pairs: Pairs, pair: int) -> None:
-    """What a pair shares is the time at which it was made: half of one, or a run with a seam, is made again."""
+    """Remove a pair whose second half is missing or was interrupted; it is measured again."""
     folders = [pairs.folders(side)[pair] for side in range(len(_SIDES))]
     if all((folder / layout.MANIFEST_NAME).exists() for folder in folders):
         return
@@ -305,7 +305,7 @@ def _put_aside_half(pairs: Pairs, pair: int) -> None:
 
 
 def put_aside(pairs: Pairs, folder: Path) -> Path:
-    """Take a run out of its pair, which is then made again; where it is now."""
+    """Remove a run from its pair, which is then measured again; returns its new place."""
     aside = pairs.folder / _INTERRUPTED
     durability.make_folder(aside)
     name = f"{folder.parent.name}-{folder.name}"

@@ -40,7 +40,7 @@ _MOST_KV_FRACTION: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """One run, what it shows, and its fitted model; without one, ``why_no_model`` says why."""
+    """One run with its fitted model; without one, ``why_no_model`` says why."""
 
     label: str
     run: Run
@@ -53,11 +53,11 @@ class Analysis:
     hardware: HardwareSpec | None
     """The datasheet to judge by, where one was named."""
     steps: StepShares | None
-    """Of what a decode step is made, by steps of two widths; None where none were measured."""
+    """Parts of a decode step, by steps of two widths; None where none were measured."""
 
 
 def analyse(run: Run, path: Path, *, label: str, hardware: HardwareSpec | None = None) -> Analysis:
-    """Summarise a run and fit what it can carry. A run that carries no model is still a run."""
+    """Summarise a run and, where its data suffice, fit a model to it."""
     model: StepTimeModel | None = None
     why: str | None = None
     held_out: tuple[HeldOutPoint, ...] = ()
@@ -80,7 +80,7 @@ def analyse(run: Run, path: Path, *, label: str, hardware: HardwareSpec | None =
 
 
 def label_runs(runs: Sequence[Run]) -> tuple[str, ...]:
-    """The shortest names that tell runs apart: what they differ in, else their ids."""
+    """The shortest labels that distinguish the runs: their differences, else their ids."""
     candidates = [[_engine_words(run) for run in runs], [_model_words(run) for run in runs]]
     for words in candidates:
         if len(set(words)) == len(runs):
@@ -126,7 +126,7 @@ def prefill_shape_of(point: SweepPoint) -> BatchShape:
 
 
 def work_of(analysis: Analysis, shape: BatchShape) -> StepWork | None:
-    """What must this step compute and move? None where the run does not name its model."""
+    """Work of this step; None where the run does not name its model."""
     manifest = analysis.run.manifest
     if manifest.model is None or manifest.plan is None:
         return None
@@ -134,7 +134,7 @@ def work_of(analysis: Analysis, shape: BatchShape) -> StepWork | None:
 
 
 def held_out_estimate(point: HeldOutPoint) -> Estimate:
-    """What a model that had not seen the point said, with the 90 % interval that it claimed."""
+    """Prediction for a held-out point, with its 90 % interval."""
     half_width = Z_90 * point.log_deviation_ratio
     return Estimate(
         value=point.predicted_s,
@@ -156,7 +156,7 @@ def point_rows(analysis: Analysis) -> tuple[PointRow, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilisations:
-    """How much of the machine a point uses: decode of its bandwidth, prefill of its FLOP/s.
+    """Share of the machine that a point uses: bandwidth in decode, FLOP/s in prefill.
 
     Against measured and datasheet peaks.
     """

@@ -80,7 +80,7 @@ class Answer:
 
     @property
     def exit_code(self) -> int:
-        """Of the command that gives it: 0, or what its verdict calls for."""
+        """Exit code of the command: 0, or that of its verdict."""
         return EXIT_ANSWERED
 
     @property
@@ -136,7 +136,7 @@ class Answer:
         return self.to_arrow()
 
     def pages(self) -> "tuple[Page, ...]":
-        """What there is to read; of several runs of requests a page for each."""
+        """Pages of the answer; one for each of several runs of requests."""
         made = cast("Page | tuple[Page, ...]", _called(_PAGED_BY, self))
         return made if isinstance(made, tuple) else (made,)
 
@@ -181,14 +181,14 @@ class Paged(NamedTuple, Generic[A]):
     answer: A
     pages: "tuple[Page, ...]"
     then: Callable[[], None] | None = None
-    """What is done once the answer is printed."""
+    """Called once the answer is printed."""
 
 
 T = TypeVar("T")
 
 
 class Lines(NamedTuple, Generic[T]):
-    """An answer that has no page but lines for a terminal, which depend on what was wanted."""
+    """An answer that is printed as lines, without a page."""
 
     answer: T
     text: RenderableType

@@ -30,7 +30,7 @@ class UseRow:
     tensor_parallel_size: int
     n_replicas: int
     n_prefill: int
-    """Of these that compute prompts only; 0: all do both."""
+    """Prefill replicas among these; 0: each does both."""
     n_devices: int
     located_requests_per_s: float | None
     """The most that meets the SLO; None with users who wait, who are counted below."""
@@ -38,7 +38,7 @@ class UseRow:
     """Shown to meet it, the noise of its requests considered; None where it was located roughly."""
     missed_requests_per_s: float | None
     needs_quality_check: bool
-    """Its number format is not the one in which the weights were published."""
+    """Its number format differs from the one in which the weights were published."""
     located_users: int | None = None
     met_users: int | None = None
     missed_users: int | None = None
@@ -53,7 +53,7 @@ class UseRow:
 
     @property
     def unit(self) -> str:
-        """Of its loads."""
+        """Unit of its loads."""
         return "requests/s" if self.located_users is None else "users"
 
     @property
@@ -68,12 +68,12 @@ class UseRow:
 
     @property
     def own_kv_dtype(self) -> DType | None:
-        """Of a KV cache that is stored in fewer bits than activations have."""
+        """Format of a KV cache with fewer bits than the activations; else None."""
         return self.kv_cache_dtype if DTYPE_BITS[self.kv_cache_dtype] < _FULL_BITS else None
 
     @property
     def deployed_load(self) -> float:
-        """What it is sized for where no load was named: long runs may show a little less than it carries."""
+        """Load to size it for if none was named; long runs may show less than its capacity."""
         return _SAFE_FRACTION * (self.met_load or self.located_load)
 
     @property
@@ -84,7 +84,7 @@ class UseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestUse:
-    """The layouts of a number of devices, those of the published format first, the best of each format first."""
+    """Layouts of a number of devices: the published format first, the best of each format first."""
 
     n_total: int
     rows: tuple[UseRow, ...]
@@ -92,7 +92,7 @@ class BestUse:
     n_unexamined: int
     is_split_examined: bool
     why_none: str | None
-    """Where no layout meets the SLO: what comes nearest."""
+    """What comes nearest, where no layout meets the SLO."""
     next_step: str | None
     asked_requests_per_s: float | None = None
     """The rate that was named beside the number of devices."""
@@ -101,12 +101,12 @@ class BestUse:
 
     @property
     def asked_load(self) -> float | None:
-        """The rate, or the users, that were named beside the number of devices."""
+        """The rate, or the users, given together with the number of devices."""
         return self.asked_requests_per_s if self.asked_users is None else self.asked_users
 
     @property
     def verdict(self) -> Verdict:
-        """Does the best layout meet the SLO, at the load that was named where one was?"""
+        """Verdict of the best layout, at the named load if there is one."""
         best, asked_load = self.best, self.asked_load
         if best is None:
             return "undecided" if self.n_unexamined else "missed"
@@ -134,7 +134,7 @@ def best_use_of(
     *,
     is_of_users: bool = False,
 ) -> BestUse:
-    """The rows of what was found in each format."""
+    """Rows of the results in each format."""
     has_budgets = any(one.n_step_budgets > 1 for one in found)
     ranked = [
         (use, _row(use, published, has_budgets=has_budgets))
@@ -166,7 +166,7 @@ def best_use_of(
 
 
 def _next_step(model: str, best_use: BestUse, allowed: Sequence[object]) -> str:
-    """How to deploy the best layout, or what to change where there is none."""
+    """Command that deploys the best layout; or what to change where there is none."""
     best, asked_load = best_use.best, best_use.asked_load
     if best is None:
         return (
@@ -264,7 +264,7 @@ def best_use_page(
 
 
 def _kept(best_use: BestUse, objective: str) -> str:
-    """What is met, at the load that was named where one was."""
+    """The SLO that is met, and the load if one was named."""
     word = {"met": "meets", "missed": "misses"}.get(best_use.verdict, "not decided:")
     asked_load = best_use.asked_load
     unit = "requests/s" if best_use.asked_users is None else "users"
@@ -273,7 +273,7 @@ def _kept(best_use: BestUse, objective: str) -> str:
 
 
 def _tried(best_use: BestUse) -> str:
-    """The number of layouts that were examined, and what was left out."""
+    """Numbers of examined and omitted layouts, in words."""
     left_out = (
         f", {best_use.n_unexamined} not examined within the time limit (--time-limit)"
         if best_use.n_unexamined
@@ -292,7 +292,7 @@ def _tried(best_use: BestUse) -> str:
 def _no_page(
     best_use: BestUse, subject: str, objective: str, tried: str, cautions: tuple[Caution, ...]
 ) -> Page:
-    """No layout meets the SLO: what comes nearest, and what else could be asked."""
+    """A page without a layout that meets the SLO: the nearest one, and other options."""
     return Page(
         title=f"{subject}: no layout of {_devices(best_use.n_total)} meets the SLO",
         chips=(Chip(verdict="missed", text=f"missed: {objective}"),),
@@ -309,7 +309,7 @@ def _devices(n_total: int) -> str:
 
 
 def _offers(best_use: BestUse, best: UseRow) -> list[str]:
-    """What other number formats would carry."""
+    """Capacity in other number formats, in words."""
     others = {
         row.weights_dtype + row.kv_cache_dtype: row
         for row in reversed(best_use.rows)

@@ -30,15 +30,15 @@ from inferometer.perfmodel.steptime_levels import weakest_basis
 from inferometer.simulate.deployment import Case, Deployment
 
 _SPAN_RATIO: Final = 1e4
-"""From the start of the search, up and down."""
+"""Factor between the start of the search and its ends, up and down."""
 _MOST_EFFORT: Final = 6
 """Probes get longer until verdicts are decided, the traffic's limit is reached, or the time is
 over."""
 _FIRST_REQUESTS: Final = 40
 _LIKELY_FRACTION: Final = 0.5
-"""Of the time limit, for the capacity at likely step times; the other cases share the rest."""
+"""Share of the time limit for likely step times; the other cases divide the rest."""
 _LAST_FRACTION: Final = 1.2
-"""Of its share of the time: when a simulation that still runs is given up."""
+"""Share of a case's time after which a running simulation is stopped."""
 _PAIRED_LENGTH_RATIO: Final = 4
 """Requests of a probe of a paired search over those of the shortest probe."""
 _PAIRED_RESOLUTION_RATIO: Final = 0.2
@@ -46,16 +46,16 @@ _PAIRED_RESOLUTION_RATIO: Final = 0.2
 
 
 class CaseLoad(NamedTuple):
-    """One case of the step times, and the load from which its capacity is looked for."""
+    """One plausible server, and the load at which its search begins."""
 
     case: Case
     start_load: float
     steepness_ratio: float | None = None
-    """As the search at likely step times found it."""
+    """From the search at likely step times."""
 
 
 class Search(NamedTuple):
-    """The question to each server that may be the one."""
+    """A search for the capacity, on each plausible server."""
 
     fleets: Fleets
     deployment: Deployment
@@ -69,17 +69,17 @@ class Search(NamedTuple):
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """Which servers are asked: the likely one first."""
+        """Plausible servers to simulate, the likely one first."""
         return self.deployment.cases if self.groups is None else self.groups.cases
 
     @property
     def n_replicas(self) -> int:
-        """Of one kind; of groups their file says it."""
+        """Replicas of one kind; for groups, the number in their file."""
         return self.fleets.n_replicas or 1
 
     @property
     def n_simulated(self) -> int:
-        """Of more, these with their part of the load: a probe of all would be one burst on each."""
+        """Replicas to simulate with their share of the load: fewer than all if each got one burst."""
         if self.groups is not None:
             return self.n_replicas
         return probing.n_simulated(self.fleets, self.n_replicas)
@@ -161,14 +161,14 @@ class Search(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The SLO of all requests, and those of classes."""
+        """The SLO of all requests, and the classes' own, in words."""
         if self.groups is not None:
             return self.objective.text + " in each class" * bool(self.class_objectives)
         return objective_words(self.objective, self.class_objectives)
 
     @property
     def class_objectives(self) -> tuple[probing.ClassObjective, ...]:
-        """Of classes the SLO of their own; in groups of replicas else that of all requests."""
+        """Own SLOs of classes; in groups of replicas else that of all requests."""
         if self.groups is None:
             return probing.own_objectives_of(self.traffic)
         return probing.class_objectives_of(self.fleets.drawn, self.objective)
@@ -177,7 +177,7 @@ class Search(NamedTuple):
 def objective_words(
     objective: ObjectiveSpec, class_objectives: tuple[probing.ClassObjective, ...]
 ) -> str:
-    """The SLO of all requests, and those of classes."""
+    """The SLO of all requests, and the classes' own, in words."""
     own = (f"{name}: {slo.text}" for name, slo, _ in class_objectives)
     return "; ".join((objective.text, *own))
 
@@ -196,7 +196,7 @@ SLO_OF_ALL: Final = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What the highest load is looked for of."""
+    """The server, traffic and SLO of a search for the capacity."""
 
     server: Server
     workload: Workload = field(default_factory=Workload)
@@ -208,7 +208,7 @@ class Capacity:
     )
     probe_requests: int = option(
         1000,
-        "Of the shortest probe; --requests caps the longest, but where so few are one burst.",
+        "Requests of the shortest probe; --requests caps the longest, unless that few would be one burst.",
         "Limits",
         least=100,
     )
@@ -218,14 +218,14 @@ class Capacity:
 
 
 def capacity(question: Capacity) -> CapacityAnswer:
-    """How many requests per second, or users of a closed loop, are served within the SLO?
+    """The highest rate, or number of users, that is served within the SLO.
 
     The load that is given is where the search begins.
 
     Raises
     ------
     SpecError, ModelError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     """
     workload = workload_of(question.workload)
     fleets = fleets_of(question.fleet, workload)
@@ -307,7 +307,7 @@ def _levels(
 def lengthened(
     likely: searches.Capacity, short: Sequence[searches.Capacity]
 ) -> list[searches.Capacity]:
-    """What short probes located, brought to the length of those of the likely step times.
+    """Results of short probes, corrected to the length of the likely step times' probes.
 
     The first of them is at likely step times; the others are returned. Users are made whole here,
     once: of loads that were whole before, another user would be lost.
@@ -325,7 +325,7 @@ def lengthened(
 
 
 def _nowhere(kind: searches.LoadKind, alone: lone_request.LoneRequest) -> searches.Capacity:
-    """What is known without a search where an idle replica misses the SLO."""
+    """Result without a search, where even an idle replica misses the SLO."""
     return searches.Capacity(
         kind=kind,
         located_load=None,
@@ -345,7 +345,7 @@ def next_step_of(
     has_fit: bool,
     is_trace: bool = False,
 ) -> str | None:
-    """What would answer more, or meet an SLO that no load meets.
+    """What would narrow the answer, or meet an SLO that no load meets.
 
     More requests do not narrow an interval that is that of the step times.
     """

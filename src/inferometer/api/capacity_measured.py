@@ -19,12 +19,12 @@ from inferometer.inputs.workload import reading, replay, types
 from inferometer.records import validity
 
 _SPAN_RATIO: Final = 64.0
-"""From the start of the search, up and down."""
+"""Factor between the start of the search and its ends, up and down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProbe:
-    """Asks a server: ``probe(load, effort)``.
+    """Measures a server: ``probe(load, effort)``.
 
     Every probe has a seed of its own: prompts that came before would be in its prefix cache.
     """
@@ -32,14 +32,14 @@ class ServerProbe:
     request: LoadRequest
     objective: ObjectiveSpec
     class_objectives: tuple[probing.ClassObjective, ...]
-    """The SLO of each class that has its own, beside that of all."""
+    """SLOs of classes that have their own, besides the common one."""
     probe_s: float
     folder: Path
     asked: list[str]
     """Names of the probes' folders so far."""
 
     def __call__(self, load: float, effort: int) -> capacity.Reading:
-        """What the server says at this load, in a run twice as long with each effort.
+        """Measure at this load; each further effort doubles the length of the run.
 
         Raises
         ------
@@ -75,7 +75,7 @@ class ServerProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCapacity:
-    """Which server is loaded, how, and how closely its capacity is looked for."""
+    """The server to load, how, and the resolution of its capacity."""
 
     url: Annotated[str, Option("", is_argument=True, parse=SERVER)]
     load: Load = field(default_factory=Load)

@@ -38,7 +38,7 @@ from inferometer.units import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerCount:
-    """What one tokenizer makes of the texts, and how long it takes on this machine."""
+    """Token counts of the texts by one tokenizer, and its speed on this machine."""
 
     tokenizer: str
     tokens: int
@@ -48,14 +48,14 @@ class TokenizerCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSummary:
-    """How much text is it, in units that no tokenizer changes?"""
+    """Amount of text, in units that do not depend on a tokenizer."""
 
     n_texts: int
     characters: int
     words: int
     """Between spaces."""
     estimated_tokens: int
-    """One for each four characters begun: what lengths of this trace rest on."""
+    """One token for each 4 characters, rounded up: the basis of this trace's lengths."""
     counts: tuple[TokenizerCount, ...]
 
 
@@ -68,7 +68,7 @@ class CatalogWorkload:
     plan: description.PlanDescription
     joint: description.JointLengths
     cacheable_fraction: float
-    """Of prompt tokens: hits of an endless prefix cache in blocks of 16."""
+    """Share of prompt tokens that an unlimited prefix cache (blocks of 16) would hit."""
     texts: TextSummary | None
     cautions: tuple[Caution, ...]
 
@@ -104,7 +104,7 @@ def _kind(spec: types.WorkloadSpec) -> types.TraceFormat | None:
 
 
 def _has_instants(spec: types.WorkloadSpec) -> bool:
-    """Does a trace say when requests come? Texts do not, nor does a table of lengths alone."""
+    """Has the trace arrival times? Texts and tables of lengths have none."""
     source, kind = spec.replay, _kind(spec)
     if not isinstance(source, types.TraceSource) or kind != "table":
         return kind not in traces.WITH_TEXTS
@@ -165,7 +165,7 @@ def _rate(one: CatalogWorkload) -> str:
 
 
 def workload_page(one: CatalogWorkload) -> Page:
-    """All that is known of a single one."""
+    """A page on one workload."""
     plan = one.plan
     rows = [
         *(
@@ -268,7 +268,7 @@ _KINDS: Final = ("models", "hardware", "slos", "workloads")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogModel:
-    """A model of the catalogue, and what follows from its shape."""
+    """A model of the catalogue, and numbers that follow from its shape."""
 
     model: ModelSpec
     n_parameters: int
@@ -300,7 +300,7 @@ class CatalogAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """Which part of the catalogue is shown."""
+    """The part of the catalogue to show."""
 
     kind: Annotated[
         Literal["models", "hardware", "slos", "workloads"], Option("", is_argument=True)
@@ -308,8 +308,8 @@ class Catalog:
     name: str | None = option(None, "", is_argument=True, metavar="[ID]")
     tokenizer: tuple[str, ...] = option(
         (),
-        "Of a workload with texts: a tokenizer.json, or a folder with one, that counts its tokens"
-        " and is timed; repeatable.",
+        "A tokenizer.json, or a folder with one: count the tokens of a workload with texts, and"
+        " time the tokenizer; repeatable.",
         "Workload",
         metavar="PATH",
     )
@@ -317,12 +317,12 @@ class Catalog:
 
 
 def catalog(question: Catalog) -> CatalogAnswer:
-    """The entries of this kind, or the one of this name.
+    """Entries of this kind, or the one of this name.
 
     Raises
     ------
     SpecError
-        There is none of this name.
+        The catalogue has no entry of this name.
     """
     name = question.name
     if question.kind == "workloads":

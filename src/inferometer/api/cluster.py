@@ -50,31 +50,34 @@ class Cluster:
     )
     router: Router | None = option(
         None,
-        "Who gets a request; prefix-affine: where its prefix went; class-aware: each class has"
-        " replicas of its own; vllm: as its data parallelism does. [least-loaded; vllm with"
-        " --data-parallel-size]",
+        "Rule that picks the replica of a request; prefix-affine: the one that computed its prefix"
+        " before; class-aware: one of its class's own; vllm: as vLLM's data parallelism does."
+        " [least-loaded; vllm with --data-parallel-size]",
         "Cluster",
         is_common=True,
         choices=ROUTERS,
     )
     class_replicas: tuple[str, ...] = option(
         (),
-        "class-aware: the replicas of a class, from 0; repeatable. [shared evenly]",
+        "class-aware: the replicas of a class, by their numbers from 0; repeatable. [divided evenly]",
         "Cluster",
         metavar="CLASS=N,...",
     )
     prefix_threshold: float = option(
         0.3,
-        "prefix-affine: a known prefix counts where it is more than this share of the prompt.",
+        "prefix-affine: least share of the prompt that a computed prefix must have to count.",
         "Cluster",
         least=0,
         most=1,
     )
     balance_abs: int = option(
-        64, "prefix-affine: loads that differ by more, and", "Cluster", least=0
+        64,
+        "prefix-affine: balance loads instead where they differ by more requests than this, and",
+        "Cluster",
+        least=0,
     )
     balance_rel: float = option(
-        1.5, "… by more than this factor, are evened out.", "Cluster", least=0
+        1.5, "… by more than this factor (prefix-affine).", "Cluster", least=0
     )
 
 
@@ -87,7 +90,7 @@ _OF_ROUTERS: Final[dict[Router, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterRules:
-    """Who gets which request?"""
+    """Router and its settings."""
 
     router: Router = "least-loaded"
     prefix_threshold_fraction: float = 0.3
@@ -126,11 +129,11 @@ class Group:
     min_prompt_tokens: int = 0
     max_prompt_tokens: int | None = None
     weights: tuple[tuple[str, float], ...] = ()
-    """Of classes: the part of its requests that comes here, whatever the other rules say."""
+    """Share of each class's requests that this group gets, whatever the other rules are."""
 
     @property
     def rule_text(self) -> str:
-        """Which requests go there, as far as no group before takes them.
+        """Rules of the group, in words; earlier groups take requests first.
 
         Example
         -------
@@ -149,7 +152,7 @@ class Group:
 
     @property
     def devices(self) -> str | None:
-        """Those of a replica; None where they are not given."""
+        """Devices of a replica; None where unknown."""
         where = self.deployment
         n_devices = f"{where.n_devices} × " if where.n_devices > 1 else ""
         return None if where.hardware is None else f"{n_devices}{where.hardware.name}"
@@ -190,7 +193,7 @@ class Groups:
         return replace(self, class_names=workload.class_names, tenant_names=workload.tenant_names)
 
     def at(self, case: Case) -> "Groups":
-        """The same as if each kind were known to be this one."""
+        """These groups on one plausible server of each kind."""
         known = (replace(one, deployment=one.deployment.at(case)) for one in self.groups)
         return replace(self, groups=tuple(known))
 
@@ -210,7 +213,7 @@ class Groups:
 
     @property
     def placement(self) -> Placement:
-        """What is simulated, with the expected step times."""
+        """The groups to simulate, with expected step times."""
 
         def places(wanted: tuple[str, ...], names: tuple[str, ...]) -> tuple[int, ...]:
             return tuple(names.index(name) for name in wanted if name in names)
@@ -234,7 +237,7 @@ class Groups:
 
     @property
     def _routes(self) -> tuple[Route, ...]:
-        """Of the classes that have weights."""
+        """Routes of classes with weights."""
         found = list[Route]()
         for index, name in enumerate(self.class_names):
             shares = [
@@ -250,7 +253,7 @@ class Groups:
 
 
 class Servers(NamedTuple):
-    """How many of which server behind which router, which draws by this seed?
+    """Servers behind a router with this seed, and prefill replicas.
 
     Before them others may compute the prompts.
     """
@@ -262,13 +265,13 @@ class Servers(NamedTuple):
     prefill: PrefillPool | None = None
     class_replicas: tuple[tuple[int, ...], ...] = ()
     in_lockstep: bool = False
-    """Do they share experts, and take each step together?"""
+    """Do the replicas share experts, and run each step together?"""
     groups: Groups | None = None
     """Replicas of different kinds; ``deployment`` then is that of the first group."""
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """Which servers are simulated to tell how far a number may be off: the likely one first."""
+        """Plausible servers to simulate, the likely one first."""
         return self.deployment.cases if self.groups is None else self.groups.cases
 
     def known(self, workload: DrawnWorkload) -> "Servers":
@@ -287,11 +290,11 @@ class Servers(NamedTuple):
 
     @property
     def n_in_all(self) -> int:
-        """All replicas."""
+        """The number of all replicas."""
         return self.n_replicas + (0 if self.prefill is None else self.prefill.cluster.n_replicas)
 
     def at(self, case: Case) -> "Servers":
-        """The same as if they were known to be these."""
+        """These servers on one plausible draw."""
         return self._replace(
             deployment=self.deployment.at(case),
             groups=None if self.groups is None else self.groups.at(case),
@@ -300,7 +303,7 @@ class Servers(NamedTuple):
 
     @property
     def cluster(self) -> ClusterConfig:
-        """The rules of the cluster, or of those that generate answers."""
+        """The cluster's rules; with disaggregation, of the decode replicas."""
         if self.groups is not None:
             return self.groups.placement.cluster
         return ClusterConfig(
@@ -316,7 +319,7 @@ class Servers(NamedTuple):
         )
 
     def fleet(self, gate: GateConfig | None = None) -> Fleet:
-        """What is simulated: these servers with the expected step times, behind this gate."""
+        """The fleet to simulate, with expected step times, behind this gate."""
         return Fleet(
             replicas=self.cluster,
             step_times=self.deployment.step_times.likely,
@@ -368,7 +371,7 @@ def servers_of(options: Cluster, deployment: Deployment) -> Servers:
 
 
 def rules_of(options: Cluster) -> RouterRules:
-    """Who gets which request.
+    """Rules of the router.
 
     Raises
     ------
@@ -404,7 +407,7 @@ def _class_replicas(text: str) -> tuple[str, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What stands before the engines and decides which request goes in when."""
+    """The gate in front of the engines."""
 
     gate: Path | None = option(
         None,
@@ -414,7 +417,10 @@ class Gate:
         metavar="FILE",
     )
     order: GateOrder | None = option(
-        None, "Who goes in first: a gate that orders, or that of --gate.", "Cluster", is_common=True
+        None,
+        "Order of waiting requests: a gate of its own, or the order of --gate.",
+        "Cluster",
+        is_common=True,
     )
 
 
@@ -456,7 +462,7 @@ def gate_text(gate: GateSpec) -> str:
 
 
 def equals_cautions(gate: GateSpec | None, workload: DrawnWorkload) -> tuple[Caution, ...]:
-    """A caution: with one tenant or one priority such an order is the order of arrival."""
+    """A caution where an order by tenant or priority is the order of arrival."""
     if gate is None:
         return ()
     has_bands = any(one.priority is not None for one in gate.classes)

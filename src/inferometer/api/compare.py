@@ -23,7 +23,7 @@ from inferometer.stats.estimate import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideSlo:
-    """In how many runs did a side meet its SLO?"""
+    """The number of a side's runs that met its SLO."""
 
     side: str
     objective: str
@@ -41,7 +41,7 @@ class CompareAnswer(Answer):
     new: tuple[str, ...]
     comparison: run_comparison.RunComparison
     slos: tuple[SideSlo, ...] = ()
-    """Of A and of B, where one was named."""
+    """SLO attainment of A and B, where an SLO was given."""
 
     @property
     def exit_code(self) -> int:
@@ -50,7 +50,7 @@ class CompareAnswer(Answer):
 
 
 def compare_page(answer: CompareAnswer) -> Page:
-    """The answer first, then everything else that was compared, then what else is different."""
+    """A page with the answer first, then all compared metrics, then other differences."""
     comparison = answer.comparison
     ratio = comparison.answer.ratio
     pairs = ", in pairs" if comparison.is_paired else ""
@@ -188,12 +188,11 @@ def _metric(text: str, where: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What counts as different."""
+    """Metric, margin and confidence of the comparison."""
 
     metric: str | None = option(
         None,
-        "What the answer is about. [e2e_p50_s of requests, the decode step of all points of"
-        " sweeps]",
+        "Metric that is compared. [e2e_p50_s of requests, the decode step of all points of sweeps]",
         "Limits",
         is_common=True,
         parse=_metric,
@@ -208,7 +207,7 @@ class Rule:
         is_open=True,
     )
     confidence: float = option(
-        0.95, "Of the answer's interval.", "Limits", is_common=True, least=0.5, most=0.999
+        0.95, "Confidence level of the interval.", "Limits", is_common=True, least=0.5, most=0.999
     )
     force: bool = option(False, "Compare INVALID load tests too.", "Limits", is_common=True)
 
@@ -247,7 +246,7 @@ def rule_of(options: Rule) -> run_comparison.ComparisonRule:
 
 
 def compare(question: Compare) -> CompareAnswer:
-    """Is B better than A, worse, equivalent, or is that undecided?
+    """Is B better than A, worse, equivalent, or undecided?
 
     The run is the unit of replication: 4 of each side, made in turns, carry a 95 % interval. Of
     two single sweeps the repetitions are compared.
@@ -289,7 +288,7 @@ def folders_of(path: Path) -> tuple[Path, ...]:
     Raises
     ------
     RecordError
-        There is none.
+        There is no run.
     """
     if path.is_file() or (path / layout.MANIFEST_NAME).is_file():
         return (path,)

@@ -18,7 +18,7 @@ from inferometer.simulate import hooks
 
 Kind = Literal["processes", "inline", "ray"]
 RAY_ADDRESS_OPTION = Option(
-    "Of the Ray cluster. [RAY_ADDRESS, else one of this machine alone for the time of the command]",
+    "Address of the Ray cluster. [RAY_ADDRESS, else a temporary one on this machine]",
     heading="Limits",
     metavar="HOST:PORT",
     envvar="RAY_ADDRESS",
@@ -27,7 +27,7 @@ RAY_ADDRESS_OPTION = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executor:
-    """Where the parts of the work are done; the answer is the same."""
+    """Where the parts of the work are computed; the answer is the same."""
 
     executor: Kind | None = option(
         None,
@@ -35,7 +35,7 @@ class Executor:
         " and for size without groups, else inline]",
         "Limits",
     )
-    jobs: int | None = option(None, "Processes. [all cores]", "Limits", least=1)
+    jobs: int | None = option(None, "Number of processes. [all cores]", "Limits", least=1)
     ray_address: Annotated[str | None, RAY_ADDRESS_OPTION] = None
 
     @property
@@ -45,7 +45,7 @@ class Executor:
 
 
 def share_of_part(where: Executor, n_parts: int) -> float:
-    """Of a time limit, for each part of the work: parts that are done side by side have it all.
+    """Share of a time limit for each part; parts computed side by side each have all of it.
 
     Three parts on two processes take two rounds: each has half.
     """
@@ -59,7 +59,7 @@ def n_at_once(where: Executor, n_parts: int) -> int:
 
 @contextmanager
 def opened(where: Executor, what: str) -> Generator[local.Executor]:
-    """The executor that was chosen; how many of ``what`` are done is shown on stderr.
+    """The chosen executor; shows on stderr how many of ``what`` are done.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def opened(where: Executor, what: str) -> Generator[local.Executor]:
 
 
 class _Clock:
-    """CPU seconds of this process without those of compiling the simulator."""
+    """CPU seconds of this process, without compiling the simulator."""
 
     def __init__(self) -> None:
         self._compiling_s, self._began_s = 0.0, 0.0
@@ -120,12 +120,12 @@ computing_s = _Clock()
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """An instant on this process's clock, which stands still while the simulator compiles."""
+    """A deadline on this process's clock, which stops while the simulator compiles."""
 
     at_s: float
 
     def __call__(self) -> float:
-        """The seconds that are left; negative when it has passed."""
+        """Seconds left; negative after the deadline."""
         return self.at_s - computing_s()
 
 
@@ -136,7 +136,7 @@ class TimeLimit:
     limit_s: float
 
     def __call__(self) -> Deadline:
-        """It begins now."""
+        """Start the time limit now."""
         return Deadline(computing_s() + self.limit_s)
 
     def share(self, fraction: float) -> "TimeLimit":
@@ -145,10 +145,10 @@ class TimeLimit:
 
 
 def time_limit_field(default: str) -> Option:
-    """The option of a search, whose default is this."""
+    """The option ``--time-limit`` of a search with this default."""
     return Option(
-        "Of computing: the search ends then with what is known, and names what it did not"
-        f" examine. [{default}]",
+        "Limit on computing time: the search ends then, and names what it did not examine."
+        f" [{default}]",
         heading="Limits",
         is_common=True,
         metavar="DURATION",

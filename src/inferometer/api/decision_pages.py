@@ -1,4 +1,4 @@
-"""What is there to read of a capacity, and which page shows it or a sizing?"""
+"""Pages of capacities and sizings."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class CapacityRow:
     """The two loads that were shown are as close to one another as requested."""
     why: str
     weakest: str | None
-    """What breaks first."""
+    """The limit that is missed first."""
     probes: tuple[decision_views.ProbeRow, ...]
     n_needed: int | None = None
     """Requests that would tell about higher loads, at which those of the longest probe are one
@@ -47,7 +47,7 @@ class CapacityRow:
 
     @property
     def meets_nowhere(self) -> bool:
-        """Is the SLO missed at the lowest load, too?"""
+        """Is the SLO missed even at the lowest load?"""
         is_shown_nowhere = self.met_load is None and self.located_load is None
         lowest = min(
             self.probes, key=lambda probe: (probe.offered_load, -probe.effort), default=None
@@ -68,7 +68,7 @@ class CapacityRow:
 class PacedCapacity:
     """The capacity if steps take so long.
 
-    Or of one of the servers that may be the one, where a fit of load tests offers draws.
+    Or of one of the plausible servers, where a fit of load tests offers draws.
     """
 
     step_times: str
@@ -79,12 +79,12 @@ class PacedCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityAnswer(Answer):
-    """The capacity at likely step times, and at both ends of what they may be, or in draws."""
+    """Capacity at likely step times, and at both ends of their interval or in draws."""
 
     table: ClassVar[str | None] = "levels"
 
     model_id: str
-    """Of groups of replicas: all groups in words."""
+    """The model; for groups of replicas, all groups in words."""
     workload_name: str
     objective: str
     unit: str
@@ -95,16 +95,16 @@ class CapacityAnswer(Answer):
     levels: tuple[PacedCapacity, ...]
     engine: str
     step_times_basis: Literal["fitted", "published", "datasheet"] | None
-    """Of groups of replicas the weakest of theirs; None of a server that was measured."""
+    """For groups the least certain one; None for a measured server."""
     step_times_from: str
     n_replicas: int | None = None
-    """Together; None where nobody knows: a server that was measured."""
+    """All replicas; None for a measured server, where it is unknown."""
     n_simulated: int | None = None
-    """Of more than 8 replicas, those that are simulated with their part of the load; None: all."""
+    """Of more than 8 replicas, those simulated with their share of the load; None: all."""
     router: Router | None = None
-    """None where there is one replica, or nobody knows."""
+    """None with one replica, or where it is unknown."""
     next_step: str | None = None
-    """What would answer more, or what would meet an SLO that no load meets."""
+    """What would narrow the answer, or meet an SLO that no load meets."""
     cautions: tuple[Caution, ...] = ()
 
     @property
@@ -205,7 +205,7 @@ def _chips(answer: CapacityAnswer) -> tuple[Chip, ...]:
 
 
 def _numbers(answer: CapacityAnswer) -> tuple[Number, ...]:
-    """The estimate between what was shown to meet and to miss the SLO; of each replica."""
+    """The estimate with the highest load that meets and the lowest that misses the SLO."""
     found = answer.levels[0].capacity
     located, met, missed = found.located_load, found.met_load, found.missed_load
     if located is None:
@@ -244,7 +244,7 @@ def _numbers(answer: CapacityAnswer) -> tuple[Number, ...]:
 
 
 def _why(found: CapacityRow) -> str:
-    """How sure is the estimate?"""
+    """Why the estimate is as certain as it is."""
     if found.is_resolved:
         return f"located and shown {found.why}"
     n_requests = max((probe.n_requests for probe in found.probes), default=0)
@@ -329,7 +329,7 @@ def write_size_page(
         ),
         objective=answer.objective,
         course=_course(answer),
-        met_load=None if pick is None else pick.asked.met_requests_per_s,
+        met_load=None if pick is None else pick.sized_pace.met_requests_per_s,
         traffic_per_s=answer.rate_per_s,
     )
     html.write_page(size_page(answer, view), path)

@@ -17,7 +17,7 @@ from inferometer.inputs.verify_plan import sizing_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployAnswer(Answer):
-    """What was written."""
+    """Files that were written."""
 
     table: ClassVar[str | None] = "files"
 
@@ -30,11 +30,11 @@ class DeployAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deploy:
-    """Which plan is written out, and for which place."""
+    """The plan to deploy, and where."""
 
     plan: Annotated[Path, Option("", is_argument=True)]
-    out: Annotated[Path, Option("The folder to write to.", is_common=True, metavar="DIR")]
-    force: bool = option(False, "Over what is in DIR.", is_common=True)
+    out: Annotated[Path, Option("Folder to write to.", is_common=True, metavar="DIR")]
+    force: bool = option(False, "Overwrite what is in DIR.", is_common=True)
     served_name: str | None = option(
         None, "What clients call the model. [what vLLM loads]", "Model", metavar="NAME"
     )
@@ -53,18 +53,18 @@ class Deploy:
     )
     storage_class: str | None = option(
         None,
-        "Of its own claim; many nodes must mount it. [the cluster's default]",
+        "Storage class of the claim that is created; many nodes must be able to mount it. [the cluster's default]",
         "Model",
         metavar="NAME",
     )
     node_label: tuple[str, ...] = option(
-        (), "Of the nodes that have the device; repeatable.", "Hardware", metavar="KEY=VALUE"
+        (), "Label of the nodes that have the device; repeatable.", "Hardware", metavar="KEY=VALUE"
     )
     image: str | None = option(
         None, "The container with vLLM. [vLLM's own for the device]", "Engine", metavar="NAME"
     )
-    port: int = option(8000, "Of each replica.", "Engine", least=1, most=65535)
-    namespace: str = option("default", "Of Kubernetes.", "Cluster", is_common=True)
+    port: int = option(8000, "Port of each replica.", "Engine", least=1, most=65535)
+    namespace: str = option("default", "Kubernetes namespace.", "Cluster", is_common=True)
     spare: int = option(
         0, "Replicas beyond those that the traffic needs.", "Cluster", is_common=True, least=0
     )
@@ -146,7 +146,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def deploy_text(answer: DeployAnswer) -> str:
-    """The files, and what each is for."""
+    """The files with their purposes."""
     spare = f" and {answer.n_spare} spare" if answer.n_spare else ""
     heading = f"{answer.n_replicas}{spare} replicas of {answer.model_id} on {answer.hardware}"
     return "\n".join([heading, *(f"  {file.file}  {file.purpose}" for file in answer.files)])

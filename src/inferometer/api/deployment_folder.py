@@ -1,4 +1,4 @@
-"""How is the folder of a deployment written: all of it or nothing?"""
+"""Writing the folder of a deployment: all of it or nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from inferometer.records import durability
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """One file, and what it is for."""
+    """One file and its purpose."""
 
     file: str
     purpose: str
@@ -125,7 +125,7 @@ def write_answer(
     *,
     is_forced: bool,
 ) -> None:
-    """Write the folder of what a sizing picked; nothing where it picked nothing."""
+    """Write the deployment folder of a sizing's pick; nothing without one."""
     pick = pick_of(found)
     if pick is None:
         talk(f"nothing meets the SLO: nothing is written to {folder}")

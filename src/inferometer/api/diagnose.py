@@ -23,7 +23,6 @@ from inferometer.records import layout, reading
 from inferometer.verify.ledger import LEDGER
 
 _LEAST_S: Final = 10.0
-_SEED: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +66,8 @@ class Diagnose:
     )
     probe: bool = option(
         False,
-        "After the window, send a small load that identifies what metrics leave open:"
-        " max_num_seqs, the step budget, TTFT at ease. How much is printed before.",
+        "After the window, send a small load that measures what metrics do not show:"
+        " max_num_seqs, the step budget, TTFT without load. Its size is printed first.",
         "Limits",
         is_common=True,
     )
@@ -90,14 +89,14 @@ class Diagnose:
     )
     prometheus: str | None = option(
         None,
-        "URL of the Prometheus that scraped the server: a time gone by is explained.",
+        "URL of the Prometheus that scraped the server: diagnose a time in the past.",
         "Runs",
         is_common=True,
         metavar="URL",
     )
     range: str | None = option(
         None,
-        "With --prometheus: from when until when, in UTC where no offset is written:"
+        "With --prometheus: start and end, in UTC unless an offset is given:"
         " 2026-11-23T14:00..14:20.",
         "Runs",
         is_common=True,
@@ -105,7 +104,7 @@ class Diagnose:
     )
     last: float | None = option(
         None,
-        "With --prometheus: the time up to now. [10min]",
+        "With --prometheus: this long until now. [10min]",
         "Runs",
         is_common=True,
         metavar="DURATION",
@@ -113,8 +112,8 @@ class Diagnose:
     )
     local: bool = option(
         False,
-        "The server runs on this machine: also look at its processes. Do their threads wait for"
-        " cores, is the accelerator held down, is memory far away?",
+        "The server runs on this machine: also check its processes for threads that wait for"
+        " cores, a throttled accelerator and memory on another NUMA node.",
         "Hardware",
         is_common=True,
     )
@@ -129,7 +128,7 @@ AnyDiagnosis: TypeAlias = DiagnoseAnswer | StepsAnswer
 
 
 def diagnose(question: Diagnose) -> AnyDiagnosis:
-    """What limits this running server, how much of the latency is it, and which change would help?
+    """What limits this running server, by how much, and which change would help?
 
     Without ``probe`` nothing is sent to the server: its metrics are read, the requests that it got are rebuilt from
     them, and the server is simulated with one limit lifted after the other.
@@ -167,7 +166,7 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
     }
     talk("looking for servers that would show the same metrics")
     limits: dict[Limit, int] = {name: one.value for name, one in stated.items()}
-    agreement = rebuilding.rebuilt_servers(source.window, limits, _SEED)
+    agreement = rebuilding.rebuilt_servers(source.window, limits)
     agreement.check()
     answer, advised = answer_of(question.target, source, agreement, objective, stated)
     answer = replace(answer, probe=found)
@@ -179,12 +178,12 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
 
 
 def _probed(question: Diagnose, source: Source) -> Probe | None:
-    """What the probe found; None: nothing was to be sent."""
+    """Results of the probe; None without one."""
     return probe(question.target, source.window) if question.probe else None
 
 
 def _is_steps_alone(question: Diagnose) -> bool:
-    """Is the target a log of steps, or a run that stored steps and no metrics?"""
+    """Is the target a log of steps, or a run with steps and no metrics?"""
     path = Path(question.target)
     if "://" in question.target or question.prometheus is not None or not path.exists():
         return False

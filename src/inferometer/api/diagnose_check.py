@@ -40,7 +40,7 @@ _DOOR: Final = Door(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised:
-    """A change of a setting, and the servers that may be the one, under other requests."""
+    """A change of a setting, and the plausible servers with other requests."""
 
     share: shares.Share
     change: str
@@ -49,7 +49,7 @@ class Advised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedCheck:
-    """What was sealed of the change, and the command that says whether it came true."""
+    """Sealed prediction of the change, and the command that tests it."""
 
     folder: str
     ledger: str
@@ -67,7 +67,7 @@ def sealed_check(
     objective: str | None,
     place: tuple[Path | None, Path],
 ) -> SealedCheck:
-    """Seal what the change is predicted to do; ``place``: the folder (None: a new one), the ledger.
+    """Seal the predicted effect of the change; ``place``: folder (None: a new one) and ledger.
 
     Raises
     ------
@@ -169,14 +169,14 @@ def _verdict(predicted: Sequence[Estimate], limits_s: Sequence[float]) -> Verdic
 
 
 def is_change(folder: Path) -> bool:
-    """Was a change sealed in this folder?"""
+    """Does this folder hold a sealed change?"""
     return (folder / CHANGE_NAME).is_file()
 
 
 def checked_change(
     folder: Path, ledger_path: Path, url: str | None, runs: Sequence[Path]
 ) -> ledger.Experiment:
-    """Read the changed server's metrics, or those of a load test; what the ledger says then.
+    """Measure the changed server, or read its load test, and return the ledger's verdict.
 
     Raises
     ------
@@ -236,7 +236,7 @@ def _standing(ledger_path: Path, sha256: str) -> ledger.Experiment:
 def _watched(
     change: changes.SealedChange, seal: seals.Seal, folder: Path, url: str
 ) -> claims.Measurement:
-    """What the server at this address shows from now on."""
+    """Measurement of the server at this address, from now on."""
     began_utc = now_utc()
     run_id = new_run_id(began_utc)
     source = live_source(url, change.window_s)
@@ -257,7 +257,7 @@ def _watched(
 
 
 def _loaded(change: changes.SealedChange, seal: seals.Seal, path: Path) -> claims.Measurement:
-    """What a load test of the changed server stored of its metrics."""
+    """Measurement from the metrics that a load test of the changed server stored."""
     manifest = reading.read_run(path).manifest
     measured = claims.Measured(
         at=changes.AT,

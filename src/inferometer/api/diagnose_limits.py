@@ -1,4 +1,4 @@
-"""Which limits of a server need not be identified: who states each, and which statement counts?"""
+"""Limits of a server that are stated (command line, own report, user), and which statement wins."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -24,10 +24,10 @@ class StatedLimit(NamedTuple):
 
 
 def stated_limits(source: Source, known: Mapping[Limit, int]) -> dict[Limit, StatedLimit]:
-    """What the server's command line states, what it says of itself, and what is ``known``.
+    """Limits by the server's command line, by its own report, and by ``known``; later ones win.
 
-    The later ones go before the earlier. Of several data-parallel ranks only what is known: what
-    is rebuilt is all of them together.
+    For several data-parallel ranks only ``known`` counts, since the rebuilt server is all ranks
+    together.
     """
     engine = source.identity.facts
     facts = source.identity.scheduler or SchedulerFacts()
@@ -63,5 +63,5 @@ def _gauge(
 
 
 def _count(text: str | None) -> int | None:
-    """The whole number; None for what a flag has else."""
+    """A whole number; None for other values of a flag."""
     return int(text) if text is not None and text.isdecimal() and text.isascii() else None

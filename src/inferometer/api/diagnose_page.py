@@ -27,7 +27,7 @@ _HALF_OPEN: Final = "{low:,} or more"
 
 
 def diagnose_page(answer: DiagnoseAnswer) -> Page:
-    """The verdict first, then what the change would do, then every cause."""
+    """A page with the verdict first, then the effect of the change, then every cause."""
     cause = next((one for one in answer.causes if one.name == answer.cause), None)
     return Page(
         title=_title(answer, cause),
@@ -71,7 +71,7 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
 
 
 def _chart(answer: DiagnoseAnswer, cause: CauseRow | None) -> Chart | None:
-    """What each cause costs of the first latency."""
+    """Latency that each cause explains, of the first latency."""
     effects = [
         Effect(one.name, one.shares_s[0].scaled(1e3), _interval(one.shares_s[0]), one is cause)
         for one in answer.causes
@@ -101,7 +101,7 @@ def _title(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
 
 
 def _then(answer: DiagnoseAnswer) -> tuple[Section, ...]:
-    """Both latencies with the change; nothing where no setting is to be changed."""
+    """Both latencies with the change; empty where no setting is to be changed."""
     check = answer.check
     if check is None:
         return ()
@@ -117,7 +117,7 @@ def _then(answer: DiagnoseAnswer) -> tuple[Section, ...]:
 
 
 def _identity(answer: DiagnoseAnswer) -> str:
-    """Which server it says that it is."""
+    """Model and version that the server reports."""
     engine = answer.server if answer.version is None else f"{answer.server} {answer.version}"
     return engine if answer.model is None else f"{engine} · {answer.model}"
 
@@ -146,7 +146,7 @@ def _chip(answer: DiagnoseAnswer) -> Chip:
 
 
 def _numbers(answer: DiagnoseAnswer, cause: CauseRow | None) -> tuple[Number, ...]:
-    """Each latency as it is, and with the change."""
+    """Each latency now, and with the change."""
     numbers: list[Number] = []
     for index, row in enumerate(answer.latencies):
         low, high = row.measured_low_s, row.measured_high_s
@@ -195,7 +195,7 @@ def _signed(seconds: float) -> str:
 
 
 def _ruled_out(answer: DiagnoseAnswer) -> str:
-    """Which settings would not help, and by what that is known."""
+    """Settings that would not help, and the evidence."""
     now_s = answer.latencies[0].simulated_s.value
     names = [
         one.name
@@ -239,7 +239,7 @@ def _trust(answer: DiagnoseAnswer) -> str:
 
 
 def _probed(answer: DiagnoseAnswer) -> str:
-    """What the probe sent, and what it identified."""
+    """Load that the probe sent, and what it identified."""
     probe = answer.probe
     if probe is None:
         return ""
@@ -259,7 +259,7 @@ def _probed(answer: DiagnoseAnswer) -> str:
 
 
 def _check(answer: DiagnoseAnswer) -> str:
-    """What was sealed of the change."""
+    """Sealed prediction of the change."""
     check = answer.check
     if check is None:
         return ""

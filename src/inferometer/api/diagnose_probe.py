@@ -39,7 +39,7 @@ _PROMPTS_FROM_S: Final = 0.3
 _PROMPTS_EVERY_S: Final = 0.3
 _BESIDE_TOKENS: Final = 16
 _FEWEST_STEPS: Final = 4
-"""Of a prompt: at the ends of its time a step more or fewer may be counted."""
+"""Fewest steps of a prompt: at its ends one step more or less may be counted."""
 _LEAST_PROMPT, _MOST_PROMPT = 128, 4096
 _BURST: Final = (32, 64)
 _LEAST_BURST, _MOST_BURST = 32, 256
@@ -47,7 +47,7 @@ _ROOM_FRACTION: Final = 0.9
 """Requests may wait for a KV cache that is fuller than this."""
 _EVERY_S: Final = 0.1
 _OFTEN: Final = 3
-"""Scrapes with as many running while others wait: fewer may be chance."""
+"""Fewest scrapes with the same number running while others wait: fewer may be chance."""
 _TIMEOUT_S: Final = 60.0
 
 
@@ -61,7 +61,7 @@ class _Sent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What was sent, and what it identified; None: it did not."""
+    """What a probe sent and identified; None: not identified."""
 
     n_requests: int
     most_tokens: int
@@ -75,7 +75,7 @@ class Probe:
 
     @property
     def limits(self) -> dict[Limit, int]:
-        """Those that are identified: of the step budget where one usual value lies in its range."""
+        """Identified limits; the step budget only where one usual value is in its range."""
         found: dict[Limit, int] = {}
         if self.max_num_seqs is not None:
             found["max_num_seqs"] = self.max_num_seqs
@@ -88,7 +88,7 @@ class Probe:
 
 
 def probe(url: str, window: ServerWindow) -> Probe:
-    """Send the three parts to the server whose metrics the window holds.
+    """Send the three parts of the probe to the observed server.
 
     What will be sent is printed before it is.
 
@@ -191,7 +191,7 @@ def _budget(run: Run) -> tuple[int, int] | None:
 
 
 def _most_running(samples: ServerSampleTable) -> int | None:
-    """How many ran while others waited and the KV cache had room; None: nobody had to wait."""
+    """Requests that ran while others waited with free KV cache; None: none waited."""
     record = server_record(samples)
     running, waiting, usage = (
         gauge_series(record, name) for name in ("running", "waiting", "kv_usage")

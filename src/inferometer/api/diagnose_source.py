@@ -23,7 +23,7 @@ from inferometer.units import format_duration
 
 _LAST_S: Final = 600.0
 _LONGEST_S: Final = 3600.0
-"""Of a past time: its requests are simulated some hundred times."""
+"""Longest window of the past: its requests are simulated some hundred times."""
 _NOBODY: Final = ServerIdentity(None, None)
 _EVERY_S: Final = 0.5
 """Gauges' highest values matter, and pass quickly."""
@@ -35,27 +35,27 @@ _WHERE_METRICS_ARE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A window, and what else is known of it."""
+    """The observed window of a server, and other facts about it."""
 
     window: ServerWindow
     when: str | None = None
     """The past time, in UTC, by Prometheus; None: as it is now, or in a load test."""
     samples: ServerSampleTable | None = None
-    """Of a server that was read just now."""
+    """Samples of a server that was scraped just now."""
     outside: tuple[OutsideRow, ...] = ()
-    """Of a load test: what its clients measured against what the server reports."""
+    """For a load test: latencies of its clients beside those of the server."""
     local: local_server.LocalNumbers | None = None
-    """Of a server on this machine, where that was wanted: what its processes show."""
+    """Findings about the processes of a server on this machine, if requested."""
     identity: ServerIdentity = _NOBODY
-    """What the server says that it is."""
+    """Model, version and settings that the server reports."""
     command: tuple[str, ...] = ()
-    """Of a server on this machine, where that was wanted: the words that started it."""
+    """Command line of a server on this machine, if requested."""
 
 
 def live_source(
     url: str, for_s: float, fpm: str | None = None, *, is_local: bool = False
 ) -> Source:
-    """The server at this address, for so many seconds from now on.
+    """Observe the server at this address for ``for_s`` from now on.
 
     ``fpm`` is where it publishes its steps; its processes are looked at where it ``is_local``.
 
@@ -96,7 +96,7 @@ def live_source(
 
 
 def scraped_source(url: str, samples: ServerSampleTable) -> Source:
-    """The server at this address, by what was scraped of it, and what it says of itself now.
+    """The server at this address, by samples that were scraped, and by its own report now.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def scraped_source(url: str, samples: ServerSampleTable) -> Source:
 
 
 def is_caching(identity: ServerIdentity) -> bool | None:
-    """Does the server say that its prefix cache is on? None: it says nothing of it."""
+    """Is the prefix cache on, by the server's report? None: not reported."""
     scheduler = identity.scheduler
     return None if scheduler is None else scheduler.enable_prefix_caching
 
@@ -136,7 +136,7 @@ def past_of(range_text: str | None, last_s: float | None) -> TimeRange:
     Raises
     ------
     SpecError
-        It is no range, or longer than an hour.
+        The range is invalid, or longer than an hour.
     """
     if range_text is not None:
         past = time_range(range_text, where="--range")

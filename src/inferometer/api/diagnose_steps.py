@@ -1,4 +1,4 @@
-"""What do a server's recorded steps say alone: where does their time go, and what holds answers up?
+"""Diagnosis from a server's recorded steps alone: parts of their time, and delays of decodes.
 
 Without metrics nothing tells when requests came and how long they waited, so no share of TTFT is
 simulated: that takes ``diagnose URL --steps FILE``.
@@ -57,28 +57,28 @@ class StepPartRow:
     name: PartName
     words: str
     fraction: Estimate
-    """Of the time of all steps."""
+    """Share of the time of all steps."""
     change: str
-    """What lessens it."""
+    """The change that would reduce it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsAnswer(Answer):
-    """Where the time of recorded steps goes."""
+    """Parts of the time of recorded steps."""
 
     table: ClassVar[str | None] = "parts"
 
     target: str
     source: str
-    """Whose record: vLLM's iteration log, Forward Pass Metrics, …"""
+    """Kind of record: vLLM's iteration log, Forward Pass Metrics, …"""
     n_steps: int
     n_lost: int
-    """That were published and not recorded, by their numbers."""
+    """Steps that were published but not received, by their numbers."""
     n_restarts: int
     n_refused: int
     """Messages of another version."""
     steps_s: float
-    """Of all together."""
+    """Time of all steps."""
     parts: tuple[StepPartRow, ...]
     """The largest first."""
     limited_by: PartName | None
@@ -89,10 +89,10 @@ class StepsAnswer(Answer):
     gap_p99_without_prompts_s: Estimate | None
     """If prompts were not computed in the steps of answers."""
     are_answers_held_up: bool
-    """By prompts, for more than a tenth of the 99th percentile, in every draw."""
+    """Do prompts delay decodes by more than a tenth of the p99 step, in every draw?"""
     limits: tuple[LimitRow, ...]
     is_context_told: bool
-    """Where not, reading the KV cache counts as what every step takes."""
+    """Does the record have contexts? Without them, KV reads count in every step's fixed time."""
     unexplained_ratio: float
     """Median deviation of a step from the fitted times."""
 
@@ -104,7 +104,7 @@ class _Gaps(NamedTuple):
 
 
 def steps_answer(path: Path) -> StepsAnswer:
-    """What the steps in this file or run say.
+    """Analyse the steps of this file or run.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def recorded_steps(path: Path) -> StepLog:
     Raises
     ------
     RecordError
-        There are none.
+        There are no steps.
     """
     if path.is_file():
         return read_step_log(path)
@@ -165,7 +165,7 @@ def recorded_steps(path: Path) -> StepLog:
             allowed="a run that stored its steps, or a log of them",
             try_="inferometer simulate --out DIR, which does",
         )
-    return step_log_of(run.steps, "steps of a run")
+    return step_log_of(run.steps)
 
 
 def _part(name: PartName, shares: F64) -> StepPartRow:
@@ -227,7 +227,7 @@ def _limits(log: StepLog) -> tuple[LimitRow, ...]:
 
 
 def steps_page(answer: StepsAnswer) -> Page:
-    """The largest part, then what holds answers up, then the limits that were seen."""
+    """A page with the largest part, delays of decodes, and observed limits."""
     first = answer.parts[0]
     steps = f"{answer.n_steps:,} steps of {answer.source}"
     return Page(

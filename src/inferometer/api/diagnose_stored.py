@@ -1,4 +1,4 @@
-"""The window of a load test that stored the server's metrics, and what its workload tells besides."""
+"""Diagnosis window of a load test that stored the server's metrics."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +42,7 @@ def stored_source(folder: Path) -> Source:
         enable_prefix_caching=is_caching(identity),
         n_users=_n_users(run),
         alike_fraction=_alike_fraction(run),
-        step_log=None if run.steps is None else step_log_of(run.steps, "steps of a run"),
+        step_log=None if run.steps is None else step_log_of(run.steps),
     )
     check_balanced(window)
     requests = run.requests
@@ -54,7 +54,7 @@ def stored_source(folder: Path) -> Source:
 
 
 def _n_users(run: Run) -> int | None:
-    """Of a load test whose users each send one request after the other."""
+    """Users of a closed-loop load test; else None."""
     load = run.manifest.load
     arrivals = None if load is None else load.workload.arrivals
     return arrivals.concurrency if isinstance(arrivals, ClosedArrivals) else None

@@ -25,13 +25,12 @@ from inferometer.stats.estimate import Estimate, Verdict, worst_verdict
 
 Named: TypeAlias = causes.CauseName | PitfallName
 
-_SEED: Final = 1
 _USUAL: Final[shares.Percentiles] = (("ttft", 0.95), ("tpot", 0.95))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyRow:
-    """One latency as the server measured it, and as the rebuilt server has it."""
+    """One latency: measured by the server, and simulated for the rebuilt server."""
 
     name: str
     """``ttft:p95``"""
@@ -44,7 +43,7 @@ class LatencyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseRow:
-    """What one cause costs, in the order of the latencies."""
+    """Part of each latency that one cause explains."""
 
     name: causes.CauseName
     kind: causes.Kind
@@ -52,12 +51,13 @@ class CauseRow:
     change: str
     costs: str
     decided_by: str
-    """What decides where metrics alone do not; '' : a longer window."""
+    """What would decide, where metrics alone do not; '': a longer window."""
     shares_s: tuple[Estimate, ...]
-    """By what each latency falls without it."""
+    """Decrease of each latency without this cause."""
     predicted_s: tuple[Estimate, ...]
-    """Each latency with the change, in another window of the same traffic; of the work itself, which
-    has no setting, without it in this one."""
+    """Each latency with the change, in another window of the same traffic.
+    For the work itself, which no setting changes: without it, in this window.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,20 +75,20 @@ class LimitRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnoseAnswer(Answer):
-    """What limits the server, by how much, and what would change it."""
+    """What limits the server, by how much, and which change would help."""
 
     table: ClassVar[str | None] = "causes"
 
     target: str
     server: str
     version: str | None
-    """As the server says; None: it does not."""
+    """As reported by the server; None: not reported."""
     model: str | None
     when: str | None
     """The past time, in UTC, by Prometheus; None: as it is now, or in a load test."""
     window_s: float
     n_requests: int
-    """That ended in the window."""
+    """Requests that ended in the window."""
     finding: shares.Finding
     objective: str | None
     slo_verdict: Verdict | None
@@ -97,12 +97,12 @@ class DiagnoseAnswer(Answer):
     the client, a proxy, or the network. A check that loses requests is named where nothing else is."""
     latencies: tuple[LatencyRow, ...]
     causes: tuple[CauseRow, ...]
-    """The one that is named first, then by their shares of the first latency."""
+    """The named cause first, then by share of the first latency."""
     checks: tuple[CheckRow, ...]
-    """What the metrics say without a simulation."""
+    """Pitfalls by the metrics, without a simulation."""
     limits: tuple[LimitRow, ...]
     reported: SchedulerFacts | None
-    """What the server says of how it was set up; None: it does not."""
+    """Scheduler settings that the server reports; None: not reported."""
     agreement: dict[str, tuple[float, float]]
     """Means of the window: measured, and of the nearest simulated server."""
     requests_per_s: float
@@ -114,15 +114,15 @@ class DiagnoseAnswer(Answer):
     n_preemptions: int | None
     is_closed_loop: bool
     outside: tuple[observed.OutsideRow, ...]
-    """Of a load test: what its clients measured against what the server reports."""
+    """For a load test: latencies of its clients beside those of the server."""
     probe: Probe | None = None
-    """What a small load identified; None: nothing was sent."""
+    """Result of a small probe load; None: nothing was sent."""
     check: SealedCheck | None = None
-    """The sealed prediction of the change; None: no setting is to be changed."""
+    """Sealed prediction of the change; None: no setting is to be changed."""
 
     @property
     def exit_code(self) -> int:
-        """That of the SLO's verdict where it was not met, else 11 where the cause is not known."""
+        """Exit code of the SLO's verdict if it was not met, else 11 where the cause is unknown."""
         of_slo = EXIT_OF_SLO[self.slo_verdict]
         return of_slo or (EXIT_UNDECIDED if self.finding == "undecided" else EXIT_ANSWERED)
 
@@ -142,7 +142,7 @@ def answer_of(
     objective: ObjectiveSpec | None,
     stated: Mapping[Limit, StatedLimit],
 ) -> Diagnosed:
-    """What these servers, which show what the window shows, say of the objective, or of TTFT and TPOT."""
+    """Diagnosis by the plausible servers, for the SLO's latencies, else TTFT and TPOT."""
     window = source.window
     draws = [one.rebuilt for one in agreement.draws]
     thresholds = _by_need(agreement, objective)
@@ -153,7 +153,7 @@ def answer_of(
     now = shares.estimates(base)
     latencies = _latencies(window, percentiles, now, thresholds)
     slo = worst_verdict(verdicts := _verdicts(latencies))
-    fresh = rebuilding.under_fresh_requests(window, draws, _SEED)
+    fresh = rebuilding.under_fresh_requests(window, draws)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
     concluded = shares.conclusion(found, now[0], slo, verdicts, mean_waiting=window.mean_waiting)
     checks = observed.checked(source.window, source.outside, source.local)
@@ -206,7 +206,7 @@ def _talk_of_causes(n_done: int, n_causes: int) -> None:
 def cause_named(
     concluded: shares.Conclusion, checks: Sequence[CheckRow]
 ) -> tuple[shares.Finding, Named | None]:
-    """What limits the server, unless most of the TTFT passes before and after it.
+    """The cause to name, unless most of TTFT passes before or after the engine.
 
     What makes every step slow is named before the work itself, which no setting changes.
     """
@@ -226,7 +226,7 @@ def cause_named(
 def _by_need(
     agreement: rebuilding.Agreement, objective: ObjectiveSpec | None
 ) -> tuple[Threshold, ...]:
-    """The thresholds of percentiles, the one nearest to its limit, or furthest beyond, first."""
+    """Limits on percentiles, the one nearest to or furthest beyond its limit first."""
     if objective is None:
         return ()
     limited = [one for one in objective.thresholds if one.percentile_fraction is not None]
@@ -277,7 +277,7 @@ def _latency(
 
 
 def _verdicts(latencies: Sequence[LatencyRow]) -> list[Verdict]:
-    """Of each limit, by the server's own buckets, and within them by the simulated latencies."""
+    """Verdict on each limit by the server's buckets, and inside a bucket by simulation."""
     return [_is_met(one, one.limit_s) for one in latencies if one.limit_s is not None]
 
 
@@ -319,7 +319,7 @@ def _row(share: shares.Share, kind: ServerKind) -> CauseRow:
 def _limits(
     window: ServerWindow, agreement: rebuilding.Agreement, stated: Mapping[Limit, StatedLimit]
 ) -> tuple[LimitRow, ...]:
-    """Of the servers that show what this one shows: between which values lies each limit?"""
+    """Range of each limit over the plausible servers."""
     configs = [one.rebuilt.config for one in agreement.draws]
     at_once = [one.max_num_seqs for one in configs]
     budgets = [one.max_num_batched_tokens for one in configs]

@@ -1,4 +1,4 @@
-"""How is something drawn, so that nobody's text can drive the terminal?"""
+"""Safe drawing of text, so that foreign text cannot control the terminal."""
 
 from collections.abc import Iterable
 from typing import TextIO

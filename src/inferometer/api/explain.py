@@ -43,7 +43,7 @@ _SHORT_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainAnswer(Answer):
-    """The parts of each step's time, and how well the model that says so does on points that it had not seen."""
+    """Parts of each step's time, and the held-out error of the model behind them."""
 
     table: ClassVar[str | None] = "explained"
 
@@ -68,7 +68,7 @@ AnyExplanation: TypeAlias = ExplainAnswer | TraceAnswer | SpansAnswer | Counters
 
 
 def explain(question: Explain) -> AnyExplanation:
-    """Where the time of each measured point goes: weights, KV cache, matmul, attention, launches.
+    """Parts of the time of each measured point, of a profiled device, or of traced requests.
 
     Of a trace of the PyTorch profiler or of Nsight Systems: which kernels, and which idle time.
     Of OpenTelemetry spans: schedule delay, network, router, queue, prefill, decode.
@@ -122,7 +122,7 @@ def launch_check(rows: Sequence[Explained]) -> pitfalls.CheckRow:
 
 
 def logits_check(analyses: Sequence[Analysis]) -> pitfalls.CheckRow:
-    """Of all prefills, the time for logits that nobody samples.
+    """Share of prefill time for logits that are not sampled.
 
     *Not reported* where the memory that prefills took does not show them: on a CPU nothing does.
     """
@@ -152,7 +152,7 @@ _FILES: Final[
 
 
 def explain_page(answer: ExplainAnswer) -> Page:
-    """The largest parts first, then each point, then how far the model may be trusted."""
+    """A page with the largest parts first, then each point, then the model's error."""
     held_out = tables.held_out_text(answer.held_out) or "too few points to tell"
     view = SweepReportView(
         title="",
@@ -194,7 +194,7 @@ def _paired_headline(answer: ExplainAnswer, paired: summaries.StepShares) -> str
 
 
 def explained_table(explained: Sequence[Explained]) -> tables.TextTable:
-    """Where the time of each point goes: a column for each part, as a share of what was measured."""
+    """Parts of each point's time: a column for each, as a share of the measured time."""
     names = list(
         dict.fromkeys(part.name for row in explained for part in row.parts if part.duration_s)
     )
@@ -223,7 +223,7 @@ def explained_table(explained: Sequence[Explained]) -> tables.TextTable:
 
 
 def headline(explained: Sequence[Explained]) -> str:
-    """What takes the most time of each phase, at its smallest and at its largest point."""
+    """The largest part of each phase, at its smallest and its largest point."""
     has_runs = tables.has_several_runs(row.run_label for row in explained)
     phases = dict[str, list[Explained]]()
     for row in explained:

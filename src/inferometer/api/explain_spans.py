@@ -28,7 +28,7 @@ _NEXT: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpansAnswer(Answer):
-    """Where the time of requests is, by spans of OpenTelemetry."""
+    """Parts of the time of requests, by OpenTelemetry spans."""
 
     table: ClassVar[str | None] = "times.parts"
 

@@ -42,7 +42,7 @@ _PITFALLS: Final[dict[PitfallName, frozenset[IdleCause]]] = {
     "launch_bound": frozenset({"host", "launch"}),
     "synchronisation": frozenset({"synchronisation"}),
 }
-"""Which idle time each is made of."""
+"""Idle causes that make up each pitfall."""
 _COLOURS: Final = ("c0", "c1", "c2", "c3", "c6", "c7")
 _IDLE_COLOURS: Final[dict[IdleCause, str]] = {
     "host": "c4",
@@ -55,7 +55,7 @@ _IDLE_COLOURS: Final[dict[IdleCause, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceView:
-    """What one file says: its devices, the host's operations and calls."""
+    """One trace: its devices, host operations and calls."""
 
     path: str
     profiler: Profiler
@@ -64,12 +64,12 @@ class TraceView:
     operations: tuple[HostTime, ...]
     calls: tuple[HostTime, ...]
     checks: tuple[CheckRow, ...]
-    """Of the busiest device."""
+    """Pitfalls of the busiest device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceAnswer(Answer):
-    """Where the time of profiled devices goes."""
+    """Parts of the time of profiled devices."""
 
     table: ClassVar[str | None] = "traces"
 
@@ -77,7 +77,7 @@ class TraceAnswer(Answer):
 
 
 def explain_traces(paths: tuple[Path, ...]) -> TraceAnswer:
-    """Kernels by kind, and why a device stands idle between them.
+    """Kernels by kind, and reasons of idle time between them.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def _view(path: Path) -> TraceView:
 
 
 def _idle_fraction(devices: Sequence[DeviceTime], causes: frozenset[IdleCause]) -> float | None:
-    """Of the busiest device; None where the trace has no calls, which alone tell causes."""
+    """Idle share of the busiest device by these causes; None where the trace has no calls."""
     if not devices or devices[0].median_launch_call_s is None:
         return None
     return sum((one.window_fraction for one in devices[0].idle if one.cause in causes), 0.0)
@@ -329,7 +329,7 @@ class CounterRow:
     name: CounterName
     n_samples: int
     mean_fraction: float | None
-    """Of activities; None for bytes."""
+    """Mean share of time or activity; None for bytes."""
     p95_fraction: float | None
     mean_bytes_per_s: float | None
     """None for activities."""
@@ -338,14 +338,14 @@ class CounterRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountersAnswer(Answer):
-    """What the counters of each device say."""
+    """Summary of each device's counters."""
 
     table: ClassVar[str | None] = "counters"
 
     paths: tuple[str, ...]
     counters: tuple[CounterRow, ...]
     findings: tuple[str, ...]
-    """One for each device."""
+    """One sentence for each device."""
 
 
 def explain_counters(paths: tuple[Path, ...]) -> CountersAnswer:
@@ -386,7 +386,7 @@ def _row(device: str, name: CounterName, values: F64) -> CounterRow:
 
 
 def _finding(device: str, rows: Sequence[CounterRow]) -> str:
-    """Which part is busy; only DCGM's activities tell, not the shares of time of NVML."""
+    """The busy part of the device, by DCGM's activities; NVML's shares of time do not show it."""
     shares = {row.name: row.mean_fraction for row in rows if row.mean_fraction is not None}
     dram, sm, tensor = (
         shares.get(name) for name in ("DRAM active", "SM active", "tensor cores active")
@@ -407,7 +407,7 @@ def _finding(device: str, rows: Sequence[CounterRow]) -> str:
 
 
 def counters_page(answer: CountersAnswer) -> Page:
-    """What is busy first, then each counter."""
+    """A page with the busy part first, then each counter."""
     n_least = min(row.n_samples for row in answer.counters)
     few = f"only {n_least} sample{'s' * (n_least > 1)}; " if n_least < _FEW_SAMPLES else ""
     return Page(

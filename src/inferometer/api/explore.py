@@ -25,16 +25,16 @@ from inferometer.simulate import engine_config
 from inferometer.simulate.fleet import ROUTERS
 
 N_REQUESTS: Final = 1000
-"""Where the state does not say it: enough for a 99th percentile, few enough to follow a slider."""
+"""Default number: enough for a 99th percentile, few enough to follow a slider."""
 DEFAULTS: Final[Mapping[str, str]] = {
     "hardware": "h100_sxm",
     "rate": "10",
     "slo": "ttft:p95<1s, tpot:p95<100ms",
 }
-"""Where nothing says what is explored."""
+"""Options of a state that names no traffic."""
 DEFAULT_MODEL: Final = "llama-3.1-8b"
 _SWITCHES: Final = frozenset({"port", "export", "run"})
-"""Of the command alone: no part of a state."""
+"""Options of the command only, not of a state."""
 _KNOBS: Final = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "enable_chunked_prefill")
 """Settings with a field of their own on the page, which some policies do not have."""
 _SPACE: Final = {"true": True, "false": False}
@@ -42,7 +42,7 @@ _SPACE: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explore:
-    """A server under traffic, what it must keep to, and what it costs."""
+    """A server under traffic, its SLO and its price."""
 
     server: Server
     workload: Workload = field(default_factory=Workload)
@@ -58,14 +58,16 @@ class Explore:
     )
     run: tuple[Path, ...] = option(
         (),
-        "A stored load test, whose point stays on the plots; repeatable.",
+        "A stored load test to show as a point on the plots; repeatable.",
         "Runs",
         is_common=True,
     )
-    port: int = option(0, "Of the page; 0: one that is free.", is_common=True, least=0, most=65_535)
+    port: int = option(
+        0, "Port of the page; 0: any free one.", is_common=True, least=0, most=65_535
+    )
     export: Path | None = option(
         None,
-        "Write the page as one file with the answers around this state, and end.",
+        "Write the page, with the answers around this state, as one file, and exit.",
         is_common=True,
         metavar="FILE",
     )
@@ -93,7 +95,7 @@ class Explore:
 
 
 def state_of(question: Explore) -> dict[str, Any]:
-    """What differs from the defaults: names of options and their values."""
+    """Options that differ from the defaults, by name."""
     state = dict[str, Any]()
     for one in _state_fields():
         owner: Any = question

@@ -34,16 +34,16 @@ CHART_IDS: Final = (
     "slot-timeline-0",
     "slot-timeline-1",
 )
-"""In the order of the page."""
+"""Charts in the order of the page."""
 _NO_LINES: Final = FiveLines(answer="", limit="", next="", trust="", report="")
 
 
 _BOX_RATIO: Final = 1.25
-"""By how much lengths may differ from the state's before its curves are not those of a load test."""
+"""Largest ratio of lengths at which a load test's point is shown on the state's curves."""
 
 
 class Measured(NamedTuple):
-    """A load test whose point stays on the plots, and its traffic."""
+    """A load test that is shown as a point on the plots, and its traffic."""
 
     point: RatePoint
     model: str
@@ -52,7 +52,7 @@ class Measured(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What the page shows of a state."""
+    """Contents of the page for a state."""
 
     page: Page
     charts: tuple[Chart, ...]
@@ -77,7 +77,7 @@ def shown(explored: Explored, measured: tuple[Measured, ...] = ()) -> Shown:
 
 
 def beside_state(run: Measured, answer: ExploreAnswer) -> RatePoint:
-    """The run's point, and what differs from the state where its curves are not of that traffic."""
+    """The run's point, and differences from the state where its traffic is another."""
     state = answer.simulation
     lengths = (
         ("prompt", run.prompt_mean_tokens, state.workload.prompt.mean_tokens),
@@ -94,7 +94,7 @@ def beside_state(run: Measured, answer: ExploreAnswer) -> RatePoint:
 
 
 def answer_page(answer: ExploreAnswer, charts: tuple[Chart, ...] | None = None) -> Page:
-    """The page of the simulation, with cost beside it and the curves around it."""
+    """The page of the simulation, with costs and curves."""
     page = simulate_page(answer.simulation)
     rate_per_s = answer.simulation.workload.rate_per_s
     drawn = _curves(answer, (), rate_per_s) if charts is None else charts
@@ -120,7 +120,7 @@ def _cost(answer: ExploreAnswer) -> tuple[Number, ...]:
 def _curves(
     answer: ExploreAnswer, measured: tuple[RatePoint, ...], rate_per_s: float | None
 ) -> tuple[Chart, ...]:
-    """Curves over the load, then what is traded for what."""
+    """Curves over the load, then trade-offs."""
     judgement = answer.simulation.levels[0].judgement
     objective = "" if judgement is None else judgement.objective.text
     view = RateView(

@@ -1,4 +1,4 @@
-"""What is answered without a page: one state, and the states of a grid around it; the measured points?"""
+"""States of the explorer without a page: one state, a grid around it, and measured points."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from inferometer.records import layout, reading, request_summaries
 from inferometer.records.columns import I32
 
 _RATIOS: Final = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
-"""Of the load of the state."""
+"""Other loads of the grid, relative to the state's load."""
 _SEQS: Final = (None, 8, 32, 128)
 """max_num_seqs; None: that of the state."""
 
@@ -42,13 +42,13 @@ def explore(question: Explore) -> ExploreAnswer:
 
 
 def state(question: Explore) -> Explored:
-    """The answer with what is drawn beside it."""
+    """The answer of one state, with its curves."""
     return refined(question, Inline(lambda _done, _all: None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """What the explorer starts from: a state, and points that were measured."""
+    """Initial state of the explorer, and measured points."""
 
     question: Explore
     measured: tuple[Measured, ...] = ()
@@ -71,7 +71,7 @@ def started(question: Explore) -> Started:
 
 
 def around(question: Explore) -> Iterator[Explore]:
-    """The states of a grid around this one: its own first, then other loads and max_num_seqs."""
+    """States of a grid around this one: its own first, then other loads and max_num_seqs."""
     yield question
     workload = question.workload
     key = "rate" if workload.concurrency is None else "concurrency"
@@ -119,7 +119,7 @@ def _no_load_test(folder: Path, *, where: str) -> SpecError:
 
 
 def _of_run(question: Explore, folder: Path) -> Explore:
-    """The traffic of a load test, as near as bare lengths and a rate tell it, and its point."""
+    """Traffic of a load test in mean lengths and rate, and its point."""
     run = reading.read_run(folder)
     load, requests = run.manifest.load, run.requests
     if load is None or requests is None:
@@ -164,7 +164,7 @@ class _Pick(msgspec.Struct, frozen=True):
 
 
 class _File(msgspec.Struct, frozen=True):
-    """What tells a plan, a fit and a model's configuration apart, and what a plan says."""
+    """Fields that distinguish a plan, a fit and a model's configuration."""
 
     pick: _Pick | None = None
     model_id: str = ""

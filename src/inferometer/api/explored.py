@@ -1,4 +1,4 @@
-"""What is computed for a state of the explorer: first a coarse answer, then its curves and bounds.
+"""Computations of the explorer: a coarse answer first, then its curves and bounds.
 
 The random numbers are the same in every state, and loads of a curve do not depend on the load that
 is requested: a move of one slider moves one thing.
@@ -36,9 +36,9 @@ from inferometer.stats.estimate import Estimate, Verdict
 from inferometer.units import NS_PER_S, format_number
 
 CURVE_REQUESTS: Final = 500
-"""Of each point of a curve."""
+"""Requests of each point of a curve."""
 _RATIOS: Final = (0.08, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.6)
-"""Of the rate at which the server is full."""
+"""Loads of a curve, relative to the server's full rate."""
 _USERS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _OTHER_TP: Final = (1, 2, 4, 8)
 _TRADED: Final = (0.1, 0.4, 0.7, 0.9)
@@ -48,21 +48,21 @@ _FEWEST: Final = 20
 
 
 class Load(NamedTuple):
-    """One point of a curve: which question, which of the servers that may be the one."""
+    """One point of a curve: its question, and a plausible server."""
 
     question: simulate.Simulate
     case: Case
 
 
 class Seen(NamedTuple):
-    """What came of it."""
+    """Result of one point."""
 
     summary: RequestSummary
     judgement: request_summaries.Judgement | None
 
     @property
     def limit_ratio(self) -> float:
-        """The limits, times those of the SLO, that its percentiles reach, the noise aside."""
+        """Factor on the SLO's limits that its percentiles reach, without the noise."""
         judged = [] if self.judgement is None else self.judgement.thresholds
         reached = [
             one.seen.seconds.value / one.threshold.limit_s for one in judged if one.seen is not None
@@ -71,7 +71,7 @@ class Seen(NamedTuple):
 
 
 def loads_of(question: Explore, executor: Executor) -> tuple[float, ...]:
-    """Loads from idle to more than the server carries, whatever load is requested for."""
+    """Loads from idle to beyond capacity, independent of the requested load."""
     if question.workload.concurrency is not None:
         return tuple(float(one) for one in _USERS)
     full_per_s = _full_per_s(question, executor)
@@ -87,7 +87,7 @@ def _full_per_s(question: Explore, executor: Executor) -> float:
 
 @lru_cache(maxsize=64)
 def _burst_per_s(question: simulate.Simulate) -> float:
-    """All requests come at once: how many end in a second between the first and the last quarter?"""
+    """Throughput of a burst of all requests, between its first and its last quarter."""
     requests = simulator_at(question).at(simulation.OneCase("likely")).run.requests
     if requests is None:
         raise ValueError("a simulation has requests")
@@ -105,7 +105,7 @@ def _burst_per_s(question: simulate.Simulate) -> float:
 
 @lru_cache(maxsize=64)
 def servers_at(server: servers_.Server, fleet: fleets.FleetOptions) -> cluster.Servers:
-    """The servers of these options; what was built of them stays."""
+    """The servers of these options, cached."""
     n_sharing = fleet.cluster.data_parallel_size
     return fleets.servers_of(fleet, servers_.deployment_of(server, n_sharing=n_sharing))
 
@@ -132,20 +132,20 @@ def simulator_at(
 
 
 def load_of(question: Explore, load: float, case: Case) -> Load:
-    """The point, whatever load is requested for: what was computed of it stays."""
+    """The point at this load, independent of the requested load, so that results are reused."""
     requested = question.at_load(load, CURVE_REQUESTS)
     return Load(replace(requested, given=frozenset()), case)
 
 
 @lru_cache(maxsize=4000)
 def seen_at(part: Load) -> Seen:
-    """One point; it is short, for somebody waits for all of them."""
+    """Simulate one point; short, since the user waits for all of them."""
     level = simulator_at(part.question).at(simulation.OneCase(part.case)).level
     return Seen(level.summary, level.judgement)
 
 
 def ends_of(answer: simulation.SimulateAnswer) -> tuple[Case, ...]:
-    """The two servers that may be the one whose TTFT is least and most: the ends of a curve's band."""
+    """The two plausible servers whose TTFT is least and most: the ends of a curve's band."""
     others = answer.levels[1:]
     if not others:
         return ()
@@ -160,7 +160,7 @@ def ends_of(answer: simulation.SimulateAnswer) -> tuple[Case, ...]:
 
 
 def point_of(load: float, group: Sequence[Seen], *, is_closed: bool) -> decision_views.RatePoint:
-    """One point of a curve: the likely case, its intervals widened to hold the other cases."""
+    """One point of a curve: the likely case, with intervals that cover the other cases."""
     likely, *others = group
     summary = likely.summary
     judgement = likely.judgement
@@ -284,21 +284,21 @@ def limit_costs(
 _TOKENS: Final = 1e6
 _SECONDS_PER_HOUR: Final = 3600.0
 _WINDOWS: Final = 120
-"""Of the charts over time, which are half as wide as those of a report."""
+"""Windows of charts over time, which are half as wide as a report's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExploreAnswer(Answer):
-    """The simulation of one state, and what lies around it."""
+    """The simulation of one state, and points around it."""
 
     table: ClassVar[str | None] = "points"
 
     command: str
     simulation: simulation.SimulateAnswer
-    """What ``inferometer simulate`` answers; of a coarse answer the likely step times alone."""
+    """As of ``inferometer simulate``; for a coarse answer at likely step times only."""
     is_coarse: bool
     usd_per_hour: float | None
-    """Of all devices; None where no price is known."""
+    """Price of all devices; None where it is unknown."""
     usd_per_million_output_tokens: Estimate | None
     points: tuple[decision_views.RatePoint, ...]
     """The same server at other loads, each by few requests; intervals span step times, too."""
@@ -309,17 +309,17 @@ class ExploreAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """The answer, and what is drawn beside it."""
+    """The answer with its curves and timelines."""
 
     question: Explore
     answer: ExploreAnswer
     series: run_series.StepSeries | None
     timelines: tuple[tuple[str, slot_timeline.SlotTimeline], ...] = ()
-    """Who did what in each step: of this server, and of static batching."""
+    """Activity of each slot in each step: of this server, and of static batching."""
 
 
 def coarse(question: Explore, executor: Executor) -> Explored:
-    """The likely run: every number of the final answer, without the interval of step times."""
+    """The likely run: all numbers of the final answer, without the uncertainty of step times."""
     simulated = _simulate(question.simulated, executor, is_likely_alone=True)
     return _explored(question, simulated, is_coarse=True)
 
@@ -348,7 +348,7 @@ def refined(question: Explore, executor: Executor) -> Explored:
 
 
 def _around(found: Explored, loads: Sequence[float], executor: Executor, *ends: Case) -> Explored:
-    """The answer with the points of its curves, each at the likely case and these ends."""
+    """The answer with its curves, each point at the likely case and these ends."""
     question, answer = found.question, found.answer
     parts = [load_of(question, load, case) for load in loads for case in ("likely", *ends)]
     seen, width = executor.map(seen_at, parts), 1 + len(ends)
@@ -409,7 +409,7 @@ def _own_knobs(question: Explore) -> list[str]:
 
 
 def _per_million(usd_per_hour: float, rate: Estimate) -> Estimate:
-    """Dollars per million tokens, of tokens per second: what is more of one is less of the other."""
+    """Dollars per million tokens at this many tokens per second; ends are swapped."""
     of_one = usd_per_hour / _SECONDS_PER_HOUR * _TOKENS
     has_ends = rate.low is not None and rate.high is not None and rate.low > 0
     return replace(
@@ -421,7 +421,7 @@ def _per_million(usd_per_hour: float, rate: Estimate) -> Estimate:
 
 
 def _usd_per_hour(question: Explore, answer: simulation.SimulateAnswer) -> float | None:
-    """Of all devices that serve: the price that was given, else the catalogue's first."""
+    """Price of all devices: by the given price, else the catalogue's first."""
     servers = servers_at(question.server, question.fleet)
     device = servers.deployment.hardware
     one = question.usd_per_hour
@@ -437,7 +437,7 @@ def _usd_per_hour(question: Explore, answer: simulation.SimulateAnswer) -> float
 
 _WINDOW: Final = 60
 _BEFORE: Final = 0.5
-"""Of the run's steps: there the batch is as full as it gets."""
+"""Position in the run's steps at which the batch is as full as it gets."""
 
 
 def _timelines(

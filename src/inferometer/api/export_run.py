@@ -1,4 +1,4 @@
-"""How does a run look to other tools?"""
+"""Export of a run to other tools' formats."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,31 +21,31 @@ from inferometer.records.types import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportAnswer(Answer):
-    """What was written."""
+    """The file that was written."""
 
     run: str
     format: ExportFormat
     file: str
     n_points: int | None
-    """Of a sweep; None for a run of requests."""
+    """Points of a sweep; None for a run of requests."""
     n_requests: int | None
-    """Of a run of requests; None for a sweep."""
+    """Requests of a run; None for a sweep."""
     n_good: int | None
     """Requests within every limit; None without --slo, or where the format has no place for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """Which run is written, and in whose format."""
+    """The run to export, and the format."""
 
     run: Annotated[Path, Option("", is_argument=True)]
     format: ExportFormat | None = option(
-        None, "Whose format. [csv where FILE ends in .csv]", is_common=True
+        None, "Format to write. [csv where FILE ends in .csv]", is_common=True
     )
-    out: Annotated[Path, Option("Where to.", is_common=True, metavar="FILE")]
+    out: Annotated[Path, Option("File to write.", is_common=True, metavar="FILE")]
     slo: str | None = option(
         None,
-        "With the goodput under this objective: 'ttft:p95<500ms, tpot:p95<50ms'.",
+        "Also report the goodput under this SLO: 'ttft:p95<500ms, tpot:p95<50ms'.",
         "Limits",
         is_common=True,
         metavar="TEXT",
@@ -122,7 +122,7 @@ def _exported_sweep(run: Run, path: Path, format_: ExportFormat, out: Path) -> E
 
 
 def export_text(answer: ExportAnswer) -> str:
-    """What was written, in one line."""
+    """The written file, in one line."""
     good = "" if answer.n_good is None else f", {answer.n_good} of them within every limit"
     what = (
         f"{answer.n_requests} requests{good}"

@@ -30,17 +30,16 @@ class FitAnswer(Answer):
     model_file: str | None
     """None where the fit was refused: nothing is written."""
     model: steptime.StepTimeModel | None
-    """Of sweeps; None of load tests."""
+    """Fit of sweeps; None for load tests."""
     server: ServerFit | None = None
-    """Of load tests."""
+    """Fit of load tests."""
     unidentified: tuple[Unidentified, ...] = ()
     """Parameters that the data do not tell, or would have beyond the device's peak, and what to
     measure or to check."""
     held_out: tuple[HeldOutStatistic, ...] = ()
-    """Of a published serving run."""
+    """Errors on the held-out part of a published serving run."""
     refusal: Refusal | None = None
-    """Why load tests were not fitted (UNDECIDED, exit 11): the residual says that the model of
-    the server is wrong."""
+    """Why load tests were not fitted (UNDECIDED, exit 11): the residual is too large."""
 
     @property
     def exit_code(self) -> int:
@@ -50,7 +49,7 @@ class FitAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Runs, and what is known of what they measured."""
+    """Runs to fit, and facts about their measurements."""
 
     runs: Runs
     choice: TableChoice = field(default_factory=TableChoice)
@@ -72,7 +71,7 @@ class Fit:
 
 
 def answer_page(answer: FitAnswer) -> Page:
-    """What is there to read of a fit; of published serving runs without what was held out."""
+    """A page on a fit; None for published serving runs without a held-out part."""
     if answer.model is not None:
         return fit_page(answer.model, answer.model_file or "")
     if answer.server is not None:
@@ -83,7 +82,7 @@ def answer_page(answer: FitAnswer) -> Page:
 
 
 def fit(question: Fit) -> Paged[FitAnswer]:
-    """The step-time model that runs of one model on one engine carry; of load tests, the server.
+    """Fit a step-time model to runs of one model on one engine, or a server to load tests.
 
     Raises
     ------

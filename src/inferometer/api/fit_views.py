@@ -79,7 +79,7 @@ def curves(analysis: Analysis) -> tuple[Curve, ...]:
 
 
 def predictions(analysis: Analysis) -> tuple[PredictedPoint, ...]:
-    """Predictions of each point by a model that had not seen it, beside the measurements."""
+    """Held-out prediction of each point, with its measurement."""
     by_place = {
         (summary.point.prompt_tokens, summary.point.batch_size): summary
         for summary in analysis.points
@@ -121,7 +121,7 @@ _WEIGHTS_OF_FIT: Final = {
 
 
 def explained(analysis: Analysis) -> tuple[Explained, ...]:
-    """Where the time of each phase of each point goes; what the model does not account for is *unexplained*."""
+    """Parts of the time of each phase of each point; the rest is *unexplained*."""
     if analysis.model is None:
         return ()
     measured = {
@@ -156,7 +156,7 @@ def explained(analysis: Analysis) -> tuple[Explained, ...]:
 
 
 def single_decode(rows: Sequence[Explained]) -> Explained | None:
-    """One sequence's decode after the shortest prompt, which the paired rounds of a run measure too."""
+    """Decode of one sequence after the shortest prompt, which paired rounds measure too."""
     return min(
         (row for row in rows if row.phase == "decode" and row.batch_size == 1),
         key=lambda row: row.prompt_tokens,
@@ -165,7 +165,7 @@ def single_decode(rows: Sequence[Explained]) -> Explained | None:
 
 
 def fitted_beside(row: Explained | None) -> str:
-    """What the fitted model says of the step whose parts paired rounds measure; "" without one.
+    """Prediction for the step that paired rounds measure; '' without one.
 
     Paired rounds compare steps of a wide and a narrow model, to tell launches from weights. The
     fit, of whole steps of few sizes, counts the head's weights as logits and leaves a rest.
@@ -198,7 +198,7 @@ def parameters(analysis: Analysis) -> tuple[ParameterRow, ...]:
 
 
 def held_out_rows(analysis: Analysis) -> tuple[HeldOutRow, ...]:
-    """How wrong the model was on points that it had not seen."""
+    """Errors of the model on held-out points."""
     if analysis.model is None:
         return ()
     return tuple(
@@ -271,7 +271,7 @@ _TYPICAL_BATCH: Final = 16
 
 
 def fit_page(model: StepTimeModel, model_file: str, served: ServedFit | None = None) -> Page:
-    """Error on points held out, parameters with intervals, and the box in which the model was checked.
+    """A page of held-out errors, parameters with intervals, and the valid box.
 
     Of published loads, which know no single step, the held-out errors are those of what clients
     saw.
@@ -365,12 +365,12 @@ def _agreement_table(served: ServedFit) -> TextTable:
 
 
 def _seen_as(model: StepTimeModel) -> dict[str, str]:
-    """What clients call the phases, where their latencies were fitted."""
+    """Names of the latencies by which the phases were fitted."""
     return {"decode": "TPOT", "prefill": "TTFT"} if model.front_end_s is not None else {}
 
 
 def _steps(model: StepTimeModel) -> list[tuple[str, Estimate]]:
-    """How long do a prefill and decode steps take?"""
+    """Times of a prefill and of decode steps."""
     context = steptime_limits.nearest(
         model.box, "context tokens per decoding request", _TYPICAL_TOKENS
     )
@@ -395,7 +395,7 @@ def _steps(model: StepTimeModel) -> list[tuple[str, Estimate]]:
 
 
 def _off(model: StepTimeModel) -> str:
-    """How far off was it on points held out?"""
+    """Held-out error, in words."""
     seen = _seen_as(model)
     off = ", ".join(
         error_text(
@@ -416,7 +416,7 @@ def _off(model: StepTimeModel) -> str:
 
 
 def _off_halves(served: ServedFit) -> str:
-    """How far off was it on the statistics that were held out?"""
+    """Error on the held-out half's statistics, in words."""
     errors = {
         f"{one.latency.upper()} {one.statistic}": one.simulated_s / one.measured_s - 1
         for one in served.held_out
@@ -430,7 +430,7 @@ def _off_halves(served: ServedFit) -> str:
 
 
 def server_fit_page(fit: server_fit.ServerFit, fit_file: str) -> Page:
-    """What the server is, how sure that is, and which load tests would tell more."""
+    """A page on the fitted server, its uncertainty, and load tests that would reduce it."""
     words = (fit.served_model, "--fit", fit_file, "--rate", "R")
     steps = _server_steps(fit)
     probes = [f"{knob.name}: {knob.probe}" for knob in fit.knobs if knob.probe is not None]
@@ -466,7 +466,7 @@ def server_fit_page(fit: server_fit.ServerFit, fit_file: str) -> Page:
 
 
 def refused_page(fit: server_fit.ServerFit, refusal: conclusions.Refusal) -> Page:
-    """Why the load tests were not fitted, and what would settle it."""
+    """A page on why the load tests were not fitted, and what would help."""
     return Page(
         title=f"Undecided: {refusal.reason}",
         subtitle=_seen_words(fit),
@@ -498,7 +498,7 @@ def _knobs(fit: server_fit.ServerFit) -> TextTable:
 
 
 def _residual(fit: server_fit.ServerFit) -> str:
-    """How far is the simulation of the fitted server from the load tests?"""
+    """Deviation of the fitted server's simulation from the load tests."""
     tpot, ttft = (
         format_fraction(share) for share in (fit.tpot_residual_fraction, fit.ttft_residual_fraction)
     )
@@ -509,7 +509,7 @@ def _residual(fit: server_fit.ServerFit) -> str:
 
 
 def _cautions(fit: server_fit.ServerFit) -> list[Caution]:
-    """What makes this fit less good."""
+    """Cautions that limit this fit."""
     cautions = list[Caution]()
     if fit.scatter_ratio > _CAUTION_SCATTER:
         cautions.append(
@@ -539,7 +539,7 @@ def _cautions(fit: server_fit.ServerFit) -> list[Caution]:
 
 
 def _server_steps(fit: server_fit.ServerFit) -> list[tuple[str, Estimate]]:
-    """How long does a prompt take, its way in and out included, and a decode step?"""
+    """Times of a prompt (front end included) and of a decode step."""
     seen, n_decodes = fit.seen, max(fit.seen.n_answers_at_once // 2, 1)
     prefill = types.prefill_shape(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
     decode = types.decode_shape(batch_size=n_decodes, context_tokens=seen.median_context_tokens)

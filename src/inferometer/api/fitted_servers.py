@@ -71,7 +71,7 @@ def fit_load_tests(
 
 
 def _address(runs: Sequence[Run], name: str) -> conclusions.Address:
-    """Where the load tests went; runs that nobody sent from here went to a server of this ``name``."""
+    """Address of the load tests; imported runs went to a server of this ``name``."""
     plans = [run.manifest.load for run in runs if run.manifest.load is not None]
     found = {conclusions.Address(plan.url, plan.served_model, _flags(plan)) for plan in plans}
     if len({address.served_model for address in found}) > 1:
@@ -85,7 +85,7 @@ def _address(runs: Sequence[Run], name: str) -> conclusions.Address:
 
 
 def _flags(plan: load_plan.LoadPlan) -> tuple[str, ...]:
-    """How further prompts are sent: as these were."""
+    """Flags with which further prompts are sent in the same way."""
     endpoint = () if plan.endpoint == "chat" else ("--endpoint", plan.endpoint)
     return (
         *endpoint,
@@ -94,14 +94,14 @@ def _flags(plan: load_plan.LoadPlan) -> tuple[str, ...]:
 
 
 def _imported_model(runs: Sequence[Run]) -> types.ModelSpec | None:
-    """The model that imported runs name, all the same one; of a simulated server nobody knows more than its name."""
+    """The one model that imported runs name; of a simulated server only its name is known."""
     models = {None if run.manifest.model is None else run.manifest.model.model_id for run in runs}
     is_imported = all(run.manifest.origin == "published" for run in runs)
     return runs[0].manifest.model if is_imported and len(models) == 1 else None
 
 
 def _plan(run: Run, workload: str | None) -> RequestPlan | None:
-    """Which prompts begin alike, as the workload was drawn; None where that is not known any more."""
+    """The workload as drawn, with its shared prefixes; None where it cannot be drawn again."""
     if workload is not None:
         return _named_plan(run, workload)
     if run.manifest.load is None:
@@ -213,7 +213,7 @@ def _knobs(known: ServerKnowledge) -> Knobs:
 
 
 def _held_out(fit: RateFit) -> tuple[fitted_steps.HeldOutStatistic, ...]:
-    """What was measured and simulated at the rate that the fit did not see."""
+    """Measured and simulated statistics at the held-out rate."""
     if fit.held_out is None or not fit.held_out.seconds:
         return ()
     return tuple(

@@ -1,4 +1,4 @@
-"""Which step-time model do sweeps, published tables or tables of measured kernels carry?"""
+"""Step-time models from sweeps, published tables, or tables of measured kernels."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,12 +25,12 @@ from inferometer.report.tables import estimate_cell
 
 _ALONE: Final = "steps composed of kernels that were timed alone: no step was measured"
 _FORMAT: Final = "bfloat16"
-"""Of the tables that are read."""
+"""Number format of the tables that are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutStatistic:
-    """A statistic of the second half of the requests, measured, and simulated with what the first half taught."""
+    """A statistic of the second half of the requests: measured, and simulated from the first."""
 
     latency: str
     statistic: str
@@ -45,7 +45,7 @@ class ServedFit:
     model: StepTimeModel
     held_out: tuple[HeldOutStatistic, ...]
     held_out_words: str = "second half of the requests"
-    """Of what they are."""
+    """What was held out, in words."""
     """Mean and percentiles of TTFT, TPOT and E2E."""
 
 
@@ -185,12 +185,12 @@ def _example(path: Path) -> str:
 
 
 def fit_steps(request: RunRequest, choice: TableChoice) -> StepTimeModel:
-    """The model of the runs that were named, whoever measured them.
+    """The step-time model of these runs, from any source.
 
     Raises
     ------
     SpecError
-        They are runs of requests.
+        They are runs of requests, not sweeps.
     """
     if are_kernels(request):
         return fit_kernels(request, choice)
@@ -220,7 +220,7 @@ def fit_steps(request: RunRequest, choice: TableChoice) -> StepTimeModel:
 
 
 def published_fit(request: RunRequest, choice: TableChoice) -> StepTimeModel:
-    """The model of the rows that were meant, with what a request spends outside of the engine.
+    """The model of the selected rows, with a request's time outside of the engine.
 
     Raises
     ------

@@ -40,27 +40,29 @@ class PrefillReplicas:
 
     prefill_replicas: int | None = option(
         None,
-        "Replicas that compute prompts alone; --replicas then are those that generate answers."
-        " [none]",
+        "Replicas for prefill only; those of --replicas then only decode (disaggregation). [none]",
         "Cluster",
         least=1,
     )
     prefill_tp: int | None = option(
-        None, "Tensor-parallel devices of each of them. [as --tp]", "Cluster", least=1
+        None, "Tensor-parallel devices of each prefill replica. [as --tp]", "Cluster", least=1
     )
     prefill_set: tuple[str, ...] = option(
-        (), "A setting of theirs, as --set; repeatable. [as --set]", "Cluster", metavar="NAME=VALUE"
+        (),
+        "Another setting of the prefill replicas; repeatable. [as --set]",
+        "Cluster",
+        metavar="NAME=VALUE",
     )
     kv_link: float | None = option(
         None,
-        "How fast KV caches travel: '50GB/s', '400Gbit/s'. [the device's scale-up links]",
+        "Speed of KV transfers: '50GB/s', '400Gbit/s'. [the device's scale-up links]",
         "Cluster",
         metavar="SPEED",
         parse=lambda text, where: parse_bytes_per_s(text, where=where),
     )
     kv_link_latency: float = option(
         0.0,
-        "From the last byte sent to going on. [0s]",
+        "Time from the last byte of a KV transfer to the first decode step. [0s]",
         "Cluster",
         metavar="DURATION",
         shows_default=False,
@@ -75,7 +77,7 @@ class PrefillReplicas:
     first_token_from: Annotated[
         AnswerBeginsAt,
         Option(
-            "Who gives the client the first token: decode, as vLLM does, or prefill, before the"
+            "Replica that sends the first token: decode, as vLLM does, or prefill, before the"
             " transfer.",
             heading="Cluster",
             choices=BEGINNINGS,
@@ -84,7 +86,7 @@ class PrefillReplicas:
 
 
 def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> replicas.Servers:
-    """The servers, and those that compute their prompts where some are requested.
+    """The servers, with prefill replicas where requested.
 
     Raises
     ------
@@ -128,7 +130,7 @@ def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> re
 
 
 def _pair(server: Deployment, options: PrefillReplicas) -> tuple[Deployment, Deployment]:
-    """Those that generate answers and those that compute prompts, for sequences that both can hold."""
+    """Decode and prefill replicas, both for sequences that fit in both."""
     server = _with_whole_contexts(server)
     prefill = _changed(server, options.prefill_tp, options.prefill_set)
     longest = min(server.config.max_model_len, prefill.config.max_model_len)
@@ -181,12 +183,12 @@ def _limited(server: Deployment, max_model_len: int) -> Deployment:
 
 
 _FEW_REQUESTS: Final = 40
-"""That name the classes and tenants of a workload."""
+"""Requests that are enough to find a workload's classes and tenants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
-    """What stands around one server: its replicas and their router, prefill replicas, a gate."""
+    """Replicas and router, prefill replicas, and gate of a server."""
 
     cluster: replicas.Cluster = field(default_factory=replicas.Cluster)
     prefill: PrefillReplicas = field(default_factory=PrefillReplicas)
@@ -237,16 +239,16 @@ class Fleets:
     """A few requests, for the names of their classes and tenants."""
     seed: int
     is_split_searched: bool = False
-    """Does the search itself say how many replicas compute prompts alone?"""
+    """Does the search choose the number of prefill replicas?"""
 
     @property
     def router(self) -> Router:
-        """Who distributes requests."""
+        """The router in front of the replicas."""
         return replicas.rules_of(self.options.cluster).router
 
     @property
     def n_replicas(self) -> int | None:
-        """Where their number is fixed; those that share experts are one group."""
+        """Fixed number of replicas (None: searched); data-parallel ones are one group."""
         n_sharing = self.options.cluster.data_parallel_size
         return n_sharing if n_sharing > 1 else self.options.cluster.replicas
 
@@ -257,22 +259,22 @@ class Fleets:
 
     @property
     def is_plain(self) -> bool:
-        """Is a part of these replicas with its part of the load like all of them?"""
+        """Does a share of the replicas under its share of the load behave like the whole fleet?"""
         return self.gate is None and not self.n_prefill and self.can_lose_one
 
     @property
     def can_lose_one(self) -> bool:
-        """Do the others go on where one replica dies: none shares experts or serves a class alone?"""
+        """Do the others go on when one dies: no shared experts, no class on one replica?"""
         one = self.options.cluster
         return one.data_parallel_size == 1 and not one.class_replicas
 
     def prepared(self, deployment: Deployment) -> candidates.Prepared:
-        """The replica as it stands in these fleets, and the devices beside its kind.
+        """The replica in these fleets, and the devices of its prefill replicas.
 
         Raises
         ------
         SpecError
-            It cannot stand in one.
+            The replica cannot run in such a fleet.
         """
         servers = self.servers(deployment, self.n_replicas or 1)
         prefill = servers.prefill
@@ -283,7 +285,7 @@ class Fleets:
     def fleet(
         self, deployment: Deployment, case: Case, n_replicas: int, n_prefill: int | None = None
     ) -> Fleet:
-        """What is simulated: this number of these replicas, as if they were known to be these.
+        """The fleet to simulate: this number of replicas on one plausible server.
 
         ``n_prefill`` more compute prompts alone; None: as the options say.
         """
@@ -313,11 +315,11 @@ class Fleets:
         return servers._replace(seed=self.seed, class_replicas=classes)
 
     def _gate_before(self, servers: replicas.Servers) -> GateConfig | None:
-        """What the gate predicts rests on the likely step times, whatever steps then take."""
+        """The gate; its predictions use likely step times, whatever steps really take."""
         if self.gate is None:
             return None
         pace = gate_config.first_token_pace(servers.deployment.step_times.likely)
-        return gate_config.gate_rules(self.gate, self.drawn, pace, where="--gate")
+        return gate_config.gate_rules(self.gate, self.drawn, pace)
 
 
 def fleets_of(options: FleetOptions, workload: types.WorkloadSpec) -> Fleets:
@@ -348,7 +350,7 @@ def slo_of(text: str | None, workload: types.WorkloadSpec, fleets: Fleets) -> Ob
 
 
 def start_load_of(workload: types.WorkloadSpec) -> float:
-    """The load of the workload as it stands: users, or requests per second."""
+    """Load of the workload: users, or requests per second."""
     arrivals = workload.arrivals
     if isinstance(arrivals, types.ClosedArrivals):
         return float(arrivals.concurrency)

@@ -1,4 +1,4 @@
-"""Which run do the requests in another tool's file of results make?"""
+"""Runs from other tools' files of results."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from inferometer.records.types import Run
 
 
 def read_file(path: Path, facts: TableFacts | None = None) -> Run:
-    """The run that a file tells of: a manifest's, a sweep's table, or requests of another tool.
+    """The run in a file: a manifest's, a sweep's table, or requests of another tool.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def read_file(path: Path, facts: TableFacts | None = None) -> Run:
 
 
 def _of_requests(path: Path) -> Run | None:
-    """The run of a file of results; None where it is no such file, or has statistics alone."""
+    """The run of a file of results; None for other files, and statistics alone."""
     try:
         found = read_results(path)
     except RecordError:

@@ -99,7 +99,7 @@ def _check_given(
 
 
 def _asked(verb: Verb, values: dict[str, object]) -> Any:  # noqa: ANN401 -- of the verb, or a grid
-    """One answer, or the grid of options with several values."""
+    """One answer, or a grid where options have several values."""
     values = by_field(verb.question, values)
     axes = axes_of(verb.question, values)
     if axes:
@@ -213,7 +213,7 @@ def load(url: str, *, progress: Listener | None = None, **options: object) -> lo
     Raises
     ------
     KeyboardInterrupt
-        Somebody stopped it; the same call goes on.
+        Ctrl-C; the same call resumes.
     """
     with heard_by(progress):
         ended = load_sending.send(question_of(load_sending.LoadTest, {"url": url, **options}))

@@ -45,17 +45,17 @@ class Axis(NamedTuple):
 
 
 class Headline(NamedTuple):
-    """What a grid shows of one answer."""
+    """Numbers of one answer that a grid shows."""
 
     numbers: dict[str, Estimate | None]
-    """By name, with the unit in it."""
+    """Numbers by name with unit."""
     words: dict[str, str | None]
-    """What limits it, a verdict."""
+    """The limit, and a verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridPoint:
-    """One combination of the listed values, and what came of it."""
+    """One combination of the listed values, and its answer."""
 
     values: dict[str, Value]
     """The value of each axis, under the option's name."""
@@ -64,7 +64,7 @@ class GridPoint:
     refused: str | None = None
     """Why this combination has no answer."""
     exit_code: int = EXIT_ANSWERED
-    """Of this question alone; with an SLO: 0 met, 10 missed, 11 undecided."""
+    """Of this point; with an SLO: 0 met, 10 missed, 11 undecided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class GridAnswer(Answer):
 
     verb: str
     title: str
-    """What all points share."""
+    """Options that all points share."""
     axes: dict[str, tuple[Value, ...]]
     points: tuple[GridPoint, ...]
     findings: tuple[CurveFinding, ...]
@@ -84,7 +84,7 @@ class GridAnswer(Answer):
 
     @property
     def exit_code(self) -> int:
-        """With an SLO: 0 where a point meets it, 11 where none does and some may, 10 where all miss."""
+        """With an SLO: 0 if a point meets it, 11 if none does but some may, 10 if all miss it."""
         codes = {point.exit_code for point in self.points if point.refused is None}
         order = (EXIT_ANSWERED, EXIT_UNDECIDED, EXIT_SLO_MISSED)
         none_fits = EXIT_ANSWERED if self.objective is None else SizingError.exit_code
@@ -117,7 +117,7 @@ class Verb(NamedTuple):
     title: Callable[[Mapping[str, object], tuple[Axis, ...]], str]
     findings: Callable[[tuple[Axis, ...], tuple[GridPoint, ...]], tuple[CurveFinding, ...]]
     is_short: bool = False
-    """Each point takes milliseconds: processes would cost more than they save."""
+    """Does each point take milliseconds, so that processes are not worth their start?"""
 
 
 def axes_of(question: type[Any], values: Mapping[str, object]) -> tuple[Axis, ...]:
@@ -166,7 +166,7 @@ def _axis(field: Field, value: object) -> Axis | None:
 
 
 def grid(verb: Verb, values: Mapping[str, object], axes: tuple[Axis, ...]) -> GridAnswer:
-    """Ask for each combination, several at once where they take long.
+    """Answer each combination, several at once where they take long.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def _where(question: type[Any], fixed: Mapping[str, object]) -> Executor:
 
 
 def _of_point(fixed: Mapping[str, object], combined: Mapping[str, Any]) -> dict[str, object]:
-    """The options of one point: done where it is asked, into a folder of its own."""
+    """Options of one point, with an output folder of its own."""
     options = {
         name: value
         for name, value in fixed.items()

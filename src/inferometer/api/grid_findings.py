@@ -93,7 +93,7 @@ def _ends(found: list[T]) -> list[T]:
 def predict_findings(
     axes: tuple[Axis, ...], points: tuple[GridPoint, ...]
 ) -> tuple[CurveFinding, ...]:
-    """Growth laws, knees, phases, what fits, and which is fastest and cheapest."""
+    """Findings: growth laws, knees, phases, fit in memory, fastest and cheapest."""
     found = _by_rules(axes, points, _PREDICT_RULES)
     for axis in axes:
         if axis.name in {"prompt", "batch", "output"}:
@@ -116,7 +116,7 @@ def predict_findings(
 
 
 def _prompt_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
-    """Is there a length from which on a prompt token takes longer?"""
+    """The length from which on a prompt token takes longer, if there is one."""
     found = [
         curves.cheapest(
             curve._replace(y=tuple(y / x for x, y in zip(curve.x, curve.y, strict=True)))
@@ -131,7 +131,7 @@ def _prompt_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[
 
 
 def _what_ends_the_gain(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
-    """The knee of each curve over batch beside the largest batch that the memory holds."""
+    """Knee of each curve over batch, and the largest batch in memory."""
     found = list[CurveFinding]()
     for axis in axes:
         if axis.name != "batch":
@@ -160,7 +160,7 @@ _LEAST_CORRELATION_GAP: Final = 0.05
 
 
 def _what_orders_devices(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
-    """Does bandwidth or peak compute order devices by the speed of decode, and of prefill?"""
+    """Does bandwidth or peak compute rank devices by speed of decode, and of prefill?"""
     known = [
         point for point in points if point.numbers.get("tpot_s") and "hardware" in point.values
     ]
@@ -198,7 +198,7 @@ def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _origins(points: Sequence[GridPoint]) -> list[CurveFinding]:
-    """Points whose step times come from different sources differ by more than the option."""
+    """A caution that points have step times of different sources."""
     counts = Counter(point.words["step_times"] for point in points if point.refused is None)
     if len(counts) < 2:
         return []
@@ -221,7 +221,7 @@ def _prefill_shares(axes: tuple[Axis, ...], points: Sequence[GridPoint], axis: A
 
 
 def _same_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
-    """One long prompt or many short ones of as many tokens: which takes longer?"""
+    """Compare one long prompt with many short ones of the same total length."""
     if {"prompt", "batch"} - {axis.name for axis in axes}:
         return []
     by_tokens = dict[tuple[object, ...], list[GridPoint]]()
@@ -256,7 +256,7 @@ def _value(point: GridPoint, number: str) -> float:
 
 
 def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
-    """Of devices, formats and models: the fastest decode, and the cheapest token, that fit."""
+    """Fastest decode and cheapest token among devices, formats and models that fit."""
     if not any(not isinstance(axis.values[0], int | float) for axis in axes):
         return []
     fitting = [point for point in points if point.words.get("fits") == "yes"]
@@ -280,7 +280,7 @@ def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFind
 def _by_source(
     points: Sequence[GridPoint], grid: Sequence[GridPoint]
 ) -> dict[str, list[GridPoint]]:
-    """Points that may be ranked against each other: those with step times of one source.
+    """Points grouped by the source of step times: only those of one source are ranked.
 
     The key ends a sentence about them; it is empty where the whole grid shares one source.
     """
@@ -311,7 +311,7 @@ _MOST_SIDES: Final = 4
 def _slo(
     axes: tuple[Axis, ...], points: Sequence[GridPoint], number: str, unit: str
 ) -> list[CurveFinding]:
-    """Which points meet the SLO, up to where each curve does, and which of them gives most."""
+    """Points that meet the SLO, where each curve stops doing so, and the best of them."""
     judged = [point for point in points if point.words.get("slo") is not None]
     if not judged:
         return []
@@ -391,7 +391,7 @@ def _fits(points: Sequence[GridPoint]) -> list[CurveFinding]:
 def simulate_findings(
     axes: tuple[Axis, ...], points: tuple[GridPoint, ...]
 ) -> tuple[CurveFinding, ...]:
-    """Knees of throughput, jumps of TTFT, and what each policy gains over load."""
+    """Findings: knees of throughput, jumps of TTFT, gains of each policy."""
     found = _by_rules(axes, points, _SIMULATE_RULES)
     slo = _slo(axes, points, "requests_per_s", "requests/s")
     return (*_policies(axes, points), *found, *_origins(points), *slo, *_fits(points))
@@ -438,7 +438,7 @@ def _policies(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[Curve
 def capacity_findings(
     axes: tuple[Axis, ...], points: tuple[GridPoint, ...]
 ) -> tuple[CurveFinding, ...]:
-    """How the capacity grows, and which combination carries the most."""
+    """Growth of the capacity, and the combination with the highest."""
     number = next((name for point in points for name in point.numbers), "capacity_requests_per_s")
     found = [
         finding

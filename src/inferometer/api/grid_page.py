@@ -55,7 +55,7 @@ _LOG_FROM: Final = 20
 
 
 def grid_page(answer: GridAnswer) -> Page:
-    """What the points say, and the points."""
+    """A page of findings and points."""
     charts = _charts(answer)
     n_answered = sum(point.refused is None for point in answer.points)
     n_points = len(answer.points)

@@ -27,11 +27,11 @@ GROUPS_OPTION: Final = Option(
 _WEIGHT_ERROR: Final = 1e-6
 _Setting: TypeAlias = bool | int | float | str
 _OF_STEPS: Final = frozenset({"model", "hardware", "tp", "dtype", "quantization"})
-"""Whoever changes one of these has other step times than the fit of the command line."""
+"""Options that change step times, so that the command line's fit does not hold for the group."""
 
 
 class GroupTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One group: how many replicas of which server, and whose requests they get.
+    """One group in a file: number and kind of its replicas, and its requests.
 
     ``server`` has the names of the flags of ``inferometer simulate`` for one server; ``own`` in it
     are the engine's other settings, as with ``--set``.
@@ -45,7 +45,7 @@ class GroupTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     weights: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]] = msgspec.field(
         default_factory=dict
     )
-    """Of classes: the part of its requests that this group gets."""
+    """Share of each class's requests that this group gets."""
     min_prompt_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
     max_prompt_tokens: Natural | None = None
 
@@ -69,7 +69,7 @@ class GroupsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def servers_of_groups(path: Path, server: Server) -> Servers:
-    """The servers that this file describes; what it does not say of one is as in ``server``.
+    """The servers of this file; settings that it lacks are as in ``server``.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def read_groups(path: Path) -> GroupsTable:
 
 
 def rules_of(table: GroupsTable) -> dict[str, Any]:
-    """The file for a sum; what was sealed before there were weights has the sum that it had."""
+    """Content of the file to hash, in a form that is stable for files without weights."""
     rules: dict[str, Any] = msgspec.to_builtins(table)
     for one in rules["groups"]:
         if not one["weights"]:
@@ -117,7 +117,7 @@ def server_of_group(table: GroupTable, server: Server, path: Path) -> Server:
     Raises
     ------
     SpecError
-        A setting of it cannot be.
+        A setting of the group is invalid.
     """
     return _server(table.server, server, f"{path}, group {table.name}")
 
@@ -156,14 +156,14 @@ def _server(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AsServer:
-    """The settings of one server, as ``question_of`` wants them."""
+    """Settings of one server in the form that ``question_of`` needs."""
 
     server: Server
     given: frozenset[str] = field(default_factory=frozenset[str])
 
 
 def _values(table: Server | Settings, left_out: Sequence[str]) -> dict[str, object]:
-    """What was given of these options."""
+    """Values given for these options."""
     found = {one.name: getattr(table, one.name) for one in fields(table)}
     return {
         name: value for name, value in found.items() if name not in left_out and value is not None

@@ -30,13 +30,13 @@ class ImportedRunAnswer:
     run_id: str
     n_requests: int
     folder: str | None
-    """Where it was written; None without --out."""
+    """Folder of the written run; None without --out."""
     cautions: tuple[Caution, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointCount:
-    """How many points of a published table are of a model on a device?"""
+    """The number of published points of a model on a device."""
 
     hardware: str
     model: str
@@ -45,23 +45,23 @@ class PointCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedFile:
-    """What a file holds."""
+    """Contents of a file."""
 
     file: str
-    """Its name."""
+    """Name of the file."""
     path: str
-    """As it was given."""
+    """Path as given."""
     tool: Tool
     runs: tuple[ImportedRunAnswer, ...]
     summaries: tuple[PublishedSummary, ...]
     points: tuple[PointCount, ...]
     cautions: tuple[Caution, ...]
-    """Of its statistics; those of its runs stand with them."""
+    """Cautions on its statistics; runs have their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportAnswer(Answer):
-    """What the files hold, in their order."""
+    """Contents of the files, in their order."""
 
     table: ClassVar[str | None] = "files"
 
@@ -70,7 +70,7 @@ class ImportAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """Which files are read, and where their runs go."""
+    """Files to read, and a folder for their runs."""
 
     files: Annotated[tuple[Path, ...], Option("", is_argument=True, metavar="FILE...")]
     out: Path | None = option(
@@ -83,7 +83,7 @@ class Import:
 
 
 def imported(question: Import) -> ImportAnswer:
-    """What the files hold; their runs are written where --out names a folder.
+    """Read the files; write their runs where --out names a folder.
 
     Raises
     ------
@@ -166,7 +166,7 @@ def _counted(imported: Imported) -> tuple[PointCount, ...]:
 
 
 def import_text(answer: ImportAnswer) -> str:
-    """What each file holds, and what to do with it."""
+    """Contents of each file, and what to do with it."""
     parts: list[str] = []
     for file in answer.files:
         parts.append(f"{file.file}: {file.tool}")
@@ -194,7 +194,7 @@ def import_text(answer: ImportAnswer) -> str:
 
 
 def _next_step(answer: ImportAnswer) -> str:
-    """Look at what was written; else keep the runs, or learn step times from the statistics."""
+    """A command: show the written runs, write them, or fit the statistics."""
     files = [Path(one.path) for one in answer.files]
     runs = [run for file in answer.files for run in file.runs]
     written = next((run.folder for run in runs if run.folder is not None), None)

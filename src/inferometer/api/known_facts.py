@@ -1,4 +1,4 @@
-"""Which facts of a server does ``--known`` name, beside those that its log and its metrics report?"""
+"""Facts about a server that ``--known`` states, besides its log and its metrics."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ EXAMPLE: Final = "--known num_gpu_blocks=2588,max_num_seqs=256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerKnowledge:
-    """What is known of the server behind load tests."""
+    """What the user knows of the server behind load tests."""
 
     server_log: Path | None = option(
         None, "With --load: the log of its start (vLLM).", "Engine", is_common=True
@@ -53,7 +53,7 @@ class ServerKnowledge:
     )
 
     def check_is_for(self, *, is_load: bool) -> None:
-        """Only fits of load tests take it, and those of published serving runs that start from kernels."""
+        """Refuse these facts for fits of sweeps, which do not use them."""
         if is_load and self.kernels is not None:
             raise SpecError(
                 "--kernels with load tests",
@@ -120,12 +120,12 @@ def known_facts(text: str | None) -> ReportedSettings:
 
 
 def with_known(reported: ReportedSettings, known: ReportedSettings) -> ReportedSettings:
-    """What the server reported, and what is known besides.
+    """Settings that the server reported, completed by ``known``.
 
     Raises
     ------
     SpecError
-        They contradict one another.
+        Reported and known settings contradict each other.
     """
     pairs = [
         *((name, value, reported.limits.get(name)) for name, value in known.limits.items()),

@@ -33,39 +33,37 @@ END: Final = "<!-- the end of the ledger -->"
 BEGIN_SHORT: Final = "<!-- the ledger in short: made by `inferometer ledger --into README.md` -->"
 END_SHORT: Final = "<!-- the end of the short ledger -->"
 _PLACES: Final = ((BEGIN, END, ledger_markdown), (BEGIN_SHORT, END_SHORT, short_markdown))
-"""What is written between which lines of a document: everything, or the answer and one small table."""
+"""Marker lines of a document, and what is written between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerAnswer(Answer):
-    """The chain is whole, and this is what it says."""
+    """Contents of a ledger with an intact chain."""
 
     table: ClassVar[str | None] = "score.metrics"
 
     ledger: str
     n_entries: int
     head_sha256: str | None
-    """Of the last line: whoever knows it can tell that nothing before it was changed. None of an
-    empty ledger."""
+    """Hash of the last line, which shows later changes of any line; None: empty ledger."""
     score: Score
     verdicts: tuple[str, ...]
-    """Of the experiments, in their order."""
+    """Verdicts of the experiments, in their order."""
     anchor: str
-    """The number of lines and the sum of the last: kept elsewhere, it shows later whether the
-    chain was cut or written anew."""
+    """Number of lines and hash of the last, to show later whether the chain was rewritten."""
     expected: str | None
     """The anchor that was given with --expect; the chain holds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Which ledger is counted, and how the answer is wanted."""
+    """The ledger to count, and the form of the answer."""
 
     file: Path | None = option(None, "", is_argument=True, metavar="[FILE]")
     ledger: Path | None = option(
-        None, "The same as FILE, under the name that verify has for it.", metavar="FILE"
+        None, "The same as FILE, as in `inferometer verify`.", metavar="FILE"
     )
-    markdown: bool = option(False, "As it stands in a README.", is_common=True)
+    markdown: bool = option(False, "Print as Markdown.", is_common=True)
     into: Path | None = option(
         None,
         f"Put it into this file, after {BEGIN}, or in short after {BEGIN_SHORT}.",
@@ -73,12 +71,12 @@ class Ledger:
     )
     anchor: bool = option(
         False,
-        "Print the chain's head alone, to keep in a git tag or a public note.",
+        "Print only the hash of the last line, to store in a git tag or a public note.",
         is_common=True,
     )
     expect: str | None = option(
         None,
-        "An anchor of before: is the chain still the one it was taken of?",
+        "An earlier anchor: check that the ledger's chain still contains it.",
         is_common=True,
         metavar="ANCHOR",
     )
@@ -86,7 +84,7 @@ class Ledger:
 
 
 def ledger(question: Ledger) -> Lines[LedgerAnswer]:
-    """The score of a ledger, in words or as a document has it; with ``into`` it is put there.
+    """Score of a ledger in words or as Markdown; with ``into`` written into that file.
 
     Raises
     ------
@@ -101,7 +99,7 @@ def ledger(question: Ledger) -> Lines[LedgerAnswer]:
 
 
 def answer_of(question: Ledger) -> LedgerAnswer:
-    """The score of the ledger, whose chain is whole.
+    """The score of a ledger whose chain is intact.
 
     Raises
     ------
@@ -148,12 +146,12 @@ def _shown(answer: LedgerAnswer, question: Ledger) -> RenderableType:
 
 
 def whole_text(answer: LedgerAnswer) -> RenderableType:
-    """How often what was sealed was right, the misses, and the experiments."""
+    """How often sealed predictions were right, the misses, and the experiments."""
     return ledger_text(answer.score, Path(answer.ledger), expected=answer.expected)
 
 
 def put_into(path: Path, score: Score) -> None:
-    """Replace what stands between the marks of a file.
+    """Replace the text between the marks of a file.
 
     Raises
     ------

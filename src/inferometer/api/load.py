@@ -25,20 +25,20 @@ from inferometer.stats.estimate import worst_verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadAnswer(Answer):
-    """How the server did; whether that can be trusted is in ``requests.online.validity``."""
+    """Results of a load test; their validity is in ``requests.online.validity``."""
 
     table: ClassVar[str | None] = "requests.summaries"
 
     requests: RequestRunAnswer
     is_interrupted: bool
-    """Somebody stopped it before its end; the same command goes on."""
+    """Somebody stopped it before its end; the same command resumes."""
     record: str
     report: str | None = None
     """The page; None where none was written."""
 
     @property
     def exit_code(self) -> int:
-        """3 INVALID, which counts before any objective; then of the SLO and of those of classes."""
+        """3 for INVALID, else the exit code of the worst SLO verdict."""
         requests = self.requests
         online, judgement = requests.online, requests.judgement
         if online is not None and online.validity.verdict == "INVALID":
@@ -98,7 +98,7 @@ def _write_exports(run: Run, ended: EndedLoad) -> None:
 
 
 def load_page(answer: LoadAnswer) -> Page:
-    """What there is to read of the run; it is read again."""
+    """A page on the run, which is read again."""
     judgement = answer.requests.judgement
     question = RequestQuestion(objective=None if judgement is None else judgement.objective)
     return request_page_of(request_view(read_run(Path(answer.record)), question))

@@ -42,7 +42,10 @@ class Load:
         "chat", "Chats, or completions of a prompt.", "Workload", is_common=True
     )
     stream: bool = option(
-        True, "Token by token, or each answer whole.", "Workload", flags=("--stream/--no-stream",)
+        True,
+        "Stream answers token by token, or receive each whole.",
+        "Workload",
+        flags=("--stream/--no-stream",),
     )
     ramp: str | None = option(
         None,
@@ -53,8 +56,8 @@ class Load:
     )
     max_concurrency: int | None = option(
         None,
-        "Beside a rate: the most requests in flight; others wait at the client, and the wait"
-        " counts in TTFT. Alone: as --concurrency.",
+        "With a rate: the most requests in flight; others wait at the client, and the wait"
+        " counts in TTFT. Without one: as --concurrency.",
         "Workload",
         is_common=True,
         least=1,
@@ -85,7 +88,7 @@ class Load:
     )
     send_priorities: bool = option(
         False,
-        "Say each request's priority in its body, as servers with priority scheduling take it.",
+        "Send each request's priority in its body, for servers with priority scheduling.",
         "Workload",
     )
     header: tuple[str, ...] = option(
@@ -97,27 +100,30 @@ class Load:
     )
     proxy: str | None = option(
         None,
-        "Through which requests go. [http_proxy, https_proxy, all_proxy, unless no_proxy names the"
+        "Proxy to send requests through. [http_proxy, https_proxy, all_proxy, unless no_proxy names the"
         " host]",
         "Limits",
         metavar="URL",
     )
     insecure: bool = option(False, "Do not verify the server's certificate.", "Limits")
     processes: int = option(
-        1, "That send, on one schedule.", "Limits", is_common=True, least=1, most=64
+        1, "Processes that send, on one schedule.", "Limits", is_common=True, least=1, most=64
     )
     executor: Literal["processes", "ray"] = option(
         "processes",
-        "Where they run: here, or in turn on the hosts of a Ray cluster, whose clocks are"
-        " measured.",
+        "Where the sending processes run: here, or in turn on the hosts of a Ray cluster, whose"
+        " clocks are measured.",
         "Limits",
     )
     max_connections: int | None = option(
-        None, "Open at once. [as many as there are requests in flight]", "Limits", least=1
+        None,
+        "Connections open at once. [as many as there are requests in flight]",
+        "Limits",
+        least=1,
     )
     timeout: float = option(
         600.0,
-        "A request that takes longer is given up. [600s]",
+        "Longest time of a request; a longer one is cancelled. [600s]",
         "Limits",
         is_common=True,
         metavar="DURATION",
@@ -126,28 +132,36 @@ class Load:
     )
     connect_timeout: float = option(
         10.0,
-        "Until a connection stands. [10s]",
+        "Longest wait for a connection. [10s]",
         "Limits",
         metavar="DURATION",
         shows_default=False,
         parse=DURATION,
     )
     head_timeout: float | None = option(
-        None, "Until an answer begins. [--timeout]", "Limits", metavar="DURATION", parse=DURATION
+        None,
+        "Longest wait for the first byte of an answer. [--timeout]",
+        "Limits",
+        metavar="DURATION",
+        parse=DURATION,
     )
     read_timeout: float | None = option(
-        None, "Until an answer goes on. [--timeout]", "Limits", metavar="DURATION", parse=DURATION
+        None,
+        "Longest wait for the next byte of an answer. [--timeout]",
+        "Limits",
+        metavar="DURATION",
+        parse=DURATION,
     )
     max_body: int | None = option(
         None,
-        "A longer answer is given up. [1MiB, and 16KiB for each token requested]",
+        "Longest answer that is read. [1MiB, and 16KiB for each token requested]",
         "Limits",
         metavar="SIZE",
         parse=lambda text, where: parse_bytes(text, where=where),
     )
     drain: float = option(
         60.0,
-        "After --for, wait so long for what is in flight. [60s]",
+        "Longest wait after --for for requests in flight. [60s]",
         "Limits",
         is_common=True,
         metavar="DURATION",
@@ -156,13 +170,13 @@ class Load:
     )
     preflight: bool = option(
         True,
-        "Ask for one token before the run: would it be refused?",
+        "Request one token before the run, to see whether the server would refuse it.",
         "Limits",
         flags=("--preflight/--no-preflight",),
     )
     metrics_url: str | None = option(
         None,
-        "Where the server's own metrics are. [URL/metrics, where there are any]",
+        "URL of the server's own metrics. [URL/metrics, where there are any]",
         "Limits",
         metavar="URL",
     )
@@ -193,7 +207,7 @@ class Other:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
-    """What the flags ask for."""
+    """Options of a load test."""
 
     load: LoadPlan
     secrets: target.Secrets
@@ -203,7 +217,7 @@ class LoadRequest:
     """The client processes run on the hosts of a Ray cluster."""
     ray_address: str | None = None
     is_asked_before: bool = True
-    """One request goes before the run, to see whether the server would refuse it."""
+    """Is one request sent before the run, to see whether the server would refuse it?"""
     sample_fraction: float | None = None
     """Share of requests that the server shall trace; None: no ``traceparent`` is sent."""
 
@@ -220,7 +234,7 @@ def requests_of_both(url: str, options: Load, other: Other) -> tuple[LoadRequest
 
 
 def _overridden(texts: Sequence[str], own: Sequence[str], separator: str) -> tuple[str, ...]:
-    """The texts, but those of the names that ``own`` has too."""
+    """The texts whose names ``own`` does not have."""
 
     def name(text: str) -> str:
         return text.partition(separator)[0].strip().lower()
@@ -229,7 +243,7 @@ def _overridden(texts: Sequence[str], own: Sequence[str], separator: str) -> tup
 
 
 def request_of(url: str, options: Load) -> LoadRequest:
-    """The plan of a load test of the server at ``url``, with its secrets apart.
+    """The plan of a load test of the server at ``url``, with its secrets separate.
 
     Raises
     ------
@@ -325,7 +339,7 @@ def _offered_model(load: LoadPlan, secrets: target.Secrets, limits: messages.Cli
 
 
 def _cap(spec: types.WorkloadSpec, options: Load) -> int | None:
-    """``--max-concurrency`` beside a rate.
+    """``--max-concurrency`` together with a rate.
 
     Alone it has become the concurrency of the closed loop, as in ``vllm bench serve``.
     """
@@ -333,7 +347,7 @@ def _cap(spec: types.WorkloadSpec, options: Load) -> int | None:
 
 
 def arrivals_of(options: Load) -> dict[str, object]:
-    """The options that say when requests come, at most one of them; None where one was not given."""
+    """Options of the arrivals, at most one of them; None where not given."""
     return {
         "rate": options.workload.rate,
         "concurrency": options.workload.concurrency,
@@ -394,7 +408,7 @@ def _ramp(text: str) -> dict[str, Any]:
 
 
 def _lasting(workload: types.WorkloadSpec) -> tuple[types.WorkloadSpec, float | None]:
-    """How long requests are sent.
+    """The workload, and the time for which requests are sent.
 
     How many a closed loop sends in a duration depends on the server: it gets more than it can need.
     """

@@ -40,7 +40,7 @@ def run_of(
     percentiles: tuple[float, ...],
     server: types.ServerSampleTable | None = None,
 ) -> types.Run:
-    """The run that the raw logs and the server's metrics tell, with its verdict.
+    """The run of the raw logs and the server's metrics, with its validity.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def _offered_per_s(decoded: load_decoding.DecodedLoad) -> float | None:
 
 
 def partial(run: types.Run, opened: OpenLoad) -> types.Run:
-    """The run with a caution that the test is not over, and with the command that goes on."""
+    """The run with a caution that the test is unfinished, and the command that resumes it."""
     statuses = () if run.requests is None else run.requests.status
     n_open = sum(status == types.RequestStatus.UNFINISHED for status in statuses)
     text = (
@@ -119,7 +119,7 @@ def partial(run: types.Run, opened: OpenLoad) -> types.Run:
 
 
 def open_run(folder: Path) -> types.Run:
-    """The run of a load test that is not over, or that was killed: what its raw logs hold so far.
+    """The run of an unfinished load test: what its raw logs hold so far.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def _told(decoded: load_decoding.DecodedLoad) -> tuple[Caution, ...]:
 
 
 def _seams(decoded: load_decoding.DecodedLoad) -> tuple[Caution, ...]:
-    """Where the run was interrupted and gone on with, and what was lost there."""
+    """Cautions on interruptions of the run, and what was lost there."""
     begins = sorted({frame.begins_ns / NS_PER_S for frame in decoded.sessions if frame.begins_ns})
     found: list[Caution] = []
     if begins:
@@ -189,7 +189,7 @@ def _seams(decoded: load_decoding.DecodedLoad) -> tuple[Caution, ...]:
 def _ran_out(
     decoded: load_decoding.DecodedLoad, opened: OpenLoad, workload: DrawnWorkload
 ) -> tuple[Caution, ...]:
-    """A closed loop may ask faster than was thought possible: then its requests are gone before its time is."""
+    """A caution where a closed loop sent all requests before its time was over."""
     load, n_made = opened.load, len(decoded.requests.sent_ns)
     if (
         load.for_s is None
@@ -212,7 +212,7 @@ def _ran_out(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedRun:
-    """The run, and whether somebody stopped it before its end."""
+    """The run, and whether it was stopped early."""
 
     run: types.Run
     is_interrupted: bool = False
@@ -224,7 +224,7 @@ def run_load(
     folder: Path,
     percentiles: tuple[float, ...],
 ) -> LoadedRun:
-    """Make the test, or what is left of it, and store it. One that was made before is read.
+    """Run or resume the test, and store it; read it if it is complete.
 
     Raises
     ------
@@ -237,7 +237,7 @@ def run_load(
 
 
 def loaded_run(sent: SentLoad | None, folder: Path, percentiles: tuple[float, ...]) -> LoadedRun:
-    """The run that was sent, stored; None: the one that was made before in this folder.
+    """The run that was just sent, stored; with None, the one that is already in this folder.
 
     Raises
     ------

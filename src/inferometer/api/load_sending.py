@@ -50,7 +50,7 @@ OPEN_NAME: Final = layout.OPEN_LOAD_NAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoad:
-    """A load test that is not over: what is asked, and since when.
+    """An unfinished load test and its start.
 
     Later sessions keep the first one's name and command.
     """
@@ -63,7 +63,7 @@ class OpenLoad:
 
 @contextmanager
 def opened(folder: Path, load: LoadPlan) -> Generator[OpenLoad]:
-    """The load test of this folder, begun or gone on with; nobody else can write to it meanwhile.
+    """The load test of this folder, new or resumed, locked against other writers.
 
     Raises
     ------
@@ -79,12 +79,12 @@ def opened(folder: Path, load: LoadPlan) -> Generator[OpenLoad]:
 
 
 def is_complete(folder: Path, load: LoadPlan) -> bool:
-    """Was this very test made here before, to its end?
+    """Did this same test already run to its end here?
 
     Raises
     ------
     RecordError
-        Another run was.
+        The folder holds another run.
     """
     if not (folder / layout.MANIFEST_NAME).exists():
         return False
@@ -94,7 +94,7 @@ def is_complete(folder: Path, load: LoadPlan) -> bool:
 
 
 def is_open(folder: Path) -> bool:
-    """Is there a load test in the folder that is not over?"""
+    """Is there an unfinished load test in the folder?"""
     return (folder / OPEN_NAME).is_file() and not (folder / layout.MANIFEST_NAME).exists()
 
 
@@ -104,7 +104,7 @@ def open_load(folder: Path) -> OpenLoad:
     Raises
     ------
     RecordError
-        It cannot be read.
+        The file cannot be read.
     """
     return _read(folder / OPEN_NAME)
 
@@ -144,7 +144,7 @@ def _another(folder: Path) -> RecordError:
 
 
 def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The command line as it may be stored: without the values of headers and the credentials of proxies."""
+    """The command line without values of headers and credentials of proxies."""
     before = ("", *arguments)
     return tuple(
         _redacted(flag, argument) for flag, argument in zip(before, arguments, strict=False)
@@ -152,7 +152,7 @@ def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def _redacted(before: str, argument: str) -> str:
-    """An argument without its secret, if it has one; ``before`` stands in front of it."""
+    """An argument without its secret, if it has one; ``before`` is the preceding one."""
     flag, is_joined, value = argument.partition("=")
     if is_joined and flag in _SECRET:
         return f"{flag}={_SECRET[flag](value)}"
@@ -165,7 +165,7 @@ def _valueless(header: str) -> str:
 
 
 def _textless(key: str) -> str:
-    """``--body`` without texts; of what is no JSON only the name."""
+    """``--body`` without texts; only the name where it is not JSON."""
     name, _, value = key.partition("=")
     try:
         return f"{name}={body_value_without_secrets(value)}"
@@ -196,7 +196,9 @@ class LoadTest:
     out: Path | None = option(
         None, "Folder of the run; the same one resumes it.", is_common=True, metavar="DIR"
     )
-    export: tuple[RequestFormat, ...] = option((), "Also for other tools, in the run's folder.")
+    export: tuple[RequestFormat, ...] = option(
+        (), "Also write the run in this format of another tool, into its folder."
+    )
     report: bool = option(
         True,
         "Write the page report.html into the folder.",
@@ -212,10 +214,10 @@ class LoadTest:
     otlp_sample: float = option(
         1.0, "Share of requests that are traced.", metavar="FRACTION", least=0, most=1
     )
-    dry_run: bool = option(False, "Say what would be sent.", is_common=True)
+    dry_run: bool = option(False, "Print what would be sent, and send nothing.", is_common=True)
     metrics_port: int | None = option(
         None,
-        "Counts and latencies so far as Prometheus metrics, on this port of 127.0.0.1.",
+        "Port of 127.0.0.1 on which to serve the counts and latencies so far as Prometheus metrics.",
         is_common=True,
         least=1,
         most=65535,
@@ -225,7 +227,7 @@ class LoadTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """Where spans and metrics of a test go, and which share of its requests has spans."""
+    """Collector of spans and metrics, and the share of requests with spans."""
 
     sender: otlp.SpanSender
     endpoint: str
@@ -247,12 +249,12 @@ class EndedLoad:
 
 
 def send(question: LoadTest) -> EndedLoad | None:
-    """Send the requests; None where ``dry_run`` only wanted to know which.
+    """Send the requests; None for ``dry_run``.
 
     Raises
     ------
     SpecError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     MeasureError
         The server is not there, or refuses what the run will ask.
     RecordError
@@ -318,7 +320,7 @@ def _traced(request: LoadRequest, question: LoadTest) -> tuple[LoadRequest, Trac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentLoad:
-    """A test that was sent: what came over the wire is in its folder."""
+    """A load test that was sent; its traffic is recorded in its folder."""
 
     opened: OpenLoad
     workload: plan.DrawnWorkload
@@ -326,9 +328,9 @@ class SentLoad:
     outcome: watch.LoadOutcome
     server: types.ServerSampleTable | None
     engine: types.EngineFacts | None
-    """What the server says that it is; None: it does not."""
+    """Facts that the server reports; None: not reported."""
     held: ExitStack
-    """Nobody else can write to the folder until it is closed."""
+    """Lock of the folder, until it is closed."""
 
 
 def send_load(
@@ -338,7 +340,7 @@ def send_load(
     *,
     metrics_port: int | None = None,
 ) -> SentLoad | None:
-    """Send the test, or what is left of it; None where it was made before.
+    """Send or resume the test; None where it is complete.
 
     Raises
     ------
@@ -404,7 +406,7 @@ def sent_and_scraped(
     source: scrape.MetricsSource,
     hear: watch.OnProgress = progress.talk,
 ) -> tuple[watch.LoadOutcome, types.ServerSampleTable | None, types.EngineFacts | None]:
-    """Send while the server's own numbers are scraped, where it shows any; then read what it is.
+    """Run the load test and scrape the server's metrics meanwhile; then read its identity.
 
     Raises
     ------
@@ -439,7 +441,7 @@ def _scraper(
 
 @contextmanager
 def _exported(port: int | None, question: load_test.LoadQuestion) -> Generator[watch.OnProgress]:
-    """Who hears of the progress: the listener, and what Prometheus scrapes at ``port``.
+    """Progress callback: to the listener, and as Prometheus metrics at ``port``.
 
     What decodes answers is imported where it is wanted: a test without it does not wait for it.
     """

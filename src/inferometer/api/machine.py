@@ -19,7 +19,7 @@ from inferometer.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorAnswer(Answer):
-    """The machine, and what about it would make numbers less good."""
+    """The machine, and what would distort measurements on it."""
 
     host: HostFacts
     cautions: tuple[Caution, ...]
@@ -27,7 +27,7 @@ class DoctorAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doctor:
-    """Nothing to choose: the machine that runs the command."""
+    """A check of the machine that runs the command; it has no options."""
 
     given: frozenset[str] = frozenset()
 
@@ -62,7 +62,7 @@ def doctor_page(answer: DoctorAnswer) -> Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
-    """Can this engine be measured here?
+    """Whether this engine can be measured here.
 
     ``python`` is None where it cannot; ``how_to_install`` then says what to type.
     """
@@ -75,7 +75,7 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginesAnswer(Answer):
-    """Every engine that can be measured, and where it is installed."""
+    """Every engine, and where it is installed."""
 
     table: ClassVar[str | None] = "engines"
 
@@ -101,7 +101,7 @@ def engines(question: Engines) -> EnginesAnswer:
     Raises
     ------
     EngineError
-        It cannot be installed.
+        The engine cannot be installed.
     """
     if question.install is not None:
         install_environment(question.install, say=talk)

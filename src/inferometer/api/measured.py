@@ -26,7 +26,7 @@ from inferometer.report.page import Line, Page
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredAnswer(Answer):
-    """Where the measurements are, and what they say."""
+    """Folder and results of a measurement."""
 
     table: ClassVar[str | None] = "view.points"
 
@@ -39,14 +39,14 @@ class MeasuredAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where a run is stored, and where its table is written."""
+    """Folder of a run, and file of its table."""
 
     run: Path
     csv: Path
 
 
 def places_of(out: Path | None, default: Path) -> Places:
-    """The places that ``--out`` names: a folder, or a table ``X.csv`` whose run is stored in ``X`` beside it.
+    """Places that ``--out`` names: a folder, or a table ``X.csv`` with the run in ``X``.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def places_of(out: Path | None, default: Path) -> Places:
 
 
 def measured_answer(analysis: Analysis, places: Places) -> MeasuredAnswer:
-    """Write the table and the report of a run, and say where they are."""
+    """Write the table and the report of a run."""
     folder, csv = places.run, places.csv
     write_sweep_csv(csv, table_rows(analysis))
     report = folder / provenance.REPORT_NAME
@@ -87,7 +87,7 @@ def measured_answer(analysis: Analysis, places: Places) -> MeasuredAnswer:
 
 
 def measured_page(answer: MeasuredAnswer) -> Page:
-    """The page of the sweep, ending with its table and what to type next."""
+    """The page of the sweep, ending with its table and the next command."""
     page = sweep_page.page_of(answer.view)
     return replace(
         page,
@@ -100,7 +100,7 @@ def measured_page(answer: MeasuredAnswer) -> Page:
 
 
 def default_folder(verb: str, plan: types.SweepPlan, model: resolve.ResolvedModel) -> Path:
-    """Where a run goes if nobody says: the same question, the same folder, so that the same command resumes."""
+    """Default folder of a run: the same for the same question, so that the same command resumes."""
     digest = hashlib.sha256(msgspec.json.encode(plan)).hexdigest()[:6]
     name = "".join(
         letter if letter.isalnum() or letter in "._-" else "-"
@@ -125,7 +125,7 @@ def measure(
     *,
     until_s: float | None = None,
 ) -> Analysis:
-    """Measure what is missing of the plan and analyse it.
+    """Measure the missing points of the plan, and analyse the run.
 
     Ctrl-C and kill -9 lose at most the point in progress.
     """
@@ -171,7 +171,7 @@ def what_will_happen(plan: types.SweepPlan, model: resolve.ResolvedModel) -> str
 
 
 def reference_to(model: resolve.ResolvedModel) -> ModelReference:
-    """What the engine's process loads."""
+    """The model that the engine's process loads."""
     if model.path is None:
         return ModelReference(kind="spec", location=None, spec=model.spec)
     return ModelReference(

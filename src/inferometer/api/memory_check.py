@@ -15,10 +15,9 @@ _REQUEST_BYTES: Final = 600
 """Plan, demand, state and table of a request; measured as the growth of the resident set with
 100,000 to 300,000 requests: 300 to 560."""
 _CONTENT_BYTES: Final = 12
-"""Of each full block of all prompts and outputs where prefixes are cached; measured: 9 to 12."""
+"""Bytes of each full block of all prompts and outputs with prefix caching; measured: 9 to 12."""
 _REPLICA_CONTENT_BYTES: Final = 9
-"""Of each such block on each further replica: where its cache has it, and whether the router
-knows it; by the size of the arrays."""
+"""Bytes of each such block on each further replica, by the size of the arrays."""
 _KV_BLOCK_BYTES: Final = 24
 """``kernel.state.BLOCK``."""
 _STEP_BYTES: Final = 190
@@ -58,7 +57,7 @@ _WORTH_SAYING_BYTES: Final = 2**30
 
 
 def check_before_drawing(workload: WorkloadSpec) -> None:
-    """Say what many requests take, and refuse those that alone do not fit.
+    """Report the memory of many requests; refuse those that cannot fit.
 
     How many a trace has is not known before it is read.
 
@@ -79,7 +78,7 @@ def check_before_drawing(workload: WorkloadSpec) -> None:
 
 
 def expected_requests(workload: WorkloadSpec) -> int | None:
-    """How many requests will a workload have? None where that is not known before it is drawn.
+    """Expected number of requests; None where it is unknown before drawing.
 
     Raises
     ------
@@ -98,13 +97,7 @@ def expected_requests(workload: WorkloadSpec) -> int | None:
 def check_drawn(
     plan: RequestPlan, cluster: ClusterConfig, *, record_steps: bool, n_replicas: int
 ) -> None:
-    """Refuse requests for whose simulation there is certainly too little memory.
-
-    Raises
-    ------
-    SpecError
-        There is; the message says how much it would take.
-    """
+    """Refuse requests whose simulation certainly exceeds the memory."""
     config = cluster.engine
     n_tokens = int(plan.prompt_tokens.sum(dtype="int64") + plan.output_tokens.sum(dtype="int64"))
     least_bytes = least_memory_bytes(

@@ -1,4 +1,4 @@
-"""What would meet an SLO that was missed, or comes closest; what would decide one that is open?"""
+"""Suggestions: what would meet a missed SLO, or decide an open one."""
 
 from typing import Final
 
@@ -38,14 +38,14 @@ def next_of_simulation(
 
 
 def what_goes_on(n_requests: int, *, is_trace: bool) -> str:
-    """Where the requests are too few to tell: as many as these or more would."""
+    """A remedy where the requests are too few to decide: this number or more."""
     if is_trace:
         return f"a longer trace, of {n_requests:,} requests or more"
     return f"more requests: {suggestions.flags('--requests', n_requests)}"
 
 
 def what_decides(question: SizingQuestion) -> str:
-    """What decides a sizing whose simulated requests are too few to tell, or whose time was over."""
+    """What would decide a sizing with too few requests, or out of time."""
     traffic = question.traffic
     if question.requests_cap is None and not traffic.is_trace:
         return "a longer --time-limit"
@@ -57,7 +57,7 @@ def what_decides(question: SizingQuestion) -> str:
 
 
 def what_serves_one(alone: LoneRequest) -> str:
-    """Where even a lone request misses: load has no part in it."""
+    """A remedy where even a lone request misses the SLO, whatever the load."""
     longer = f"limits at least {format_number(1.05 * alone.margin_ratio)} times as long"
     return (
         f"{longer}, a faster device (--hardware), more of them (--tp), or fewer bits"

@@ -1,4 +1,4 @@
-"""Which options have questions of a model: its devices, its engine, a quick look?"""
+"""Options of questions about a model: its devices, its engine, a quick look."""
 
 import os
 from dataclasses import dataclass, field
@@ -63,13 +63,7 @@ def all_reduce_s(all_reduce_us: float | None) -> float | None:
 
 
 def refuse_links(*, link: str | None, all_reduce_us: float | None) -> None:
-    """Refuse other links than those between which step times were fitted.
-
-    Raises
-    ------
-    SpecError
-        One of them is stated.
-    """
+    """Refuse other links than those between which step times were fitted."""
     stated = {"--link": link, "--all-reduce-us": all_reduce_us}
     flag = next((name for name, value in stated.items() if value is not None), None)
     if flag is not None:
@@ -88,7 +82,9 @@ _NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
 class Engine:
     """The engine in this process's machine, and how it runs the model."""
 
-    engine: EngineName = option("transformers", "What runs it.", "Engine", is_common=True)
+    engine: EngineName = option(
+        "transformers", "Engine that runs the model.", "Engine", is_common=True
+    )
     mode: EngineMode = option(
         "eager",
         "eager; static KV cache; compiled (CUDA graphs on a GPU).",
@@ -97,18 +93,30 @@ class Engine:
     )
     attn: AttentionKernel | None = option(
         None,
-        "The attention kernel. [what the engine takes by itself]",
+        "Attention kernel. [the engine's default]",
         "Engine",
         flags=("--attn", "--attn-implementation", "--attention-backend"),
     )
     dtype: str = option(
-        "auto", "Of weights, activations.", "Engine", is_common=True, formats=("auto", *FORMATS)
+        "auto",
+        "Format of weights and activations.",
+        "Engine",
+        is_common=True,
+        formats=("auto", *FORMATS),
     )
     kv_dtype: DType | None = option(
-        None, "KV cache; default: as --dtype.", "Engine", formats=FORMATS, flags=KV_DTYPE_FLAGS
+        None,
+        "Format of the KV cache; default: as --dtype.",
+        "Engine",
+        formats=FORMATS,
+        flags=KV_DTYPE_FLAGS,
     )
     quantization: DType | None = option(
-        None, "Weights alone, in fewer bits.", "Engine", is_common=True, formats=FORMATS
+        None,
+        "Format of the weights alone, with fewer bits.",
+        "Engine",
+        is_common=True,
+        formats=FORMATS,
     )
     device: str = option("auto", "Where it runs.", "Engine", choices=("auto", "cpu", "cuda"))
     tp: int = option(1, "Tensor-parallel ranks.", "Engine", is_common=True, least=1, flags=TP_FLAGS)
@@ -172,7 +180,7 @@ class Quick:
         parse=DURATION,
     )
     out: Path | None = option(
-        None, "Folder of the run, or X.csv: the table, its run beside it in X.", is_common=True
+        None, "Folder of the run; or X.csv: the table, with the run in folder X.", is_common=True
     )
     given: frozenset[str] = frozenset()
 

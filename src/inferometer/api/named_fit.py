@@ -55,17 +55,11 @@ class StepFit(NamedTuple):
 
     model: StepTimeModel
     hardware: HardwareSpec | None
-    """The one that was named, else the fit's; None where neither is known."""
+    """The named device, else the fit's; None where neither is known."""
 
 
 def check_transfer(*, is_transfer: bool, has_fit: bool) -> None:
-    """Refuse a transfer of nothing.
-
-    Raises
-    ------
-    SpecError
-        No fit was named.
-    """
+    """Refuse a transfer of nothing."""
     if is_transfer and not has_fit:
         raise SpecError(
             "nothing to transfer",
@@ -76,7 +70,7 @@ def check_transfer(*, is_transfer: bool, has_fit: bool) -> None:
 
 
 def is_server(path: Path | None) -> bool:
-    """Was a fit named, and is it one of load tests?"""
+    """Is this a fit of load tests (None: no fit)?"""
     return path is not None and is_server_fit(path)
 
 
@@ -154,7 +148,7 @@ def server_fit(path: Path, question: FitQuestion, *, is_transfer: bool = False) 
 
 
 def _of_old_file(fit: StepTimeModel) -> FitSubject:
-    """What files of versions without a subject state.
+    """Subject of a fit in a file of an older version, which does not name it.
 
     Number formats, the number of devices, and mostly the device by its name.
     """
@@ -172,7 +166,7 @@ _FAR_TOKENS: Final = 2**20
 def server_deployment(
     path: Path, name: str, requested: Mapping[str, Any], hardware: HardwareSpec | None, knobs: Knobs
 ) -> Deployment:
-    """The replica that the fit at ``path`` describes; what ``knobs`` say wins over the fit.
+    """The replica by the fit at ``path``; settings in ``knobs`` override the fit.
 
     ``name`` is the model: as the server calls it, or one of the catalogue. ``hardware`` None: the
     fit's device.
@@ -230,14 +224,14 @@ def load_server(
 
 
 def fitted_model(fit: ServerFit, name: str) -> ModelSpec:
-    """The model in question, which was checked: the fit's own, or a name for one that nobody stated."""
+    """Model of the fit; or a placeholder of this name where it is unknown."""
     if name != fit.served_model:
         return resolve.resolve_model(name, load_format="dummy").spec
     return _nameless(fit) if fit.model is None else fit.model
 
 
 def _every_knob(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> Knobs:
-    """What the flags say, else what is ``found`` of each limit and switch."""
+    """Settings from flags, else the values ``found`` by the fit."""
     if knobs.shared.get(
         "max_num_batched_tokens", fit.max_model_len
     ) < fit.max_model_len and fit.knob("enable_chunked_prefill"):
@@ -280,7 +274,7 @@ def _with_front_end(deployment: Deployment, fit: ServerFit, knobs: Knobs) -> Dep
 
 
 UNKNOWN_ARCHITECTURE: Final = "unknown"
-"""Of a model whose shape nothing tells: its memory and its bounds mean nothing."""
+"""A model of unknown shape: its memory and its bounds mean nothing."""
 
 
 def _nameless(fit: ServerFit) -> ModelSpec:
@@ -312,7 +306,7 @@ def device_named(name: str, link: str | None = None) -> HardwareSpec:
 
 
 def _with_link(hardware: HardwareSpec, link: str | None) -> HardwareSpec:
-    """The device in a machine whose devices are joined by this; None: by what it has."""
+    """The device with this link; None: its own."""
     if link is None:
         return hardware
     if link == "nvlink":

@@ -69,8 +69,12 @@ class Predict:
         is_axis=True,
     )
     batch: int = option(1, "Sequences at once.", "Workload", least=1, is_common=True)
-    prompt: int = option(512, "Prompt tokens of each.", "Workload", least=1, is_common=True)
-    output: int = option(128, "Output tokens of each.", "Workload", least=1, is_common=True)
+    prompt: int = option(
+        512, "Prompt tokens of each sequence.", "Workload", least=1, is_common=True
+    )
+    output: int = option(
+        128, "Output tokens of each sequence.", "Workload", least=1, is_common=True
+    )
     dtype: DType | None = option(
         None,
         "Of weights and activations. Default: that of --fit, else bfloat16; float16 without it,"
@@ -132,7 +136,7 @@ class Predict:
     attention_sinks: int = option(
         0, "First tokens that stay beside --attention-window.", "Model", least=0
     )
-    prefix_hit: float = option(0.0, "Share of each prompt that the prefix cache holds.", "Workload")
+    prefix_hit: float = option(0.0, "Share of each prompt that is in the prefix cache.", "Workload")
     usd_per_hour: float | None = option(
         None, "Price of one device. Default: the catalogue's first."
     )
@@ -140,11 +144,14 @@ class Predict:
         memory.DEFAULT_UTILIZATION.value, "Share of memory given to the engine.", "Engine"
     )
     fit: Path | None = option(
-        None, "Of `inferometer fit`: its file, or the run's folder.", "Hardware", is_common=True
+        None,
+        "Result of `inferometer fit`: its file, or the run's folder.",
+        "Hardware",
+        is_common=True,
     )
     transfer: Annotated[bool, TRANSFER_OPTION] = False
     datasheet: Annotated[bool, DATASHEET_OPTION] = False
-    what_if: bool = option(False, "Add what the usual changes would gain.", is_common=True)
+    what_if: bool = option(False, "Also predict what the usual changes would gain.", is_common=True)
     measured_tpot: float | None = option(
         None,
         "A TPOT that was measured at this batch: which share of the bandwidth it uses (MBU).",
@@ -152,7 +159,7 @@ class Predict:
         parse=DURATION,
     )
     slo: Annotated[str | None, SLO_OPTION] = None
-    """All requests of a static batch are alike: each percentile is the latency itself."""
+    """All requests of a static batch are equal, so each percentile is the latency itself."""
     given: frozenset[str] = frozenset()
 
 
@@ -165,10 +172,10 @@ def predict(question: Predict) -> PredictAnswer:
     Raises
     ------
     SpecError, ModelError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     """
-    asked = _windowed(_asked(question), question)
-    scenario = _scenario(asked, question)
+    subject = _windowed(_subject(question), question)
+    scenario = _scenario(subject, question)
     named = _named_speculation(question, scenario)
     if named is not None:
         scenario = replace(scenario, speculation=named.best)
@@ -176,13 +183,13 @@ def predict(question: Predict) -> PredictAnswer:
     sheet = datasheet.predict_scenario(
         scenario, price=_price(question.usd_per_hour), utilization_fraction=utilization_fraction
     )
-    published = _published(question, asked)
-    other_steps = None if published is None else _without_published(question, asked.hardware)
+    published = _published(question, subject)
+    other_steps = None if published is None else _without_published(question, subject.hardware)
     published = published if other_steps is None else None
-    fitted = _fitted(asked.fit or published, scenario)
+    fitted = _fitted(subject.fit or published, scenario)
     if fitted is not None and published is not None:
         fitted = above_roofline(fitted, sheet)
-    is_measured = asked.hardware.hardware_id == THIS_MACHINE
+    is_measured = subject.hardware.hardware_id == THIS_MACHINE
     measured = measured_decode(sheet, question.measured_tpot)
     impossible = too_fast(measured, sheet)
     return PredictAnswer(
@@ -203,7 +210,7 @@ def predict(question: Predict) -> PredictAnswer:
         speculation=named,
         measured=measured,
         slo=_slo(question, sheet if fitted is None else fitted),
-        what_ifs=_what_ifs(scenario, asked.fit) if question.what_if else (),
+        what_ifs=_what_ifs(scenario, subject.fit) if question.what_if else (),
         smallest_group=(
             None if sheet.sizes.memory.fits else _smallest_group(scenario, utilization_fraction)
         ),
@@ -231,15 +238,15 @@ def _smallest_group(scenario: Scenario, utilization_fraction: float) -> memory.S
     )
 
 
-class _Asked(NamedTuple):
+class _Subject(NamedTuple):
     model: types.ModelSpec
     engine: types.EngineSpec
     hardware: types.HardwareSpec
     fit: StepTimeModel | ServerFit | None
 
 
-def _asked(question: Predict) -> _Asked:
-    """What the options say, and what the fit says of the rest."""
+def _subject(question: Predict) -> _Subject:
+    """The question, with options completed by the fit."""
     name, hardware = question.model, question.hardware
     device = None if hardware is None else named_fit.device_named(hardware, question.link)
     path = question.fit
@@ -253,12 +260,12 @@ def _asked(question: Predict) -> _Asked:
                 try_="--hardware h100_sxm",
             )
         found = resolve.resolve_model(name, load_format="dummy")
-        return _Asked(found.spec, _engine(found, device, question), device, None)
+        return _Subject(found.spec, _engine(found, device, question), device, None)
     is_server = named_fit.is_server(path)
     _check_measured(question, is_server=is_server)
     if is_server:
         server = named_fit.load_server(path, name, _stated(question), device)
-        return _Asked(
+        return _Subject(
             # A load test does not tell the model's shape; memory and limits need it.
             server.model or catalog.known_model(name) or named_fit.fitted_model(server, name),
             server.engine,
@@ -269,10 +276,10 @@ def _asked(question: Predict) -> _Asked:
     fit = named_fit.step_fit(
         path, named_fit.question_of(_stated(question), model, device), is_transfer=question.transfer
     )
-    return _Asked(model, fit.model.engine, _known(path, fit.hardware), fit.model)
+    return _Subject(model, fit.model.engine, _known(path, fit.hardware), fit.model)
 
 
-def _windowed(asked: _Asked, question: Predict) -> _Asked:
+def _windowed(subject: _Subject, question: Predict) -> _Subject:
     """The model with the window and the sinks that were requested."""
     window_tokens, n_sinks = question.attention_window, question.attention_sinks
     if window_tokens is None and n_sinks:
@@ -282,13 +289,13 @@ def _windowed(asked: _Asked, question: Predict) -> _Asked:
             try_="--attention-window 4096",
         )
     if window_tokens is None:
-        return asked
-    model = windowed(asked.model, window_tokens=window_tokens, n_sinks=n_sinks)
-    return asked._replace(model=model)
+        return subject
+    model = windowed(subject.model, window_tokens=window_tokens, n_sinks=n_sinks)
+    return subject._replace(model=model)
 
 
 def _stated(question: Predict) -> dict[str, object]:
-    """What a fit is compared with."""
+    """Options that must agree with the fit."""
     names = ("dtype", "kv_dtype", "quantization", "tp", "transfer")
     return {name: getattr(question, name) for name in names}
 
@@ -331,16 +338,16 @@ def _check_measured(question: Predict, *, is_server: bool) -> None:
         )
 
 
-def _published(question: Predict, asked: _Asked) -> StepTimeModel | None:
+def _published(question: Predict, subject: _Subject) -> StepTimeModel | None:
     """Step times of published rows; None where a fit or the datasheet is named, or none are like it."""
-    is_measured = asked.hardware.hardware_id == THIS_MACHINE
-    if asked.fit is not None or question.datasheet or is_measured:
+    is_measured = subject.hardware.hardware_id == THIS_MACHINE
+    if subject.fit is not None or question.datasheet or is_measured:
         return None
-    return published_steps(asked.model, asked.engine, asked.hardware, "vllm")
+    return published_steps(subject.model, subject.engine, subject.hardware, "vllm")
 
 
 def _without_published(question: Predict, hardware: types.HardwareSpec) -> str | None:
-    """The first option whose steps no published row has."""
+    """The first option for whose steps there are no published rows."""
     options = {
         "--ep": question.ep,
         "--sparsity": question.sparsity,
@@ -367,7 +374,7 @@ def _what_ifs(scenario: Scenario, fit: StepTimeModel | ServerFit | None) -> tupl
 
 
 def _as_fitted(scenario: Scenario, fit: StepTimeModel | ServerFit | None) -> Scenario:
-    """With the host's time of a step that was fitted, which a change of the device's work leaves as it is."""
+    """The scenario with the fitted host time, which changes of the device's work leave alone."""
     if not isinstance(fit, StepTimeModel):
         return scenario
     is_launched = fit.engine.device != "cpu" and fit.engine.mode != "compiled"
@@ -394,16 +401,16 @@ def _engine(
     )
 
 
-def _scenario(asked: _Asked, question: Predict) -> Scenario:
+def _scenario(subject: _Subject, question: Predict) -> Scenario:
     plan = work.ParallelPlan(
-        n_tensor=asked.engine.tensor_parallel_size,
+        n_tensor=subject.engine.tensor_parallel_size,
         n_pipeline=question.pp,
         has_expert_parallelism=question.ep,
     )
     return Scenario(
-        model=asked.model,
-        engine=asked.engine,
-        hardware=asked.hardware,
+        model=subject.model,
+        engine=subject.engine,
+        hardware=subject.hardware,
         batch_size=question.batch,
         prompt_tokens=question.prompt,
         output_tokens=question.output,
@@ -412,18 +419,18 @@ def _scenario(asked: _Asked, question: Predict) -> Scenario:
         speculation=_speculation(question.speculative),
         prefix_hit_fraction=question.prefix_hit,
         mode=question.mode,
-        max_step_tokens=_max_step_tokens(asked, plan.n_devices),
+        max_step_tokens=_max_step_tokens(subject, plan.n_devices),
         all_reduce_s=all_reduce_s(question.all_reduce_us),
         has_all_logits=question.all_logits,
     )
 
 
-def _max_step_tokens(asked: _Asked, n_devices: int) -> int | None:
-    """That of ``vllm serve``; none where step times are those of batches that a client forms."""
-    subject = None if asked.fit is None else asked.fit.subject
-    if subject is not None and subject.is_of_batches:
+def _max_step_tokens(subject: _Subject, n_devices: int) -> int | None:
+    """Step budget of ``vllm serve``; None where a client forms the batches."""
+    fitted = None if subject.fit is None else subject.fit.subject
+    if fitted is not None and fitted.is_of_batches:
         return None
-    return memory.default_limits(asked.hardware, n_devices=n_devices).max_num_batched_tokens
+    return memory.default_limits(subject.hardware, n_devices=n_devices).max_num_batched_tokens
 
 
 def _is_numbers(text: str) -> bool:

@@ -120,7 +120,7 @@ def _of_slo(one: PredictedLimit) -> str:
 
 
 def _cautions(answer: PredictAnswer) -> tuple[Caution, ...]:
-    """Those of the datasheet; beside fitted step times, only what concerns the what-ifs."""
+    """Cautions of the datasheet; with fitted step times only those on the what-ifs."""
     texts = answer.datasheet.cautions
     if answer.basis == "fitted":  # a measured group has its network in it
         texts = tuple(text for text in texts if not text.endswith(WITHIN_LINK))
@@ -138,7 +138,7 @@ def _cautions(answer: PredictAnswer) -> tuple[Caution, ...]:
 
 
 def _title(answer: PredictAnswer) -> str:
-    """Whether it fits, and if so how fast it is: the sentence that was asked for."""
+    """Whether it fits, and how fast it is."""
     scenario = answer.datasheet.scenario
     devices = f"{scenario.n_devices} × " if scenario.n_devices > 1 else ""
     server = f"{scenario.model.model_id} on {devices}{scenario.hardware.name}"
@@ -158,7 +158,7 @@ def _title(answer: PredictAnswer) -> str:
 
 
 def _has_decode(answer: PredictAnswer) -> bool:
-    """Is there a second token? Of one alone, prefill is all."""
+    """Is there a second output token, so that there is a decode?"""
     return answer.datasheet.scenario.output_tokens > 1
 
 
@@ -236,7 +236,7 @@ def _measured(found: MeasuredDecode) -> str:
 
 
 def _drafts(found: BestSpeculation) -> str:
-    """The best number of draft tokens, what it gains, and up to which batch."""
+    """The best number of draft tokens, its gain, and its largest batch."""
     best, length, chance = found.best, found.best_length, found.acceptance
     name = found.draft_model or found.method
     low, high = found.break_even_low_batch, found.break_even_high_batch

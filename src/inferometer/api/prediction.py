@@ -1,4 +1,4 @@
-"""What does a prediction hold.
+"""Contents of a prediction.
 
 The datasheet's answer, a fitted model's where there is one, and what changes would gain?
 """
@@ -45,7 +45,7 @@ from inferometer.units import format_duration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedSpeeds:
-    """What a model fitted to measurements says.
+    """Predictions of a model that was fitted to measurements.
 
     Outside its box the interval is wide and ``outside_why`` says what is outside.
     """
@@ -59,21 +59,20 @@ class FittedSpeeds:
     is_inside_box: bool
     outside_why: str | None
     subject: FitSubject
-    """What was fitted."""
+    """Subject of the fit."""
     reservations: tuple[str, ...]
-    """Why this is less than a measurement of what is asked about: carried over from another
-    device, or not stated of what."""
+    """Why answers are less certain than a measurement of the same server."""
     origin: str | None = None
-    """What was fitted, in words."""
+    """Source of the fit, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredSpeeds:
-    """What is answered: by the fit, or published rows, where there are any, else by the datasheet."""
+    """Speeds by the fit or by published rows where there are any, else by the datasheet."""
 
     ttft_s: Estimate
     tpot_s: Estimate | None
-    """With the rates of decode None where each answer is one token: nothing is decoded."""
+    """None, like the rates of decode, where each answer is one token."""
     e2e_s: Estimate
     """TTFT and the tokens after the first: the time of the whole batch."""
     tokens_per_s_per_user: Estimate | None
@@ -82,13 +81,13 @@ class AnsweredSpeeds:
     output_tokens_per_s: Estimate
     """Output tokens over the time of the whole batch."""
     usd_per_million_tokens: Estimate | None
-    """Of output; None where no price is known."""
+    """Cost of output tokens; None where no price is known."""
     joule_per_million_tokens: Estimate | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfRow:
-    """What a change would gain by the datasheets: ratios above 1 are better.
+    """Gains of a change by the datasheets: ratios above 1 are better.
 
     ``needs`` says what must be true or done first.
     """
@@ -100,7 +99,7 @@ class WhatIfRow:
     throughput_gain_ratio: Estimate
     weight_bytes_saved: int
     weight_saved_fraction: float
-    """Of the weights of each device."""
+    """Share of each device's weights that is saved."""
     newly_fits_on: tuple[str, ...]
     """Devices of the catalogue on which it fits with the change and not without, in the same
     number."""
@@ -108,7 +107,7 @@ class WhatIfRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredDecode:
-    """How much of the memory's bandwidth one measured TPOT uses."""
+    """Share of the memory bandwidth that a measured TPOT uses."""
 
     tpot_s: float
     mbu_fraction: float
@@ -119,7 +118,7 @@ class MeasuredDecode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedLimit:
-    """One limit of an SLO beside the latency of a static batch, in which all requests are alike."""
+    """One limit of an SLO, and the latency of a static batch of equal requests."""
 
     threshold: Threshold
     predicted_s: Estimate
@@ -129,7 +128,7 @@ class PredictedLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedSlo:
-    """Does a static batch meet an SLO? The verdict is that of the weakest limit."""
+    """Verdict of a static batch on an SLO: the worst of its limits."""
 
     objective: ObjectiveSpec
     verdict: Verdict
@@ -153,17 +152,16 @@ class PredictAnswer(Answer):
     """The option for which the datasheet answers though there are published rows: they have no such
     steps."""
     sparsity: WhatIfRow | None
-    """What --sparsity gains over the same scenario with dense weights."""
+    """Gain of --sparsity over the same scenario with dense weights."""
     what_ifs: tuple[WhatIfRow, ...]
     speculation: BestSpeculation | None = None
-    """Where --speculative names a method: its best number of draft tokens, which is answered."""
+    """Best number of draft tokens of the method that --speculative names."""
     measured: MeasuredDecode | None = None
-    """What --measured-tpot says."""
+    """Bandwidth that --measured-tpot uses."""
     slo: PredictedSlo | None = None
-    """Where --slo promises latencies."""
+    """Verdict on --slo."""
     smallest_group: SmallestGroup | None = None
-    """Where it does not fit: the smallest --tp at which it does; None: none up to 64, or it
-    fits."""
+    """The smallest --tp that holds the model; None: it fits, or none up to 64 does."""
 
     @property
     def exit_code(self) -> int:
@@ -193,7 +191,7 @@ def answered_speeds(sheet: DatasheetPrediction, fitted: FittedSpeeds | None) -> 
 
 
 def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSpeeds:
-    """What the fitted model says of the scenario's static batch; it was checked to be one of that (``named_fit``)."""
+    """Predictions of the fitted model for the scenario's static batch."""
     shapes = prefill_of(scenario)[0], decode_of(scenario)[0]
     prefill, decode = model.predict_all(shapes)
     prefill_ratio, decode_ratio = _stage_ratios(model, scenario, shapes)
@@ -249,7 +247,7 @@ def _origin(model: steptime.StepTimeModel, scenario: Scenario) -> str | None:
 def _stage_ratios(
     model: steptime.StepTimeModel, scenario: Scenario, shapes: Sequence[types.BatchShape]
 ) -> list[float]:
-    """How much longer does each step take through the pipeline's stages than in one group of devices?"""
+    """Ratio of each step's time with pipeline stages to that in one group of devices."""
     n_stages = scenario.used_plan.n_pipeline
     if n_stages == 1:
         return [1.0 for _ in shapes]
@@ -262,19 +260,19 @@ def _stage_ratios(
 
 
 def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds:
-    """What a server that was fitted to load tests says of the scenario's static batch, its front end included.
+    """Predictions of a server fit for the scenario's static batch, with its front end.
 
     Raises
     ------
     SpecError
         The batch has more sequences than the server runs at once.
     """
-    n_seats = int(fit.knob("max_num_seqs"))
-    if scenario.batch_size > n_seats:
+    n_slots = int(fit.knob("max_num_seqs"))
+    if scenario.batch_size > n_slots:
         raise SpecError(
             f"{scenario.batch_size} sequences at once",
             where="--batch, --fit",
-            allowed=f"1 to {n_seats}, the server's max_num_seqs",
+            allowed=f"1 to {n_slots}, the server's max_num_seqs",
         )
     prefill = types.prefill_shape(
         batch_size=scenario.batch_size,
@@ -311,12 +309,12 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
 
 
 def measured_decode(sheet: DatasheetPrediction, tpot_s: float | None) -> MeasuredDecode | None:
-    """What this TPOT, measured at the scenario's batch and context, uses of the memory's bandwidth.
+    """Bandwidth that this TPOT uses at the scenario's batch and context.
 
     Raises
     ------
     SpecError
-        It is no time.
+        The TPOT is not a positive time.
     """
     if tpot_s is None:
         return None
@@ -347,7 +345,7 @@ def too_fast(found: MeasuredDecode | None, sheet: DatasheetPrediction) -> tuple[
 
 
 def e2e_s(ttft_s: Estimate, tpot_s: Estimate, output_tokens: int) -> Estimate:
-    """TTFT and the tokens after the first; the ends are those of the same step times."""
+    """E2E from TTFT and TPOT; its ends are at the same ends of the step times."""
     n_further = output_tokens - 1
     ends = [
         None if one is None or other is None else one + n_further * other
@@ -366,7 +364,7 @@ def e2e_s(ttft_s: Estimate, tpot_s: Estimate, output_tokens: int) -> Estimate:
 def predicted_slo(
     objective: ObjectiveSpec, ttft_s: Estimate, tpot_s: Estimate, output_tokens: int
 ) -> PredictedSlo:
-    """Is each limit met by the whole interval, missed by it, or does it lie inside?
+    """Verdict on each limit by the whole interval, else undecided.
 
     Raises
     ------
@@ -406,7 +404,7 @@ def predicted_slo(
 
 
 def sparsity_gain(scenario: Scenario) -> WhatIfRow | None:
-    """What the scenario's 2:4 sparsity gains over dense weights; None where its weights are dense."""
+    """Gain of the scenario's 2:4 sparsity over dense weights; None where they are dense."""
     if not scenario.is_sparse:
         return None
     dense = replace(scenario, is_sparse=False)
@@ -415,7 +413,7 @@ def sparsity_gain(scenario: Scenario) -> WhatIfRow | None:
 
 _WINDOW_TOKENS: Final = 4096
 _N_SINKS: Final = 4
-"""As StreamingLLM has them (arXiv 2309.17453, section 3.2)."""
+"""Number of sinks of StreamingLLM (arXiv 2309.17453, section 3.2)."""
 
 
 LaunchRatio: TypeAlias = Callable[[int], float]
@@ -425,7 +423,7 @@ LaunchRatio: TypeAlias = Callable[[int], float]
 def likely_changes(
     scenario: Scenario, launch_ratio: LaunchRatio | None = None
 ) -> tuple[WhatIfRow, ...]:
-    """What the usual changes would gain; those that are impossible here are left out."""
+    """Gains of the usual changes, without impossible ones."""
     scenario = _relaunched(scenario, launch_ratio)
     makers: tuple[Callable[[], Change], ...] = (
         lambda: with_quantization(scenario, "float8"),
@@ -446,7 +444,7 @@ def likely_changes(
 
 
 def _relaunched(scenario: Scenario, launch_ratio: LaunchRatio | None) -> Scenario:
-    """With the host's time for a prefill of this length, where the host's time was measured."""
+    """The scenario with the measured host time for a prefill of this length."""
     if launch_ratio is None or scenario.launch_overhead_s is None or scenario.mode == "eager":
         return scenario  # a step that is launched kernel by kernel is one whatever its length
     n_rows = prefill_of(scenario)[0].n_rows
@@ -469,7 +467,7 @@ def _windows(scenario: Scenario) -> tuple[Callable[[], Change], ...]:
 
 
 def _other_kv_heads(scenario: Scenario) -> list[int]:
-    """One for all query heads (MQA), eight (GQA), and one for each (MHA), as far as it has others."""
+    """Other numbers of KV heads: 1 (MQA), 8 (GQA), and one per query head (MHA)."""
     attention, n_tensor = scenario.model.attention, scenario.engine.tensor_parallel_size
     return [
         n

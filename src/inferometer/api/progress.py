@@ -1,4 +1,4 @@
-"""Who hears what is going on while a question is answered?
+"""Progress messages while a question is answered.
 
 A caller who wants to know gives a callback, which gets sentences and counts; without one the work
 is done in silence. The listener is a context variable, so that code deep inside need not pass it
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PartsDone(NamedTuple):
-    """How many parts of the work are done."""
+    """The number of parts of the work that are done."""
 
     what: str
     n_done: int
@@ -29,12 +29,12 @@ class AnswerLine(Protocol):
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The line in words."""
         ...
 
 
 class Screen(NamedTuple):
-    """The answer as it stands, drawn again and again on a terminal; it is drawn where somebody looks."""
+    """The current answer, redrawn on a terminal."""
 
     drawn: "Callable[[], RenderableType]"
 
@@ -47,7 +47,7 @@ _LISTENER: Final = ContextVar[Listener | None]("listener", default=None)
 
 
 def talk(event: object) -> None:
-    """Tell the listener, if there is one."""
+    """Send a progress message to the listener, if there is one."""
     listener = _LISTENER.get()
     if listener is not None:
         listener(event)
@@ -55,7 +55,7 @@ def talk(event: object) -> None:
 
 @contextmanager
 def heard_by(listener: Listener | None) -> Generator[None]:
-    """Until the end of the block ``listener`` hears what is going on; None keeps the present one."""
+    """Send progress to ``listener`` inside the context; None: to the present one."""
     if listener is None:
         yield
         return
@@ -98,5 +98,5 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """The same JSON with such characters as escapes: whoever parses it gets the very text."""
+    """The same JSON with unprintable characters escaped; it parses to the same text."""
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)

@@ -26,11 +26,11 @@ from inferometer.units import format_bytes, format_count, format_number
 
 _ABSENT = "not known"
 REPORT_NAME: Final = "report.html"
-"""Of the report beside a run's data."""
+"""File name of the report beside a run's data."""
 
 
 def fact_groups(run: Run, label: str) -> tuple[FactGroup, ...]:
-    """What is known of a run's origin, in groups; what is not known is marked as unknown."""
+    """Facts on a run's origin, in groups; unknown ones are marked."""
     manifest = run.manifest
     groups = [FactGroup(title=f"Run {label}", facts=_run_facts(manifest))]
     groups += (
@@ -62,7 +62,7 @@ _OF_DEVICES: Final = {
 
 
 def _device_facts(samples: ServerSampleTable) -> tuple[tuple[str, str], ...]:
-    """Each counter of each device: mean, least … most, and the number of samples."""
+    """Mean, least, most and number of samples of each counter of each device."""
     facts = list[tuple[str, str]]()
     for labels in sorted(set(samples.labels.tolist())):
         for name, (word, unit) in _OF_DEVICES.items():
@@ -102,7 +102,7 @@ def words_of_points(points: Sequence[SweepPoint]) -> tuple[str, ...]:
 
 
 def longer_command(run: Run, percentiles: Iterable[float | None]) -> str:
-    """The command that made the run, with more requests, into a folder of its own.
+    """The command that made the run, with more requests and another folder.
 
     Four times as many, which halves an interval, or what these percentiles need. Empty where the
     run is not known to come from a command line, or is longer in no other way than more at once.
@@ -132,17 +132,17 @@ def longer_command(run: Run, percentiles: Iterable[float | None]) -> str:
 
 _LONGER_RATIO: Final = 4
 _OF_LENGTH: Final = frozenset({"--requests", "--for", "--out"})
-"""How long a run is, and where it lies: a longer one has its own."""
+"""Options of a run's length and folder, which a longer run has anew."""
 
 
 def page_beside(path: Path | None) -> Path | None:
-    """The report that lies in a run's folder; None where there is none."""
+    """The report in a run's folder; None without one."""
     beside = None if path is None else path / REPORT_NAME
     return beside if beside is not None and beside.is_file() else None
 
 
 def data_files(path: Path) -> tuple[tuple[str, str], ...]:
-    """What lies in a run's folder."""
+    """Files in a run's folder, with their contents."""
     if not path.is_dir():
         return (("table", str(path)),)
     return tuple(
@@ -187,7 +187,7 @@ def _model_facts(model: ModelSpec) -> tuple[tuple[str, str], ...]:
 
 
 def _engine_facts(engine: EngineFacts, load: LoadPlan | None) -> tuple[tuple[str, str], ...]:
-    """Of a server what it says of its limits; of an engine in this process what was loaded."""
+    """Limits that a server reports; for an engine in this process what was loaded."""
     name = ("engine", f"{engine.engine} {engine.version}")
     if engine.scheduler is not None:
         return (name, *_scheduler_facts(engine.scheduler))
@@ -214,7 +214,7 @@ def _engine_facts(engine: EngineFacts, load: LoadPlan | None) -> tuple[tuple[str
 
 
 def _scheduler_facts(scheduler: SchedulerFacts) -> tuple[tuple[str, str], ...]:
-    """What a server says of its own limits."""
+    """Limits that a server reports."""
     return tuple(
         (one.name, _ABSENT if (value := getattr(scheduler, one.name)) is None else str(value))
         for one in fields(scheduler)

@@ -46,7 +46,7 @@ def are_published(paths: Sequence[Path]) -> bool:
 def _with_facts(
     points: PublishedPointTable, request: RunRequest, choice: "TableChoice", where: str
 ) -> PublishedPointTable:
-    """The points with what the command line says where their table says nothing."""
+    """The points, completed by facts from the command line."""
     model, hardware = request.table.model, request.hardware
     stated = {
         "model": "" if model is None else model.model_id,
@@ -73,7 +73,7 @@ def _with_facts(
 def table_rows(
     request: RunRequest, choice: "TableChoice"
 ) -> tuple[list[PublishedLoad], Counter[str]]:
-    """Those of all tables that can be simulated, and why others cannot.
+    """Rows of all tables that can be simulated, and why others cannot.
 
     Raises
     ------
@@ -134,36 +134,36 @@ _INDENT = "\n           "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChoice:
-    """Which rows of published tables."""
+    """Selection of rows in published tables."""
 
     framework: str | None = option(
-        None, "Of a published table: rows of this engine.", "Runs", choices=tuple(BUDGETS)
+        None, "Published table: rows of this engine.", "Runs", choices=tuple(BUDGETS)
     )
     precision: str | None = option(
         None,
-        "Of a published table: rows of this format.",
+        "Published table: rows of this format.",
         "Runs",
         choices=("bf16", "fp8", "fp4", "int4"),
     )
     series: str | None = option(
         None,
-        "Of published statistics of rates: those of this configuration.",
+        "Published statistics of rates: rows of this configuration.",
         "Runs",
         metavar="NAME",
     )
     tp: int | None = option(
-        None, "Of a published table: step times of this number of devices.", "Runs", least=1
+        None, "Published table: rows of this number of devices.", "Runs", least=1
     )
 
 
 class ChosenLoads(NamedTuple):
-    """Rows of one model, engine and precision, and the devices whose step times are wanted."""
+    """Rows of one model, engine and precision, and the devices to fit."""
 
     loads: tuple[PublishedLoad, ...]
     hardware: HardwareSpec
     n_tensor: int
     left_out: Counter[str]
-    """Why other rows of the tables cannot be simulated."""
+    """Reasons why other rows cannot be simulated, with their numbers."""
 
 
 def chosen_loads(request: RunRequest, choice: TableChoice) -> ChosenLoads:
@@ -207,7 +207,7 @@ def chosen_loads(request: RunRequest, choice: TableChoice) -> ChosenLoads:
 def _meant(
     loads: Sequence[PublishedLoad], request: RunRequest, choice: TableChoice
 ) -> list[PublishedLoad]:
-    """Flag by flag, so that the first that leaves nothing is the one that is named."""
+    """The selected rows; an error names the first flag that leaves none."""
     model = None if request.table.model is None else first_of_shape(request.table.model)
     wanted: tuple[tuple[str, str | None, Callable[[PublishedLoad], str]], ...] = (
         ("--model", None if model is None else model.model_id, lambda one: one.model.model_id),
@@ -230,7 +230,7 @@ def _meant(
 
 
 def _listed(kinds: Counter[str]) -> str:
-    """One a line, those with the most rows first."""
+    """One kind a line, those with the most rows first."""
     lines = [f"{kind}   ({number} rows)" for kind, number in kinds.most_common(_MOST_NAMED)]
     more = [f"and {len(kinds) - _MOST_NAMED} more"] if len(kinds) > _MOST_NAMED else []
     return _INDENT.join([*lines, *more])

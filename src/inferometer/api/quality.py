@@ -38,7 +38,7 @@ _TEXT: Final = Door(noun="text", allowed="a file of UTF-8 text")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Which changes of a model are compared with it, on which text?"""
+    """The changes to compare with a model, and the text."""
 
     model: Annotated[
         str,
@@ -73,7 +73,7 @@ class Quality:
     sparsity: bool = option(False, "Weights pruned 2:4 by size.", "Model", is_common=True)
     dtype: str = option(
         "float32",
-        "Of the arithmetic of both.",
+        "Format of the arithmetic of both.",
         "Model",
         is_common=True,
         formats=("float32", "bfloat16", "float16"),
@@ -84,11 +84,11 @@ class Quality:
         "Model",
         formats=("float32", "bfloat16", "float16"),
     )
-    device: str = option("cpu", "Where both run.", "Hardware", choices=("cpu", "cuda"))
+    device: str = option("cpu", "Device that runs both.", "Hardware", choices=("cpu", "cuda"))
     engine: Literal["transformers", "vllm", "openvino"] = option(
         "transformers",
-        "Who reads OTHER, or MODEL again, in formats of its own (--kv-dtype too); the reference is"
-        " read by transformers.",
+        "Engine that runs OTHER, or MODEL again, in the formats it offers (--kv-dtype too); the"
+        " reference runs in transformers.",
         "Engine",
         is_common=True,
     )
@@ -119,7 +119,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRow:
-    """One change: what it costs in quality, and what it gains."""
+    """One change: its cost in quality, and its gain."""
 
     name: str
     verdict: QualityVerdict
@@ -138,27 +138,27 @@ _EXIT_CODES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityAnswer(Answer):
-    """Each change against the reference, and what two readings of the same model differ by."""
+    """Each change against the reference; and the difference of two readings of one model."""
 
     table: ClassVar[str | None] = "changes"
 
     model_id: str
     text: str
-    """Which one was read."""
+    """Source of the text."""
     n_tokens: int
     window_tokens: int
     margin_fraction: float
     perplexity: float
-    """Of the reference."""
+    """Perplexity of the reference."""
     noise: QualityDifference
     """The reference against itself, computed in batches of another size (A/A)."""
     changes: tuple[QualityRow, ...]
     cautions: tuple[tuple[str, str], ...]
-    """Each with what to do about it."""
+    """Cautions, each with a remedy."""
 
     @property
     def verdict(self) -> QualityVerdict:
-        """That of the worst change."""
+        """Verdict of the worst change."""
         return worst_verdict(row.verdict for row in self.changes)
 
     @property
@@ -261,7 +261,7 @@ def _tasks(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
 
 
 def _of_engine(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
-    """The model as the named engine has it: as it is, in fewer bits, with each other KV cache."""
+    """The model in the named engine: unchanged, with fewer bits, and with each KV format."""
     _check_of_engine(question)
     named = question.other or "the same weights"
     plain = replace(_engine(question), engine=question.engine)
@@ -275,7 +275,7 @@ def _of_engine(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Tas
 
 
 def _check_of_engine(question: Quality) -> None:
-    """Refuse what the engine does not do itself."""
+    """Refuse changes that the engine does not support."""
     packs = question.engine == "openvino"
     refused = {
         "--quantization": bool(question.quantization) and not packs,
@@ -314,7 +314,7 @@ def _engine(question: Quality) -> EngineSpec:
 
 
 def _readings(question: Quality, tasks: list[_Task], text: str) -> Iterator[tuple[_Task, Scored]]:
-    """What each model read, one after the other; a checkpoint is loaded once in each engine.
+    """Readings of the text by each model; a checkpoint is loaded once in each engine.
 
     Other engines than the reference's get its tokens.
     """
@@ -379,7 +379,7 @@ def _row(
 
 
 def _gain(device: str, change: LossyChange, model: resolve.ResolvedModel) -> whatif.WhatIf | None:
-    """What the change gains on this device at batch 1, by the datasheet; None where it cannot run."""
+    """Gain of the change on this device at batch 1, by the datasheet; None where it cannot run."""
     before = scenario.Scenario(
         model=replace(model.spec, checkpoint_dtype=None),
         engine=EngineSpec(dtype="bfloat16", device="cuda"),
@@ -401,7 +401,7 @@ def _gain(device: str, change: LossyChange, model: resolve.ResolvedModel) -> wha
 
 
 def _cautions(question: Quality, model: resolve.ResolvedModel) -> Iterator[tuple[str, str]]:
-    """What to beware of, and what to do about it."""
+    """Cautions and remedies."""
     if question.quantization:
         yield (
             "weights are rounded to nearest: a checkpoint made with calibration loses less",

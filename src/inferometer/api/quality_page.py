@@ -10,11 +10,11 @@ from inferometer.stats.estimate import Estimate
 from inferometer.units import format_number
 
 _TONES = {"not worse": "equivalent"}
-"""Of the verdicts, those that have another name among the tones of a page."""
+"""Verdicts with another name among a page's tones."""
 
 
 def quality_page(answer: QualityAnswer) -> Page:
-    """The verdict of each change beside its gain, the noise, and what to beware of."""
+    """The verdict of each change with its gain, the noise, and cautions."""
     trust = (
         f"{answer.n_tokens:,} tokens of {answer.text} in windows of {answer.window_tokens}; 95 %"
         f" intervals over tokens; the same model in other batches: {_noise(answer.noise)}"

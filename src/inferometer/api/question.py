@@ -43,13 +43,13 @@ T = TypeVar("T")
 _MOST_LISTED: Final = 10_000
 """Values of one range: what is more is a mistyped step."""
 _LENGTHS: Final = re.compile(r"=|\dk?[x×]\d")
-"""What marks a pair of lengths, whose ``A..B`` is spread over all requests rather than an axis."""
+"""Marks a pair of lengths, whose ``A..B`` is a range of requests, not an axis."""
 Heading = Literal["Model", "Hardware", "Engine", "Workload", "Cluster", "Limits", "Output", "Runs"]
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of a field besides its type and its default."""
+    """Metadata of an option besides its type and default."""
 
     help: str
     heading: Heading = "Output"
@@ -72,9 +72,9 @@ class Option:
     shows_default: bool = True
     envvar: str | None = None
     parse: Callable[[str, str], Any] | None = None
-    """From text and the flag's name to the field's value, for what people write: ``60s``."""
+    """Parser from text and the flag's name to the field's value, for text such as ``60s``."""
     is_axis: bool = False
-    """Text of which several make a grid; numbers, formats and choices are so without it."""
+    """Text that may hold several values of a grid (numbers, formats and choices always may)."""
 
 
 def _with_default(make: Callable[P, Option]) -> Callable[Concatenate[T, P], T]:
@@ -96,7 +96,7 @@ class Field(NamedTuple):
 
     name: str
     kind: Any
-    """Its type without None."""
+    """Type without None."""
     is_optional: bool
     """May it be None?"""
     is_many: bool
@@ -109,7 +109,7 @@ class Field(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """As errors call it: the longest flag, or the argument in capitals."""
+        """Name in errors: the longest flag, or the argument in capitals."""
         if self.option.is_argument:
             return self.name.upper()
         return max(self.flags, key=len).partition("/")[0]
@@ -121,7 +121,7 @@ class Field(NamedTuple):
 
     @property
     def is_axis(self) -> bool:
-        """May several values be given, which make a grid of questions?"""
+        """May it have several values, which make a grid of questions?"""
         kinds = self.kind in {int, float} or bool(self.option.formats) or bool(self.choices)
         is_of_server_or_load = self.option.heading not in {"Limits", "Output", "Runs"}
         return not self.is_many and (self.option.is_axis or (kinds and is_of_server_or_load))
@@ -134,7 +134,7 @@ class Field(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that are allowed; empty where any are."""
+        """Allowed words; empty: any."""
         if self.option.choices:
             return self.option.choices
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
@@ -146,7 +146,7 @@ _FIELDS: Final = dict[type[Any], tuple[Field, ...]]()
 
 
 def fields_of(question: type[Any]) -> tuple[Field, ...]:
-    """The fields of a question class, those of its groups in their place."""
+    """Fields of a question class, with those of its groups in their place."""
     if question not in _FIELDS:
         _FIELDS[question] = tuple(_fields(question, None))
     return _FIELDS[question]
@@ -181,11 +181,11 @@ _METHODS: Final = {
     "report": "answer.save_page('report.html'), of the answer that the call returns",
     "verbose": "print(answer)",
 }
-"""What a flag of the command line alone is in Python."""
+"""Python's replacement of a flag that only the command line has."""
 
 
 def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
-    """The question that these values ask; names are those of the fields, of groups too, or of flags.
+    """The question of these values; names are of fields, of fields in groups, or of flags.
 
     Raises
     ------
@@ -215,7 +215,7 @@ def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
 
 
 def _names_of(question: type[Any]) -> dict[str, str]:
-    """The field of each flag, in Python's spelling, and of its own name."""
+    """Field of each flag, in Python's spelling and by its own name."""
     flags = {flag.partition("/")[0]: one.name for one in fields_of(question) for flag in one.flags}
     names = {flag.strip("-").replace("-", "_"): name for flag, name in flags.items()}
     return names | {one.name: one.name for one in fields_of(question)}
@@ -317,7 +317,7 @@ def value_of(field: Field, value: object) -> object:
     Raises
     ------
     SpecError
-        It is not of that type, or out of its bounds.
+        The value is not of that type, or out of its bounds.
     """
     if value is None:
         return None if field.is_optional else field.default
@@ -381,7 +381,7 @@ def _number(field: Field, value: object) -> int | float:
 def bounds_in_words(
     *, is_whole: bool, least: float | None, most: float | None, is_open: bool = False
 ) -> str:
-    """Which numbers are allowed; ``is_open``: ``least`` itself is not.
+    """Allowed numbers in words; ``is_open``: ``least`` itself is not allowed.
 
     Example
     -------
@@ -401,7 +401,7 @@ def _refused(field: Field, value: object, allowed: str) -> SpecError:
 def refuse_unused(
     group: object, names: tuple[str, ...], what: str, *, allowed: str, try_: str
 ) -> None:
-    """Refuse those of a group's options that change nothing here, where they are not as by default."""
+    """Refuse options of a group that have no effect here and differ from the default."""
     for field in fields_of(type(group)):
         own = (field.default, os.environ.get(field.option.envvar or ""))
         if field.name in names and getattr(group, field.name) not in own:
@@ -409,7 +409,7 @@ def refuse_unused(
 
 
 def words_of(question: object, names: tuple[str, ...]) -> list[object]:
-    """Flags and values of those of the ``names`` that were given: to suggest a command."""
+    """Flags and values of the given ones of ``names``, to suggest a command."""
     words = list[object]()
     for field in fields_of(type(question)):
         owner = question if field.group is None else attrgetter(field.group)(question)
@@ -442,7 +442,7 @@ def DURATION(text: str, where: str) -> float:  # noqa: N802 -- reads as a type i
 
 
 def signature_of(question: type[Any]) -> inspect.Signature:
-    """What the Python function of a question takes: shown by editors and notebooks."""
+    """Signature of a question's Python function, for editors and notebooks."""
     parameters = [
         inspect.Parameter(
             field.name,
@@ -499,7 +499,7 @@ _WITH_ZERO: Final = re.compile(r"0[0-9]+")
 
 
 def listed(text: str, *, where: str) -> tuple[str, ...]:
-    """The values of a list, each once, in the order in which they stand.
+    """The values of a list in order, each once.
 
     ``A..B`` doubles from A, and ends with B; ``A..B:STEP`` goes in steps.
 
@@ -568,7 +568,7 @@ def _no_range(word: str, where: str) -> SpecError:
 
 
 def parse_counts(text: str, *, where: str) -> tuple[int, ...]:
-    """The whole numbers of a list such as ``128,256,512`` or ``1..64``, each 1 or more, in order.
+    """Whole numbers (1 or more) of a list such as ``128,256,512`` or ``1..64``, in order.
 
     Raises
     ------

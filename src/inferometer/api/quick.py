@@ -21,12 +21,12 @@ from inferometer.perfmodel.scenario import LIKELY, Scenario, phases_at
 
 
 def quick(question: Quick) -> MeasuredAnswer:
-    """Measure as many points as there is time for, and say what limits them; ``with_engine`` comes first.
+    """Measure as many points as time allows, and say what limits them; follows ``with_engine``.
 
     Raises
     ------
     SpecError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     MeasureError, EngineError
         The engine is not there, or failed at the first point.
     """

@@ -26,7 +26,7 @@ from inferometer.report.views import RequestReportView
 def write_request_page(
     runs: Sequence[Run], paths: Sequence[Path], question: RequestQuestion, path: Path
 ) -> tuple[tuple[plot.Chart, ...], tuple[Caution, ...]]:
-    """Write the page of a run, or of several by their rate; gives back its charts and cautions.
+    """Write the page of a run, or of several by rate; returns its charts and cautions.
 
     Raises
     ------
@@ -125,13 +125,13 @@ def _goodput(point: RatePoint) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportAnswer(Answer):
-    """The page, its size, and the charts that were exported beside it."""
+    """The page, its size, and exported charts."""
 
     report: str
     size_bytes: int
     exported: tuple[str, ...]
     cautions: tuple[Caution, ...]
-    """Of several runs on one page: what makes their curves no curves of one workload."""
+    """With several runs: why their curves are not of one workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ def report(question: Report) -> ReportAnswer:
 
 
 def report_page(answer: ReportAnswer) -> Page:
-    """Where the page is."""
+    """A page that tells where the report is."""
     charts = f", {len(answer.exported)} files of charts exported" if answer.exported else ""
     return Page(
         title=f"REPORT {answer.report} ({units.format_bytes(answer.size_bytes)}, offline){charts}",

@@ -32,7 +32,7 @@ from inferometer.report.views import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestsLevel:
-    """How many requests, over the run."""
+    """Number of requests over the run."""
 
     mean_load: float
     highest_load: float
@@ -40,7 +40,7 @@ class RequestsLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLevel:
-    """Which share, over the run."""
+    """A share over the run."""
 
     mean_fraction: float
     highest_fraction: float
@@ -48,7 +48,7 @@ class ShareLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTimeRow:
-    """One of the server's own latencies; its 95th percentile lies between two edges of its histogram."""
+    """A latency by the server; its 95th percentile is between two edges of its histogram."""
 
     name: str
     n: int
@@ -60,7 +60,7 @@ class ServerTimeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAnswer:
-    """What the server says of the run. None: it does not."""
+    """The server's own metrics of the run; None: not reported."""
 
     kind: str
     n_scrapes: int
@@ -131,7 +131,7 @@ def _time(time: ServerTime) -> ServerTimeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineAnswer:
-    """What a load test says beside its requests."""
+    """Results of a load test besides its requests."""
 
     validity: types.Validity
     steady: steady_state.SteadyState | None
@@ -139,12 +139,12 @@ class OnlineAnswer:
     errors: tuple[exchange_errors.ErrorCount, ...]
     tools: tuple[tool_views.ToolView, ...]
     server: ServerAnswer | None
-    """Where its metrics were scraped."""
+    """The server's metrics, where they were scraped."""
     ttft_parts: server_summaries.TtftParts | None
 
 
 def online_answer(online: OnlineView) -> OnlineAnswer:
-    """The view without what is only drawn."""
+    """The view without chart data."""
     return OnlineAnswer(
         validity=online.validity,
         steady=online.steady,
@@ -158,33 +158,32 @@ def online_answer(online: OnlineView) -> OnlineAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRunAnswer:
-    """What a run of requests says: of all requests, then of each class."""
+    """Results of a run of requests: of all, then of each class."""
 
     title: str
     five_lines: FiveLines
     summaries: tuple[request_summaries.RequestSummary, ...]
     judgement: request_summaries.Judgement | None
     class_judgements: tuple[ClassJudgement, ...]
-    """Of the classes of a load test to which its workload gives an ``slo`` of their own."""
+    """Verdicts of classes with an ``slo`` of their own, for load tests."""
     handovers: latencies.HandoverSummary | None
-    """Where requests went from one server to another: the time between."""
+    """Times of KV transfers, where there were any."""
     memory: run_series.StepMemorySummary | None
-    """Where the run has steps: what was used of the KV cache, which holes it had, what was
-    swapped."""
+    """Use of the KV cache, its holes and swapping, where the run has steps."""
     kv_pools: tuple[KvPoolView, ...]
-    """Of a simulated run whose KV cache is divided."""
+    """KV pools of a simulated run."""
     cautions: tuple[Caution, ...]
     online: OnlineAnswer | None
-    """Of load tests."""
+    """Results of load tests."""
 
 
 def are_of_requests(runs: Sequence[Run]) -> bool:
-    """Are these runs of requests, rather than sweeps?
+    """Are these runs of requests (not sweeps)?
 
     Raises
     ------
     SpecError
-        Some are and some are not.
+        Some are runs of requests and some are sweeps.
     """
     kinds = {run.sweep is None and run.requests is not None for run in runs}
     if len(kinds) > 1:
@@ -203,7 +202,7 @@ def views_of(
     question: RequestQuestion,
     report_path: Path | None = None,
 ) -> tuple[RequestReportView, ...]:
-    """All that is to be shown of each run."""
+    """The data to show of each run."""
     return tuple(
         request_view(run, question, path=path, report_path=report_path)
         for run, path in zip(runs, paths, strict=True)
@@ -211,7 +210,7 @@ def views_of(
 
 
 def answer_of(view: RequestReportView) -> RequestRunAnswer:
-    """The view without what is only drawn."""
+    """The view without chart data."""
     return RequestRunAnswer(
         title=view.title,
         five_lines=view.five_lines,

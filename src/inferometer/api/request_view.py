@@ -78,14 +78,14 @@ def history(
 
 
 def gaps(run: Run) -> run_series.GapMap | None:
-    """Which requests waited for their next token when; None where the run does not say who got what when."""
+    """Gaps between tokens by request and time; None without recorded tokens."""
     if run.chunks is None and (run.steps is None or run.parts is None):
         return None
     return run_series.gap_map(requests_of(run), latencies.delivery_gaps(latencies.deliveries(run)))
 
 
 def first_token_parts(run: Run, online: OnlineView | None) -> server_summaries.TtftParts | None:
-    """Where the time to the first token goes.
+    """Parts of TTFT.
 
     As the server's metrics say of a load test, as the engine recorded of another run.
     """
@@ -138,9 +138,9 @@ def server_device(text: str | None) -> ServerDevice | None:
 def use_of(
     server: server_summaries.ServerSummary | None, device: ServerDevice | None
 ) -> ServerUse | None:
-    """Which shares of the datasheet's peaks?
+    """Share of the datasheet's peaks that the server uses.
 
-    None where nobody named the device, or the server was not asked.
+    None where the device is not given, or the server's metrics were not read.
     """
     if server is None or device is None:
         return None
@@ -158,7 +158,7 @@ def use_of(
 
 
 def online_view(run: Run, device: ServerDevice | None = None) -> OnlineView | None:
-    """All that is shown of a load test beside its requests; None for a run that is none."""
+    """Data to show of a load test besides its requests; None for other runs."""
     validity = run.manifest.validity or validity_of(run)
     if validity is None or run.exchanges is None or run.chunks is None:
         return None
@@ -193,7 +193,7 @@ def _server(run: Run) -> server_summaries.ServerSummary | None:
 
 
 def steady_summaries(run: Run, online: OnlineView | None) -> tuple[RequestSummary, ...]:
-    """The steady state's own numbers; none where nothing is cut, so that the whole run says it all."""
+    """Summaries of the steady state; empty where it is the whole run."""
     steady = None if online is None else online.steady
     return (
         (summarise_steady(run, steady),)
@@ -222,14 +222,14 @@ class RequestQuestion:
 
     objective: ObjectiveSpec | None = None
     class_names: tuple[str, ...] = ()
-    """Of ``requests.class_index``; where they are not known, classes are numbered."""
+    """Names of ``requests.class_index``; unknown classes are numbered."""
     n_kv_blocks: int | None = None
-    """Where the manifest does not say how many the engine had."""
+    """KV blocks of the engine, where the manifest lacks them."""
     first_step: int = 0
-    """Where the slot timeline begins."""
+    """First step of the slot timeline."""
     n_steps: int = TIMELINE_STEPS
     device: ServerDevice | None = None
-    """Of the server that was loaded."""
+    """Device of the loaded server."""
 
 
 def request_view(
@@ -239,7 +239,7 @@ def request_view(
     path: Path | None = None,
     report_path: Path | None = None,
 ) -> views.RequestReportView:
-    """All that is to be shown of a run of requests.
+    """Data to show of a run of requests.
 
     Raises
     ------
@@ -294,7 +294,7 @@ def request_view(
 
 
 def _with_workflows(run: types.Run, objective: ObjectiveSpec | None) -> types.Run:
-    """With its requests as they were drawn, where a record has them: a simulation's has not."""
+    """The run with its requests as drawn, where recorded (simulations have none)."""
     if run.drawn is None:
         run = replace(run, drawn=run_titles.fanned_out(run))
     if objective is not None:
@@ -312,14 +312,14 @@ def _parts(
 
 
 class _Judged(NamedTuple):
-    """By the SLO of all requests, and by those of the classes with one of their own."""
+    """Verdicts by the SLO of all requests, and by those of classes with their own."""
 
     whole: request_summaries.Judgement | None
     of_classes: tuple[views.ClassJudgement, ...]
 
 
 def _judged(run: types.Run, objective: ObjectiveSpec | None) -> _Judged:
-    """Of the classes of a load test those that have requests."""
+    """Verdicts of all requests, and of the classes that have requests."""
     whole = None if objective is None else request_summaries.judge_objective(run, objective)
     load, requests = run.manifest.load, requests_of(run)
     if load is None or load.workload.replay is not None:
@@ -348,13 +348,13 @@ def _step_series(run: types.Run) -> run_series.StepSeries | None:
 
 
 def _leading_cautions(run: types.Run) -> tuple[Caution, ...]:
-    """The cautions that stand above the numbers, the gravest first."""
+    """Cautions to show above the numbers, the gravest first."""
     lead = (one for one in run.manifest.cautions if one.code in LEAD_CODES)
     return tuple(sorted(lead, key=lambda one: LEAD_CODES.index(one.code)))
 
 
 def _answer(whole: request_summaries.RequestSummary, judged: _Judged) -> str:
-    """Of the SLO, then of each class with its own, then what was measured."""
+    """Sentences: on the SLO, on each class with its own, on the measurement."""
     named = [] if judged.whole is None else [("", judged.whole)]
     named += [(f"{one.name}: ", one.judgement) for one in judged.of_classes]
     verdicts = [
@@ -372,9 +372,9 @@ def _limit(
     online: views.OnlineView | None,
     first_token: server_summaries.TtftParts | None,
 ) -> str:
-    """What was measured of concurrency, queue and memory.
+    """Measured concurrency, queue and memory, in words.
 
-    It names no limit that it cannot see, and none from numbers of no use.
+    It names a limit only where the measurements show it.
     """
     if online is not None and online.validity.verdict == "INVALID":
         return (
@@ -450,7 +450,7 @@ def _after_the_page(folder: Path | str, *, is_of_a_server: bool) -> str:
 
 
 def _can_be_fitted(run: types.Run) -> bool:
-    """Are there enough requests of a server, each with its first token, for `fit --load`?"""
+    """Has the load test enough requests with first tokens for `fit --load`?"""
     table = requests_of(run)
     is_ended = latencies.is_one_of(table, latencies.COMPLETED)
     n_seen = np.count_nonzero(is_ended & (table.first_token_ns != types.ABSENT))
@@ -501,7 +501,7 @@ def _files(path: Path | None, report_path: Path | None) -> str:
 
 
 def _n_kv_blocks(run: types.Run, options: RequestQuestion) -> int | None:
-    """Of all replicas together."""
+    """KV blocks of all replicas together."""
     engine = run.manifest.engine
     of_each = (
         options.n_kv_blocks if engine is None or engine.n_kv_blocks is None else engine.n_kv_blocks

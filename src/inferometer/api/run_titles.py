@@ -1,4 +1,4 @@
-"""What are runs of requests called, and what describes a load test before it is sent?
+"""Titles of runs of requests, and the description of a load test before it is sent.
 
 Runs are named by model, server, workload and traffic, or by what they differ in.
 """
@@ -39,7 +39,7 @@ def fanned_out(run: Run) -> RequestPlan | None:
 
 
 def class_names_of(run: Run) -> tuple[str, ...]:
-    """The classes of a load test's workload; none where the record does not say."""
+    """Classes of a load test's workload; empty where not recorded."""
     load = run.manifest.load
     if load is None or load.workload.replay is not None:
         return ()
@@ -47,7 +47,7 @@ def class_names_of(run: Run) -> tuple[str, ...]:
 
 
 def class_users_of(run: Run) -> dict[str, int]:
-    """The users of each class of a closed loop, where each has users of its own."""
+    """Users of each class of a closed loop, where classes have their own."""
     classes = () if run.manifest.load is None else run.manifest.load.workload.classes
     return {one.name: one.concurrency for one in classes if one.concurrency is not None}
 
@@ -67,14 +67,14 @@ def title_of(run: Run) -> str:
 
 
 def common_title(runs: Sequence[Run]) -> str:
-    """What all runs have in common; all their models where that is nothing."""
+    """Properties that all runs share; their models where they share none."""
     names = [name_of(run) for run in runs]
     common = [part for part, *others in zip(*names, strict=True) if part and set(others) <= {part}]
     return " · ".join(common or dict.fromkeys(title_of(run) for run in runs))
 
 
 def traffic_labels(runs: Sequence[Run]) -> tuple[str, ...]:
-    """The shortest names that tell runs apart.
+    """The shortest labels that distinguish the runs.
 
     The parts in which they differ, numbered where they repeat the very same test.
     """
@@ -139,18 +139,13 @@ def _joined(parts: Iterable[str]) -> str:
 
 _ARRIVALS: Final = ("rate", "concurrency", "max_concurrency", "ramp", "trace")
 _LEAST_BYTES: Final = 200
-"""Of memory for each request: its row where it is drawn, here, and in its client process."""
+"""Memory for each request: its row when drawn, here, and in its client process."""
 
 
 def check_size(load: LoadPlan) -> None:
-    """Refuse a workload whose requests certainly do not fit in memory.
+    """Refuse a workload whose requests cannot fit in memory.
 
     How many a trace has is not known before it is read.
-
-    Raises
-    ------
-    SpecError
-        They do not.
     """
     workload, free_bytes = load.workload, available_bytes()
     counts = [workload.n_requests] if workload.n_requests is not None else []
@@ -201,7 +196,7 @@ def what_will_happen(load: LoadPlan, workload: DrawnWorkload) -> str:
 
 
 def default_traffic(load: LoadPlan, given: Mapping[str, object]) -> str | None:
-    """Which rate was taken, where no flag gave one; None where one did, or a trace brings its own instants."""
+    """A note on the default rate, where no flag or trace gave the arrivals; else None."""
     if load.workload.replay is not None or any(given.get(name) is not None for name in _ARRIVALS):
         return None
     return (
@@ -211,7 +206,7 @@ def default_traffic(load: LoadPlan, given: Mapping[str, object]) -> str | None:
 
 
 def default_folder(load: LoadPlan) -> Path:
-    """Where a run goes if nobody says: the same question, the same folder, so that the same command resumes."""
+    """Default folder of a run: the same for the same question, so that the same command resumes."""
     digest = hashlib.sha256(msgspec.json.encode(without_secrets(load))).hexdigest()[:6]
     name = "".join(
         letter if letter.isalnum() or letter in "._-" else "-"

@@ -21,7 +21,7 @@ _TABLES = {".csv", ".tsv", ".md", ".txt", ".json", ".jsonl"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """The runs that were named, and what the command line states about them."""
+    """The named runs, and facts about them from the command line."""
 
     paths: tuple[Path, ...]
     skip_damaged: bool
@@ -31,7 +31,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Which runs, and what is known about tables among them."""
+    """The runs, and facts about tables among them."""
 
     runs: Annotated[
         tuple[Path, ...],
@@ -43,7 +43,7 @@ class Runs:
         ),
     ]
     skip_damaged: bool = option(
-        False, "Read what is whole of a damaged record.", "Runs", is_common=True
+        False, "Read the intact part of a damaged record.", "Runs", is_common=True
     )
     hardware: str | None = option(
         None,
@@ -52,26 +52,28 @@ class Runs:
         is_common=True,
         metavar="ID",
     )
-    model: str | None = option(None, "A table's model.", "Runs", is_common=True, metavar="MODEL")
-    dtype: DType | None = option(None, "A table's number format.", "Runs", formats=get_args(DType))
-    mode: EngineMode = option("eager", "A table's engine mode.", "Runs")
+    model: str | None = option(
+        None, "Model of a table of measurements (CSV).", "Runs", is_common=True, metavar="MODEL"
+    )
+    dtype: DType | None = option(None, "Number format of a table.", "Runs", formats=get_args(DType))
+    mode: EngineMode = option("eager", "Engine mode of a table.", "Runs")
     prompt_tokens: int | None = option(
         None,
-        "A table's prompt length, where no column has it.",
+        "Prompt length of a table without such a column.",
         "Runs",
         least=1,
         flags=("--prompt",),
     )
     batch_size: int | None = option(
-        None, "A table's batch size, where no column has it.", "Runs", least=1, flags=("--batch",)
+        None, "Batch size of a table without such a column.", "Runs", least=1, flags=("--batch",)
     )
     gen_tokens: int | None = option(
-        None, "A table's generated tokens, where no column has them.", "Runs", least=1
+        None, "Generated tokens of a table without such a column.", "Runs", least=1
     )
 
 
 def load_runs(request: RunRequest, *, takes_partial: bool = False) -> tuple[Run, ...]:
-    """Every run that was named; with ``takes_partial`` also what there is of a load test that is not over."""
+    """Every named run; with ``takes_partial`` unfinished load tests too."""
     return tuple(
         open_run(path) if takes_partial and is_open(path) else load_run(path, request)
         for path in request.paths
@@ -89,7 +91,7 @@ def analyses_of(request: RunRequest, runs: tuple[Run, ...] | None = None) -> tup
 
 
 def load_sweeps(request: RunRequest, *, otherwise: str) -> tuple[Run, ...]:
-    """Every run that was named, all sweeps; ``otherwise`` is the command for runs of requests.
+    """Every named run, all of them sweeps; ``otherwise`` is the command for runs of requests.
 
     Raises
     ------
@@ -113,7 +115,7 @@ def load_sweeps(request: RunRequest, *, otherwise: str) -> tuple[Run, ...]:
 
 
 def load_run(path: Path, request: RunRequest) -> Run:
-    """The run at this path; a table becomes one of the model and engine that the command line names.
+    """The run at this path; tables use the model and engine of the command line.
 
     Raises
     ------

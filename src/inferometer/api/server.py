@@ -42,7 +42,7 @@ _OF_SETTINGS: Final = frozenset({"kv_dtype", "gpu_memory_utilization", *_SHARED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings that hold for every replica, whatever else is varied."""
+    """Settings of every replica, whatever else is varied."""
 
     kv_dtype: DType | None = option(
         None, "Of the KV cache. [as --dtype]", "Model", flags=KV_DTYPE_FLAGS, formats=FORMATS
@@ -68,11 +68,11 @@ class Settings:
 
     @property
     def shared(self) -> dict[str, int]:
-        """Those that all engines have, as far as they were given."""
+        """Given settings that all engines have."""
         return {name: value for name in _SHARED if (value := getattr(self, name)) is not None}
 
     def knobs(self, policy: str, shared: Mapping[str, int], own: Mapping[str, str]) -> Knobs:
-        """These settings, and ``shared`` and the engine's ``own`` ones."""
+        """These settings with ``shared`` and the engine's ``own`` ones."""
         return Knobs(
             policy=policy,
             shared={**self.shared, **shared},
@@ -134,7 +134,7 @@ class Server:
     settings: Settings = field(default_factory=Settings)
     policy: str | None = option(
         None,
-        "Whose scheduler decides. [that of --fit's engine, else vllm]",
+        "Engine whose scheduler is simulated. [that of --fit's engine, else vllm]",
         "Engine",
         is_common=True,
         choices=engine_config.ENGINE_NAMES,
@@ -151,14 +151,14 @@ class Server:
     )
     set: tuple[str, ...] = option(
         (),
-        "Another setting of the engine, under its own name; repeatable.",
+        "Another setting of the engine, by the engine's name for it; repeatable.",
         "Engine",
         is_common=True,
         metavar="NAME=VALUE",
     )
 
     def stated(self) -> Mapping[str, Any]:
-        """What a fit is compared with: names and values, None where nothing was given."""
+        """Options that must agree with a fit; None where not given."""
         return {
             "dtype": self.dtype,
             "kv_dtype": self.settings.kv_dtype,
@@ -245,7 +245,7 @@ def _own_knobs(server: Server, policy: str) -> dict[str, str]:
 
 
 class Steps(NamedTuple):
-    """Step times, and the device that they are of; None where it is not known."""
+    """Step times and their device; None where it is unknown."""
 
     times: StepTimes
     hardware: HardwareSpec | None
@@ -258,7 +258,7 @@ def step_times_of(
     *,
     n_sharing: int = 1,
 ) -> Steps:
-    """How long do steps of this model take: by a fit, else by published rows or a datasheet?
+    """Step times of this model: by a fit, else by published rows or a datasheet.
 
     Raises
     ------
@@ -302,7 +302,7 @@ def own_knob(text: str, *, where: str) -> tuple[str, str]:
     Raises
     ------
     SpecError
-        It is not of that form.
+        The text is not of that form.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
@@ -316,7 +316,7 @@ def own_knob(text: str, *, where: str) -> tuple[str, str]:
 
 
 def assumed_steps(*deployments: Deployment) -> str:
-    """From what step times are computed that nobody measured, in words."""
+    """Source of step times that were not measured, in words."""
     are_here = all(one.hardware and one.hardware.hardware_id == THIS_MACHINE for one in deployments)
     here = "this machine's measured ceilings"
     return (
@@ -327,7 +327,7 @@ def assumed_steps(*deployments: Deployment) -> str:
 
 
 def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
-    """Why a fit's answer is less certain than measured steps of the server in question."""
+    """Cautions on a fit that is not of the same server."""
     subject = deployment.step_times.subject
     reasons = () if subject is None else subject.reservations(deployment.knobs.policy)
     remedy = "inferometer sweep on this device and engine, then inferometer fit"
@@ -341,14 +341,14 @@ def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
 
 
 def kinds_cautions(kinds: Sequence[Deployment]) -> tuple[Caution, ...]:
-    """What makes the answer of these kinds of server less certain, each once."""
+    """Cautions of these kinds of server, each once."""
     sheets = [one.hardware for one in kinds if one.step_times.basis == "datasheet"]
     found = dict.fromkeys(caution for one in kinds for caution in fit_cautions(one))
     return (*ceiling_cautions(*sheets), *found)
 
 
 def _model_cautions(deployment: Deployment) -> tuple[Caution, ...]:
-    """What of the model's files was not understood and had to be assumed."""
+    """Cautions on unknown parts of the model's files, and what was assumed."""
     model = deployment.model
     if model.note is None or model.source.kind != "config":
         return ()  # notes of the catalogue are of its numbers, which were checked
@@ -365,7 +365,7 @@ def _link_cautions(deployment: Deployment) -> tuple[Caution, ...]:
 
 
 def _window_cautions(deployment: Deployment) -> tuple[Caution, ...]:
-    """A caution where layers with a window hold blocks that a server would give back."""
+    """A caution where sliding-window layers hold blocks that a server would free."""
     groups = kv_groups(deployment.model)
     if not deployment.keeps_windows_whole:
         return ()
@@ -389,7 +389,7 @@ def _window_cautions(deployment: Deployment) -> tuple[Caution, ...]:
 
 
 def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
-    """What the numbers rest on, where that is less than a measurement."""
+    """Cautions on numbers that were not measured."""
     if deployment.step_times.basis != "datasheet":
         return (*fit_cautions(deployment), *_kv_cautions(deployment))
     return (
@@ -405,7 +405,7 @@ def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
 
 
 def _kv_cautions(deployment: Deployment) -> tuple[Caution, ...]:
-    """What of a KV cache that no engine has is assumed?"""
+    """Cautions on KV caches that no engine has."""
     if not engine_config.kv_pools_of(deployment.config):
         return _compaction_cautions(deployment)
     text = (
@@ -418,7 +418,7 @@ def _kv_cautions(deployment: Deployment) -> tuple[Caution, ...]:
 
 
 def _compaction_cautions(deployment: Deployment) -> tuple[Caution, ...]:
-    """What does moving pieces of the KV cache cost that is not counted?"""
+    """Cautions on costs of KV compaction that are not simulated."""
     bytes_per_s: float = getattr(deployment.config, "compaction_bytes_per_s", 0.0)
     if bytes_per_s == 0:
         return ()

@@ -19,7 +19,7 @@ from inferometer.report.views import SweepReportView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """By which SLO, and as a use of which device, runs of requests are judged."""
+    """SLO, and device, by which runs of requests are judged."""
 
     slo: str | None = option(
         None,
@@ -53,16 +53,16 @@ def question_of(options: Judged) -> RequestQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowAnswer(Answer):
-    """All that a run says; the same facts as in the report."""
+    """Results of a run; the same facts as in the report."""
 
     runs: tuple[str, ...]
     view: SweepReportView | None
-    """Of sweeps; None for runs of requests."""
+    """View of sweeps; None for runs of requests."""
     requests: tuple[RequestRunAnswer, ...]
-    """Of runs of requests."""
+    """Results of runs of requests."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The points of sweeps, as `sweep` gives them; of runs of requests what `load` gives of each."""
+        """Points of sweeps, as `sweep` prints them; rows of request runs, as `load` does."""
         if self.view is not None:
             return self.rows_of("view.points")
         return [
@@ -74,7 +74,7 @@ class ShowAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
-    """The runs that are shown."""
+    """The runs to show."""
 
     runs: Runs
     judged: Judged = field(default_factory=Judged)
@@ -82,7 +82,7 @@ class Show:
 
 
 def show(question: Show) -> Paged[ShowAnswer]:
-    """All that runs say: sweeps side by side, runs of requests one after the other.
+    """Results of runs: sweeps side by side, runs of requests one after the other.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def show(question: Show) -> Paged[ShowAnswer]:
 
 
 def show_pages(answer: ShowAnswer) -> tuple[Page, ...]:
-    """What there is to read; runs of requests are read again."""
+    """Pages of the runs; runs of requests are read again."""
     if answer.view is not None:
         return (page_of(answer.view),)
     runs = tuple(Path(name) for name in answer.runs)

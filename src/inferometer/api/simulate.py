@@ -32,7 +32,7 @@ from inferometer.units import NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulate:
-    """What is simulated."""
+    """The simulation to run."""
 
     server: Server
     workload: Workload = field(default_factory=Workload)
@@ -41,28 +41,29 @@ class Simulate:
     slo: Annotated[str | None, SLO_OPTION] = None
     until: float | None = option(
         None,
-        "Stop the clock there; requests not done by then are unfinished.",
+        "End the simulation at this time; requests not done by then are unfinished.",
         "Limits",
         metavar="DURATION",
         parse=DURATION,
     )
     network: float | None = option(
         None,
-        "Round trip between client and server, in each latency. [none]",
+        "Network round trip between client and server, added to each latency. [none]",
         "Cluster",
         metavar="DURATION",
         parse=DURATION,
     )
     post: float | None = option(
         None,
-        "Detokenising and handing out a request's tokens; inferometer catalog workloads FILE"
+        "Time to detokenise and send a request's tokens; inferometer catalog workloads FILE"
         " --tokenizer MODEL measures it. [none]",
         "Cluster",
         metavar="DURATION",
         parse=DURATION,
     )
     parts: bool = option(
-        False, "Record who did what in each step: for timelines and times of single tokens."
+        False,
+        "Record each request's tokens in each step: for timelines and times of single tokens.",
     )
     out: Path | None = option(None, "Folder to store the run in.", is_common=True)
     where: compute.Executor = field(default_factory=compute.Executor)
@@ -70,7 +71,7 @@ class Simulate:
 
 
 def simulate(question: Simulate) -> SimulateAnswer:
-    """Throughput, TTFT, TPOT, E2E of this traffic on this server, and is the SLO met?
+    """Throughput, TTFT, TPOT, E2E of this traffic on this server, and the verdict on the SLO.
 
     The scheduler is the engine's own, step by step; step times are those of a fit, of published
     rows or of a datasheet. The same requests are simulated on 19 draws of what a fit or published
@@ -79,7 +80,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
     Raises
     ------
     SpecError, ModelError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     """
     workload = workload_of(question.workload)
     objective = (
@@ -106,7 +107,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
 
 
 def _next_step(question: Simulate, simulator: Simulator, answer: SimulateAnswer) -> str | None:
-    """What would meet the SLO that is missed, that of all requests before one of a class."""
+    """A command that would meet the missed SLO: of all requests first, then of classes."""
     slo = next((one for one in answer.every_slo if one.verdict == "missed"), None)
     if slo is None:
         return None
@@ -178,7 +179,7 @@ _LONGER_RATIO: Final = 4
 
 
 def may_go_on(options: Workload) -> bool:
-    """Did neither an option nor the workload's file say when the requests end?
+    """Is the number of requests free, given by neither an option nor the workload's file?
 
     Those of a trace end with it.
     """
@@ -193,7 +194,7 @@ def may_go_on(options: Workload) -> bool:
 
 
 def is_noise(answer: SimulateAnswer) -> bool:
-    """Would more requests decide what is open: the verdict at likely step times, or that of all?"""
+    """Would more requests decide the verdict, at likely step times or over all servers?"""
     return answer.verdict == "undecided" and any(
         one.verdict == "undecided"
         and (one.likely.verdict == "undecided" or not one.hangs_on_step_times)
@@ -204,7 +205,7 @@ def is_noise(answer: SimulateAnswer) -> bool:
 def longer_workload(
     workload: types.WorkloadSpec, drawn: DrawnWorkload, servers: Servers
 ) -> DrawnWorkload | None:
-    """The same traffic for longer; None where it is as long as is computed in reasonable time."""
+    """The same traffic for longer; None where computing would take too long."""
     most = Traffic(spec=workload).most_requests // max(1, len(servers.cases) - 2)
     n_requests = min(_LONGER_RATIO * drawn.plan.n_requests, most)
     if n_requests <= drawn.plan.n_requests:

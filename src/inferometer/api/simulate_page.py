@@ -59,7 +59,7 @@ def simulate_page(answer: simulation.SimulateAnswer) -> Page:
 
 
 def _charts(answer: simulation.SimulateAnswer) -> tuple[Chart, ...]:
-    """TTFT and TPOT by percentile, in what is not known of step times."""
+    """Charts of TTFT and TPOT by percentile, with the uncertainty of step times."""
     likely, *others = answer.levels
     built = (
         percentiles_chart(
@@ -144,13 +144,13 @@ def _of_groups(groups: tuple[simulated_record.GroupView, ...]) -> str:
 
 def _traffic(answer: simulation.SimulateAnswer) -> str:
     """``5 requests/s of chat``: the rate that was given, else that of the arrivals."""
-    given_per_s, asked = answer.given_rate_per_s, answer.workload
+    given_per_s, workload = answer.given_rate_per_s, answer.workload
     offered_per_s = _offered_per_s(answer) if given_per_s is None else given_per_s
     traffic = "" if offered_per_s is None else f"{format_request_rate(offered_per_s)} of "
-    if offered_per_s is None and asked.n_requests > 1 and asked.rate_per_s is None:
-        n_at_once = asked.n_requests - asked.n_followers
+    if offered_per_s is None and workload.n_requests > 1 and workload.rate_per_s is None:
+        n_at_once = workload.n_requests - workload.n_followers
         traffic = (
-            f"concurrency {n_at_once} of " if asked.n_followers else f"{n_at_once} at once of "
+            f"concurrency {n_at_once} of " if workload.n_followers else f"{n_at_once} at once of "
         )
     return f"{traffic}{answer.workload_name}"
 
@@ -174,7 +174,7 @@ _KNOBS: Final = ("max_num_seqs", "max_running_requests", "max_batch_size")
 
 
 def _chips(answer: simulation.SimulateAnswer) -> tuple[Chip, ...]:
-    """Is each SLO met at all step times that may be? The worst first: it is the whole's verdict."""
+    """Verdicts over all plausible step times, the worst first."""
     chips = list[Chip]()
     for one in answer.every_slo:
         (chip,) = request_page.slo_chips(one.likely)
@@ -185,7 +185,7 @@ def _chips(answer: simulation.SimulateAnswer) -> tuple[Chip, ...]:
 
 
 def _numbers(answer: simulation.SimulateAnswer) -> tuple[Number, ...]:
-    """The likely run's numbers; intervals span what is not known of step times, too."""
+    """Numbers of the likely run, with intervals that cover the uncertainty of step times."""
     numbers = request_page.summary_numbers(answer.levels[0].summary, answer.levels[0].judgement)
     others = [
         {one.name: one for one in request_page.summary_numbers(level.summary, level.judgement)}
@@ -206,7 +206,7 @@ def _numbers(answer: simulation.SimulateAnswer) -> tuple[Number, ...]:
 
 
 def _why(answer: simulation.SimulateAnswer) -> list[str]:
-    """What is nearest its limit; at each pace where they disagree; the classes' own limits."""
+    """The limit that is nearest; each pace where they disagree; classes' own limits."""
     judged = [
         (level.step_times, level.judgement)
         for level in answer.levels
@@ -231,7 +231,7 @@ def _why(answer: simulation.SimulateAnswer) -> list[str]:
 
 
 def _at_levels(levels: Sequence[simulation.Level], slo: simulation.ClassSlo) -> str:
-    """In how many draws is it met, or at which step times where they disagree?"""
+    """The number of draws, or the step times, at which the SLO is met where they disagree."""
     if are_draws(levels):
         drawn = Counter(slo.verdicts[1:])
         return f"draws: {', '.join(f'{n} {verdict}' for verdict, n in drawn.most_common())}"
@@ -252,7 +252,7 @@ def _goodputs(answer: simulation.SimulateAnswer) -> tuple[Statement, ...]:
 
 
 def _trust(answer: simulation.SimulateAnswer) -> str:
-    """Where step times are from, and how far the headline moves with what is not known of them."""
+    """Source of step times, and the effect of their uncertainty on the main number."""
     spread = f"; intervals: {ends_words(answer.levels)}" if len(answer.levels) > 1 else ""
     deployments = [one.deployment for one in answer.groups] or [answer.deployment]
     origins = dict.fromkeys(one.step_times_from for one in deployments)
@@ -260,7 +260,7 @@ def _trust(answer: simulation.SimulateAnswer) -> str:
 
 
 def _why_open(slo: simulation.ClassSlo) -> str:
-    """What would decide an open verdict: step times that are known better, or more requests?"""
+    """What would decide an open verdict: better-known step times, or more requests."""
     if slo.hangs_on_step_times:
         return (
             ": it is met or missed with how long steps take; a fit of this device and engine (--fit"
@@ -331,7 +331,7 @@ _PART_WORDS: Final = {
 
 
 def _e2e_parts(parts: run_series.E2eParts) -> TextTable:
-    """The mean E2E taken apart; what was not simulated says so."""
+    """Parts of the mean E2E; parts that were not simulated are named."""
     rows = list[tuple[str, ...]]()
     for name in run_series.PART_NAMES:
         words, absent = _PART_WORDS[name]
@@ -403,7 +403,7 @@ def _replicas(answer: simulation.SimulateAnswer) -> TextTable:
 
 
 def _eviction_words(found: list[simulation.Evictions]) -> str:
-    """How fast does the prefix cache forget, at the likely step times and at the others?"""
+    """Rate of evictions from the prefix cache, at likely and at other step times."""
     likely, rates = found[0], [one.blocks_per_s for one in found]
     if not max(rates):
         return "evicted nothing: what was cached stayed"
@@ -418,7 +418,7 @@ def _eviction_words(found: list[simulation.Evictions]) -> str:
 def _memory_words(
     memory: run_series.StepMemorySummary, deployment: simulated_record.DeploymentView
 ) -> str:
-    """How well was the KV cache used?"""
+    """Use of the KV cache, in words."""
     n_blocks, block_bytes = deployment.n_kv_blocks, deployment.kv_block_bytes
     mean, peak = memory.mean_used_blocks, memory.peak_used_blocks
     line = (
@@ -451,7 +451,7 @@ def _memory_words(
 
 
 def _transfer_facts(view: simulated_record.DisaggregationView) -> list[tuple[str, str]]:
-    """How did the KV caches travel?"""
+    """Facts on KV transfers."""
     moved, link = (
         view.transfers,
         f"{format_number(view.link_bytes_per_s / 1e9)} GB/s, {view.link_from}",
@@ -492,13 +492,13 @@ def _transfer_facts(view: simulated_record.DisaggregationView) -> list[tuple[str
 
 
 def _origins(answer: simulation.SimulateAnswer) -> list[tuple[str, str]]:
-    where, asked, likely = answer.deployment, answer.workload, answer.levels[0].summary
+    where, workload, likely = answer.deployment, answer.workload, answer.levels[0].summary
     counts = ", ".join(f"{n:,} {status}" for status, n in likely.n_by_status)
     preempted = "" if likely.n_preemptions is None else f"; {likely.n_preemptions:,} preemptions"
     lengths = (
-        f"{asked.n_requests:,} requests, prompts of {format_number(asked.prompt.mean_tokens)} tokens"
-        f" in the mean, outputs of {format_number(asked.output.mean_tokens)};"
-        f" {asked.shared_prefix_fraction:.0%} of prompt tokens seen before"
+        f"{workload.n_requests:,} requests, prompts of {format_number(workload.prompt.mean_tokens)} tokens"
+        f" in the mean, outputs of {format_number(workload.output.mean_tokens)};"
+        f" {workload.shared_prefix_fraction:.0%} of prompt tokens seen before"
     )
     servers = [(f" ({one.name})", one.deployment) for one in answer.groups] or [("", where)]
     return [
@@ -515,7 +515,7 @@ def _origins(answer: simulation.SimulateAnswer) -> list[tuple[str, str]]:
 
 
 def _offered_per_s(answer: simulation.SimulateAnswer) -> float | None:
-    """The offered rate; None of a closed loop, which offers what the server takes."""
+    """The offered rate; None in a closed loop, whose rate is a result."""
     return (
         None
         if answer.workload.rate_per_s is None
@@ -536,21 +536,21 @@ def _shown(estimate: Estimate | None) -> str:
     return _ABSENT if estimate is None else format_number(estimate.value)
 
 
-# Which two of the servers that may be the one are the ends of a number, and what are they called?
+# Which two of the plausible servers are the ends of a number, and what are they called?
 
 
 def are_draws(levels: Sequence[simulation.Level]) -> bool:
-    """Were servers drawn, or are these both ends of the step times?"""
+    """Are these draws of servers (not the two ends of the step times)?"""
     return any(level.step_times == "draw" for level in levels)
 
 
 def ends_words(levels: Sequence[simulation.Level]) -> str:
-    """What the ends are called at the head of a column."""
+    """Column headings of the two ends."""
     return f"least … most of {len(levels) - 1} draws" if are_draws(levels) else "fast … slow"
 
 
 def ends_of_latency(levels: Sequence[simulation.Level], name: Latency) -> list[simulation.Level]:
-    """Where this latency's 95th percentile is least and most; at fast and slow step times where none were drawn."""
+    """Levels with the lowest and the highest p95 of this latency."""
     return _ends(levels, partial(_p95_s, name=name))
 
 

@@ -1,4 +1,4 @@
-"""Which run does a simulation leave, and what describes the servers that were simulated?"""
+"""The run that a simulation leaves, and descriptions of the simulated servers."""
 
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -68,7 +68,7 @@ def run_of(simulation: outcome.Simulation, servers: Servers, gate: GateSpec | No
 def batch_checks(
     run: Run, policy: str, parts: run_series.E2eParts | None
 ) -> tuple[pitfalls.CheckRow, ...]:
-    """Pitfalls of gathered requests: padded batches, and too wide a window; none of other servers."""
+    """Pitfalls of gathered batches (padding, too wide a window); empty for other servers."""
     values: dict[pitfalls.PitfallName, float | None] = {}
     if policy in _WHOLE_BATCHES and run.requests is not None:
         values["padding"] = padded_fraction(run.requests, run.visits)
@@ -82,7 +82,7 @@ def batch_checks(
 
 
 def padded_fraction(requests: RequestTable, visits: VisitTable | None) -> float | None:
-    """Of the rows that whole batches compute, those that are padding or belong to ended answers.
+    """Share of computed rows that are padding, or belong to ended answers.
 
     A batch is what one replica admits at one instant: its prompts are padded to the longest, and
     its rows are computed until the longest answer ends. None where no request was finished.
@@ -106,7 +106,7 @@ def padded_fraction(requests: RequestTable, visits: VisitTable | None) -> float 
 
 
 def _server_text(deployment: Deployment) -> str:
-    """What the numbers of one replica rest on."""
+    """Basis of one replica's numbers, in words."""
     config = deployment.config
     return (
         f"rules of {config.engine}; step times: {deployment.step_times.origin};"
@@ -117,7 +117,7 @@ def _server_text(deployment: Deployment) -> str:
 def _idle_order_cautions(
     simulation: outcome.Simulation, servers: Servers, gate: GateSpec | None
 ) -> tuple[Caution, ...]:
-    """An order that nobody waited for changed nothing.
+    """A caution that an order changed nothing, since no request waited.
 
     Of two pools it is not known who waited where.
     """
@@ -143,7 +143,7 @@ def _idle_order_cautions(
 
 
 def prefill_text(pool: PrefillPool) -> str:
-    """Who computes the prompts, and how KV caches come from there?"""
+    """Prefill replicas and KV link, in words."""
     config, link = pool.deployment.config, pool.link
     way = "one link" if link.shape == "shared" else "a port of each replica"
     latency = f" and {format_duration(link.latency_s)}" if link.latency_s else ""
@@ -167,12 +167,12 @@ class DeploymentView:
     """The format of weights, where it is another."""
     tensor_parallel_size: int
     n_devices: int
-    """Of one replica, all pipeline stages together."""
+    """Devices of one replica, all pipeline stages together."""
     parallelism: str
     """Such as TP2 PP2."""
     engine: str
     knobs: dict[str, bool | int | float | str | None]
-    """Of the engine's scheduler, under its own names."""
+    """Settings of the engine's scheduler, by its own names."""
     n_kv_blocks: int
     kv_block_bytes: int
     """On all devices of a replica."""
@@ -181,14 +181,14 @@ class DeploymentView:
     step_times_from: str
     n_replicas: int
     data_parallel_size: int
-    """How many of them share experts and take each step together; 1 where each steps by itself."""
+    """Replicas that share experts and run each step together; 1: none do."""
     router: Router | None
     """None where there is one replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisaggregationView:
-    """Which replicas prefilled, and how the KV caches came from there, in the likely run."""
+    """Prefill replicas and KV transfers in the likely run."""
 
     prefill: DeploymentView
     answer_begins_at: AnswerBeginsAt
@@ -196,20 +196,20 @@ class DisaggregationView:
     link_bytes_per_s: float
     link_latency_s: float
     link_from: str
-    """Where its speed is from."""
+    """Source of the link's speed."""
     kv_block_bytes: int
     transfers: TransferShares
     handovers: HandoverSummary | None
-    """From the end of the prefill to the KV cache's arrival."""
+    """Time from the end of the prefill to the arrival of the KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """One group of replicas, and the requests that it got in the likely run."""
+    """One group of replicas, and its requests in the likely run."""
 
     name: str
     rule: str
-    """Which requests go there, in words."""
+    """Rule of the group's requests, in words."""
     deployment: DeploymentView
     summary: RequestSummary | None
     """None where no request went there."""
@@ -218,7 +218,7 @@ class GroupView:
 def kv_pools_of(
     simulation: outcome.Simulation, config: engine_config.EngineConfig
 ) -> tuple[KvPoolFacts, ...]:
-    """All pools, in their order; none where the KV cache is whole."""
+    """All KV pools in order; empty where the KV cache is undivided."""
     use, pools = simulation.kv_pools, engine_config.kv_pools_of(config)
     if use is None:
         return ()
@@ -243,7 +243,7 @@ def kv_pools_of(
 
 
 def group_views(groups: Groups | None, run: Run) -> tuple[GroupView, ...]:
-    """All groups, in their order; none where all replicas are of one kind."""
+    """All groups in order; empty where all replicas are of one kind."""
     if groups is None or run.requests is None or run.visits is None:
         return ()
     sizes = [one.n_replicas for one in groups.groups]

@@ -32,31 +32,31 @@ from inferometer.units import NS_PER_S, format_duration
 MEMORY_KNOBS: Final = frozenset(
     {"kv_allocation", "preemption_mode", "compaction_bytes_per_s", "kv_pools"}
 )
-"""Of the engine: whoever says one of them wants to know what comes of it."""
+"""Settings of KV memory: where one is given, its use is reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evictions:
-    """How much of cached prefixes made room for others, in all replicas together?"""
+    """Cached prefixes that were evicted, on all replicas together."""
 
     n_blocks: int
     blocks_per_s: float
-    """From 0 to the end of the run."""
+    """Mean from 0 to the end of the run."""
     bytes_per_s: float
     """On all devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What came of it if steps take so long.
+    """Results at one pace of the steps.
 
-    Or in one of the servers that may be the one, where a fit of load tests offers draws.
+    Or in one of the plausible servers, where a fit of load tests offers draws.
     """
 
     step_times: deployment.Pace | Literal["draw"]
     summary: request_summaries.RequestSummary
     busy_fraction: float
-    """Of the time from 0 to the end: how much of it was in steps, mean of the replicas."""
+    """Share of the time from 0 to the end spent in steps, mean of the replicas."""
     judgement: request_summaries.Judgement | None
     evictions: Evictions | None = None
     """None where no prefix is cached, and of pools and groups, whose blocks differ; of KV pools too."""
@@ -64,7 +64,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassSlo:
-    """Does one class of requests meet its own SLO: at all step times, or is it undecided?"""
+    """Verdict of one class on its own SLO, over all plausible step times."""
 
     name: str
     """'': ``--slo``, of all requests."""
@@ -75,13 +75,13 @@ class ClassSlo:
 
     @property
     def hangs_on_step_times(self) -> bool:
-        """Is it met at some of those that may be, and missed at others?"""
+        """Is it met at some plausible step times, and missed at others?"""
         return {"met", "missed"} <= set(self.verdicts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateAnswer(Answer):
-    """The run at the likely step times, at the ends of their interval or in draws; the verdict.
+    """Results at likely step times, and at the ends of their interval or in draws; the verdict.
 
     An SLO is *met* or *missed* where it is so at the likely step times and at 90 % of the others;
     else *undecided*. The verdict is the worst of ``--slo`` and of the classes' own; None where
@@ -95,31 +95,30 @@ class SimulateAnswer(Answer):
     deployment: simulated_record.DeploymentView
     levels: tuple[Level, ...]
     classes: tuple[request_summaries.RequestSummary, ...]
-    """Of the likely run, where the workload has several, or workflows, each of whose parts is one."""
+    """Classes of the likely run, and parts of workflows, where there are several."""
     replicas: tuple[simulated_run.ReplicaShare, ...]
-    """Of the likely run, where there are several."""
+    """Replicas of the likely run, where there are several."""
     groups: tuple[simulated_record.GroupView, ...]
-    """Of the likely run, where replicas are of different kinds."""
+    """Groups of the likely run, where replicas are of different kinds."""
     kv_pools: tuple[pooled.KvPoolView, ...]
-    """Of the likely run, where the KV cache is divided."""
+    """KV pools of the likely run."""
     disaggregation: simulated_record.DisaggregationView | None
     """None where each replica computes prompts and answers."""
     memory: run_series.StepMemorySummary | None
-    """Of the likely run, where its steps were kept: for --out, and where --set says how memory
-    is given or taken back."""
+    """KV memory of the likely run, where its steps were recorded (--out, or a --set on memory)."""
     e2e_parts: run_series.E2eParts | None
     """Means of the likely run; None where no request finished."""
     checks: tuple[pitfalls.CheckRow, ...]
     """Pitfalls of gathered requests, in the likely run; none where nothing is gathered."""
     slos: tuple[ClassSlo, ...]
-    """Of the classes that have an ``slo``."""
+    """Verdicts on the classes with an ``slo``."""
     gate: gates.GateSpec | None
     verdict: Verdict | None
     cautions: tuple[Caution, ...]
     record: str | None
     """The folder of the likely run."""
     next_step: str | None = None
-    """What would meet a missed objective."""
+    """A change that would meet a missed SLO."""
     given_rate_per_s: float | None = None
     """Steady rate of ``--rate`` or of the workload's file, about which the drawn arrivals scatter;
     None of closed loops, traces and rates that change."""
@@ -131,7 +130,7 @@ class SimulateAnswer(Answer):
 
     @property
     def exit_code(self) -> int:
-        """That of the verdict."""
+        """Exit code of the verdict."""
         return EXIT_OF_SLO[self.verdict]
 
 
@@ -144,7 +143,7 @@ class Simulated:
 
 
 class OneCase(NamedTuple):
-    """Which of the servers that may be, and what is to be recorded of it?"""
+    """One plausible server, and what to record of it."""
 
     case: deployment.Case
     record_steps: bool = False
@@ -152,7 +151,7 @@ class OneCase(NamedTuple):
 
 
 class At(NamedTuple):
-    """What one of the servers that may be gives."""
+    """Results of one plausible server."""
 
     run: types.Run
     level: Level
@@ -164,7 +163,7 @@ class At(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulator:
-    """One server or several, the gate before them, their requests, and what is promised."""
+    """Servers, gate, requests and SLO of a simulation."""
 
     servers: Servers
     workload: plan.DrawnWorkload
@@ -176,13 +175,13 @@ class Simulator:
 
     @property
     def runs_whole_batches(self) -> bool:
-        """Does a single replica gather requests, and run what it gathered to the end?"""
+        """Does a single replica gather a batch, and run it to the end?"""
         return self.servers.deployment.knobs.policy == "dynamic" and self.servers.n_in_all == 1
 
     def cases(
         self, *, record_steps: bool, record_parts: bool, is_likely_alone: bool
     ) -> tuple[OneCase, ...]:
-        """The servers that may be the one; what is to be recorded is of the likely one, the first."""
+        """Plausible servers, the likely one first, which alone is recorded."""
         first, *others = self.servers.cases[: 1 if is_likely_alone else None]
         own = self.servers.deployment.knobs.own
         needs_steps = self.runs_whole_batches or not MEMORY_KNOBS.isdisjoint(own)
@@ -190,7 +189,7 @@ class Simulator:
         return (likely, *(OneCase(case) for case in others))
 
     def at(self, asked: OneCase) -> At:
-        """The run of this server, and what it says."""
+        """Simulate this server, and summarise the run."""
         servers = self.servers.at(asked.case)
         simulation = self._simulation(
             servers, record_steps=asked.record_steps, record_parts=asked.record_parts
@@ -229,7 +228,7 @@ class Simulator:
         return At(run, level, shares, moved, pools, parts)
 
     def _window_ns(self, simulation: outcome.Simulation, around: run_series.Around) -> F64 | None:
-        """How long did each request wait for a window? None: there are none, or they are inseparable from the queue."""
+        """Wait of each request for its window; None: no windows, or inseparable from the queue."""
         requests, gate = simulation.requests, self._gate_rules()
         if self.runs_whole_batches and simulation.steps is not None:
             return run_series.idle_ns(requests, around, simulation.steps)
@@ -267,14 +266,13 @@ class Simulator:
         )
 
     def _gate_rules(self) -> gate_config.GateConfig | None:
-        """What the gate predicts rests on the likely step times, whatever steps then take."""
+        """The gate; its predictions use likely step times, whatever steps really take."""
         if self.gate is None:
             return None
         return gate_config.gate_rules(
             self.gate,
             self.workload,
             gate_config.first_token_pace(self.servers.deployment.step_times.likely),
-            where="--gate",
         )
 
 
@@ -303,7 +301,7 @@ def simulate_workload(
     record_parts: bool = False,
     is_likely_alone: bool = False,
 ) -> Simulated:
-    """Simulate the same requests on each server that may be the one; what is to be recorded is of the likely one.
+    """Simulate the same requests on each plausible server; only the likely one is recorded.
 
     ``is_likely_alone``: on the likely one, for a first answer without what step times leave open.
     """
@@ -350,7 +348,7 @@ def simulate_workload(
 
 
 def _cautions(simulator: Simulator, likely: Level, run: types.Run) -> tuple[Caution, ...]:
-    """Of the step times, the workload, the gate and the run, in this order."""
+    """Cautions on step times, workload, gate and run, in this order."""
     workload, requests = simulator.workload, run.requests
     assert requests is not None  # noqa: S101 -- a simulation has requests
     return (
@@ -367,7 +365,7 @@ def _cautions(simulator: Simulator, likely: Level, run: types.Run) -> tuple[Caut
 
 
 def store(simulated: Simulated, folder: Path) -> Simulated:
-    """Write the likely run, and say where."""
+    """Write the likely run, and note its folder."""
     runs.write_run(folder, simulated.run)
     return replace(simulated, answer=replace(simulated.answer, record=str(folder)))
 
@@ -394,7 +392,7 @@ class _Promised(NamedTuple):
 
 
 def _promised(workload: plan.DrawnWorkload) -> list[_Promised]:
-    """What does the workload promise to which class?"""
+    """SLOs of the classes in the workload's file."""
     named = enumerate(zip(workload.class_names, workload.class_slos, strict=True))
     return [
         _Promised(
@@ -408,7 +406,7 @@ def _promised(workload: plan.DrawnWorkload) -> list[_Promised]:
 
 
 def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[ClassSlo, ...]:
-    """Each SLO of a class judged on each possible server; classes without requests are left out."""
+    """Verdicts on the classes' SLOs over the plausible servers; classes need requests."""
     judged = list[ClassSlo]()
     for index, name, objective in promised:
         rows = [run.requests.class_index == index for run in runs if run.requests is not None]
@@ -429,11 +427,11 @@ def _of_all(levels: tuple[Level, ...]) -> tuple[ClassSlo, ...]:
 
 
 _AGREEING_FRACTION: Final = 0.9
-"""Of the other step times: both ends of an interval, or 18 of 19 draws (intervals hold 90 %)."""
+"""Share of the other servers: both ends of an interval, or 18 of 19 draws (90 %)."""
 
 
 def _agreed(name: str, judgements: list[request_summaries.Judgement]) -> ClassSlo:
-    """That of the likely step times, the first, where those that also may be true agree."""
+    """Verdict of the likely server (the first) where the others agree, else undecided."""
     verdicts: tuple[Verdict, ...] = tuple(one.verdict for one in judgements)
     likely, *others = verdicts
     is_agreed = others.count(likely) >= _AGREEING_FRACTION * len(others)

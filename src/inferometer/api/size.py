@@ -36,7 +36,7 @@ from inferometer.api.progress import talk
 from inferometer.api.question import fields_of, option, words_of
 from inferometer.api.server import Server, Settings
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
-from inferometer.api.sizing_offers import Asked, OverTime, Sought, asked_of
+from inferometer.api.sizing_offers import OverTime, SizingProblem, Sought, problem_of
 from inferometer.api.workload import Workload, required_slo, workload_of
 from inferometer.decide import candidates, failure, sizing, sizing_types
 from inferometer.errors import SizingError, SpecError
@@ -47,7 +47,7 @@ from inferometer.simulate.deployment import Pace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """What is to be served, within which limits, and what is on offer."""
+    """Model, traffic, SLO and devices of a sizing."""
 
     model: Annotated[str, MODEL_OPTION]
     workload: Workload = field(default_factory=Workload)
@@ -63,14 +63,14 @@ class Size:
     groups: Annotated[Path | None, groups_of_file.GROUPS_OPTION] = None
     routing: sized_groups.Routing = option(
         "rules",
-        "Who gets a request of --groups. rules: as its file says; class: each class whole goes where"
-        " it costs least; weighted: parts of a class may, by weights.",
+        "How --groups share the requests. rules: as its file says; class: each class goes to the"
+        " group where it costs least; weighted: a class may be divided by weights.",
         "Cluster",
     )
     total_gpus: int | None = option(
         None,
-        "I have this number of them: the layout that carries the most requests/s within the SLO,"
-        " in the published format and in others.",
+        "Number of devices at hand: find the layout that serves the most requests/s within the"
+        " SLO, in the model's published format and in others.",
         "Hardware",
         is_common=True,
         least=1,
@@ -104,7 +104,7 @@ class Size:
         is_common=True,
     )
     engine: Literal["vllm", "sglang", "trtllm"] = option(
-        "vllm", "Whose scheduler; --out writes vLLM's files.", "Engine"
+        "vllm", "Engine whose scheduler is simulated; --out writes vLLM's files.", "Engine"
     )
     dtype: types.DType | None = option(
         None,
@@ -135,13 +135,13 @@ class Size:
     fleet: FleetOptions = field(default_factory=FleetOptions)
     sure: bool = option(
         False,
-        "As many replicas as meet the SLO at the slow end of the step times too. [where published"
-        " rows or a fit tell these]",
+        "Count the replicas that meet the SLO at slow step times too. [where published rows or a"
+        " fit give slow step times]",
         "Limits",
         is_common=True,
     )
     likely: bool = option(
-        False, "As many replicas as meet the SLO at the likely step times.", "Limits"
+        False, "Count the replicas that meet the SLO at likely step times.", "Limits"
     )
     over_time: OverTime = field(default_factory=OverTime)
     probe_requests: int = option(1000, "Of a short simulation; long: 4 times.", "Limits", least=100)
@@ -150,18 +150,18 @@ class Size:
     out: Path | None = option(
         None, "Write the files that run, watch and check the answer.", is_common=True, metavar="DIR"
     )
-    force: bool = option(False, "Over what is in --out.")
+    force: bool = option(False, "Overwrite what is in --out.")
     where: compute.Executor = field(default_factory=compute.Executor)
     given: frozenset[str] = frozenset()
 
 
 def size(question: Size) -> SizeAnswer:
-    """How many replicas of which kind meet the SLO under this traffic, and what do they cost?
+    """The cheapest replicas that meet the SLO under this traffic.
 
     Raises
     ------
     SpecError, ModelError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     SizingError
         Nothing on offer holds the model.
     """
@@ -171,47 +171,47 @@ def size(question: Size) -> SizeAnswer:
     if question.groups is not None:
         return _of_groups(question, question.groups, table, limit)
     resolved = resolve.resolve_model(question.model, load_format="dummy")
-    asked = asked_of(workload_of(question.workload), _sought(question), question.over_time)
-    asked = asked._replace(question=_in_fleets(question, asked.question))
-    tried = _candidates(question, resolved, table, asked.question.fleets)
-    sizing_cautions.check_contexts(asked.question, tried)
+    problem = problem_of(workload_of(question.workload), _sought(question), question.over_time)
+    problem = problem._replace(question=_in_fleets(question, problem.question))
+    tried = _candidates(question, resolved, table, problem.question.fleets)
+    sizing_cautions.check_contexts(problem.question, tried)
     if question.total_gpus is not None:
-        devices = _devices(question, question.total_gpus, limit, where, asked.question)
-        used = size_best_use.answer_of(resolved, asked.question, tried, devices)
+        devices = _devices(question, question.total_gpus, limit, where, problem.question)
+        used = size_best_use.answer_of(resolved, problem.question, tried, devices)
         return _written(question, replace(used, gate=gate_of(question.fleet.gate)))
     n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
     share = limit.share(compute.share_of_part(where, n_devices))
     pace = _pace(question, tried)
-    asked = asked._replace(question=replace(asked.question, time_limit=share, pace=pace))
+    problem = problem._replace(question=replace(problem.question, time_limit=share, pace=pace))
     talk(
         f"{len(tried.possible)} kinds of replica to try on {n_devices}"
         f" device{'s' * (n_devices > 1)}, at most {share.limit_s:.3g} s of computing for each"
         " device (the engine's rules are compiled once)"
     )
-    sized_for, found = _searched(asked.question, tried, where, is_sure=question.sure)
-    asked = asked._replace(question=sized_for)
+    sized_for, found = _searched(problem.question, tried, where, is_sure=question.sure)
+    problem = problem._replace(question=sized_for)
     apis = () if table is None else table.apis
-    answer = size_answer(asked.question, resolved.spec.model_id, tried, found, apis)
+    answer = size_answer(problem.question, resolved.spec.model_id, tried, found, apis)
     pick = pick_of(found)
-    died = _failure(asked, pick)
+    died = _failure(problem, pick)
     answer = replace(
         answer,
         gate=gate_of(question.fleet.gate),
         cautions=(
             *answer.cautions,
-            *sizing_cautions.few_of_each_user(asked.question),
-            *sizing_cautions.left_out(asked.question, has_course=asked.course is not None),
+            *sizing_cautions.few_of_each_user(problem.question),
+            *sizing_cautions.left_out(problem.question, has_course=problem.course is not None),
         ),
         failure=died.outcome,
         failure_why_not=died.why_not,
-        over_time=_over_time(asked, pick),
+        over_time=_over_time(problem, pick),
     )
     best = [done.best for done in found if done.best is not None]
-    decision_pages.write_size_page(answer, asked.question, best, question.report)
+    decision_pages.write_size_page(answer, problem.question, best, question.report)
     if question.out is not None:
         used_fraction = sizing_offers.grid_of(_tried(question), resolved).utilization_fraction
         deployment_folder.write_answer(
-            question.out, asked.question, found, used_fraction, is_forced=question.force
+            question.out, problem.question, found, used_fraction, is_forced=question.force
         )
     return answer
 
@@ -224,7 +224,7 @@ def _of_groups(
 ) -> SizeAnswer:
     """The number of replicas of each group of a file."""
     size_groups.check_options(question)
-    traffic = asked_of(workload_of(question.workload), _sought(question), question.over_time)
+    traffic = problem_of(workload_of(question.workload), _sought(question), question.over_time)
     server = Server(
         model=question.model,
         transfer=question.transfer,
@@ -260,11 +260,11 @@ def _devices(
     n_total: int,
     limit: TimeLimit,
     where: compute.Executor,
-    asked: sizing_types.SizingQuestion,
+    sizing_question: sizing_types.SizingQuestion,
 ) -> size_best_use.Devices:
     names = (field.name for field in fields_of(type(question)))
     words = words_of(question, tuple(set(names) - size_best_use.NOT_CARRIED))
-    load = asked.offered_load if asked.is_of_users else question.workload.rate
+    load = sizing_question.offered_load if sizing_question.is_of_users else question.workload.rate
     return size_best_use.Devices(n_total, limit, where, question.model, words, load)
 
 
@@ -279,7 +279,7 @@ def _written(question: Size, used: SizeAnswer) -> SizeAnswer:
 
 
 def _of_best_use(question: Size, used: SizeAnswer) -> Size:
-    """The sizing of the best layout for a load that it carries: what writes its files.
+    """The sizing of the best layout for a load within its capacity, to write its files.
 
     Raises
     ------
@@ -316,7 +316,7 @@ def _of_best_use(question: Size, used: SizeAnswer) -> Size:
 
 
 def _pace(question: Size, tried: candidates.Candidates) -> Pace:
-    """At which step times the SLO is to be met: slow ones, unless all that is known is too vague."""
+    """Step times at which the SLO must be met: slow ones, unless their range is too wide."""
     is_known = all(one.deployment.step_times.basis != "datasheet" for one in tried.possible)
     return "slow" if question.sure or (is_known and not question.likely) else "likely"
 
@@ -328,7 +328,7 @@ def _searched(
     *,
     is_sure: bool,
 ) -> tuple[sizing_types.SizingQuestion, tuple[sizing_types.Done, ...]]:
-    """What was found of each device; at likely step times where nothing ever does at slow ones."""
+    """Results for each device; at likely step times where none meets the SLO at slow ones."""
     with compute.opened(where, "devices") as executor:
         found = sizing.size_by_device(question, tried.possible, executor.map)
         if question.pace == "slow" and not is_sure and _meets_nowhere(found):
@@ -338,14 +338,14 @@ def _searched(
 
 
 def _meets_nowhere(found: tuple[sizing_types.Done, ...]) -> bool:
-    """Does no number of replicas meet the SLO at these step times, as far as all were examined?"""
+    """Does no number of replicas meet the SLO at these step times?"""
     return all(
         done.best is None and all(one.is_examined for one in done.searched) for done in found
     )
 
 
 def _sought(question: Size) -> Sought:
-    """What must be met; files are refused before the search."""
+    """SLO and traffic of the question; bad files are refused before the search."""
     if question.out is not None:
         _check_is_deployed(question.engine, _gpus(question))
         deployment_folder.check_written(question.fleet, workload_of(question.workload))
@@ -358,8 +358,10 @@ def _sought(question: Size) -> Sought:
     )
 
 
-def _in_fleets(question: Size, asked: sizing_types.SizingQuestion) -> sizing_types.SizingQuestion:
-    """The same, asked of fleets as the options fix them."""
+def _in_fleets(
+    question: Size, sizing_question: sizing_types.SizingQuestion
+) -> sizing_types.SizingQuestion:
+    """The same question with the fleets of the options."""
     if "routing" in question.given:
         raise SpecError(
             f"--routing {question.routing} without groups of replicas",
@@ -370,21 +372,17 @@ def _in_fleets(question: Size, asked: sizing_types.SizingQuestion) -> sizing_typ
     check_searched(question.fleet)
     if has_total:
         size_best_use.check_options(question.fleet)
-    fleets = fleets_of(question.fleet, asked.spec)
+    fleets = fleets_of(question.fleet, sizing_question.spec)
     sizing_offers.check_pools(question.set, fleets.drawn.class_names)
-    slo_of(question.slo, asked.spec, fleets)  # refuses a limit for workflows where there are none
+    slo_of(
+        question.slo, sizing_question.spec, fleets
+    )  # refuses a limit for workflows where there are none
     is_split_searched = has_total and question.fleet.prefill.prefill_replicas is None
-    return replace(asked, fleets=replace(fleets, is_split_searched=is_split_searched))
+    return replace(sizing_question, fleets=replace(fleets, is_split_searched=is_split_searched))
 
 
 def _gpus(question: Size) -> str:
-    """The devices on offer.
-
-    Raises
-    ------
-    SpecError
-        None are named.
-    """
+    """The devices on offer."""
     if question.gpus is None:
         raise SpecError(
             "--gpus is missing: no devices on offer, and no groups of replicas",
@@ -418,13 +416,7 @@ def _candidates(
     table: prices.PriceTable | None,
     fleets: candidates.Fleets,
 ) -> candidates.Candidates:
-    """The kinds of replica on offer that hold the model.
-
-    Raises
-    ------
-    SizingError
-        There are none.
-    """
+    """The kinds of replica on offer that hold the model."""
     fits = [sizing_offers.fit_named(text) for text in question.fit]
     named_fit.check_transfer(is_transfer=question.transfer, has_fit=bool(fits))
     if fits:
@@ -477,22 +469,24 @@ def _check_is_deployed(engine: str, gpus: str) -> None:
         )
 
 
-def _failure(asked: Asked, pick: sizing_types.SizedKind | None) -> failure.FailureFound:
-    """What comes of it if one of the pick's replicas dies."""
+def _failure(problem: SizingProblem, pick: sizing_types.SizedKind | None) -> failure.FailureFound:
+    """Effect of the death of one of the pick's replicas."""
     if pick is None:
         return failure.FailureFound(None, None)
-    return failure.failure_of(asked.question, pick, asked.start_up_s)
+    return failure.failure_of(problem.question, pick, problem.start_up_s)
 
 
-def _over_time(asked: Asked, pick: sizing_types.SizedKind | None) -> sizing_answer.OverTime | None:
+def _over_time(
+    problem: SizingProblem, pick: sizing_types.SizedKind | None
+) -> sizing_answer.OverTime | None:
     """The pick with replicas that come and go, where the traffic changes."""
-    if asked.course is None or pick is None or not asked.question.fleets.is_plain:
+    if problem.course is None or pick is None or not problem.question.fleets.is_plain:
         return None
-    talk(f"{asked.course.n_windows} windows of traffic under each policy")
+    talk(f"{problem.course.n_windows} windows of traffic under each policy")
     return sizing_answer.over_time(
-        asked.question,
+        problem.question,
         pick,
-        asked.course,
-        start_up_s=asked.start_up_s,
-        target_fraction=asked.target_fraction,
+        problem.course,
+        start_up_s=problem.start_up_s,
+        target_fraction=problem.target_fraction,
     )

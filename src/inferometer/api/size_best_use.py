@@ -23,13 +23,13 @@ NOT_CARRIED: Final = frozenset(
 
 
 class Devices(NamedTuple):
-    """What is at hand, and how it is computed."""
+    """Devices at hand, and the executor."""
 
     n_total: int
     limit: compute.TimeLimit
     where: compute.Executor
     model: str
-    """As it was named."""
+    """The model as named."""
     words: list[object]
     """Options that a sizing for a rate takes too."""
     asked_load: float | None
@@ -37,13 +37,7 @@ class Devices(NamedTuple):
 
 
 def check_options(options: FleetOptions) -> None:
-    """Refuse what fixes the number of replicas, which follows from that of the devices.
-
-    Raises
-    ------
-    SpecError
-        A number of replicas, or of replicas that share experts.
-    """
+    """Refuse options that fix the number of replicas, which follows from --total-gpus."""
     one = options.cluster
     for flag, is_given in (
         ("--replicas", one.replicas is not None),
@@ -72,7 +66,7 @@ def answer_of(
     ]
     with compute.opened(devices.where, "formats") as executor:
         found = executor.map(best_use.best_use, tasks)
-    said = best_use_of(
+    used = best_use_of(
         devices.model,
         devices.n_total,
         found,
@@ -82,7 +76,7 @@ def answer_of(
         devices.asked_load,
         is_of_users=question.is_of_users,
     )
-    best = said.best
+    best = used.best
     offered_per_s = None if question.is_of_users else question.offered_load
     return SizeAnswer(
         model_id=resolved.spec.model_id,
@@ -92,16 +86,16 @@ def answer_of(
         objective=question.objective.text,
         router=question.fleets.router,
         sized_for=question.pace,
-        verdict=said.verdict,
+        verdict=used.verdict,
         pick=None,
         kinds=(),
         impossible=(),
         refused=tried.refused,
-        n_candidates=said.n_candidates,
-        n_searched=said.n_candidates - said.n_unexamined,
-        n_unexamined=said.n_unexamined,
+        n_candidates=used.n_candidates,
+        n_searched=used.n_candidates - used.n_unexamined,
+        n_unexamined=used.n_unexamined,
         cautions=(*_cautions(tried), *sizing_cautions.box_cautions(question, tried)),
-        best_use=said,
+        best_use=used,
     )
 
 

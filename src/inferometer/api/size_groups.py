@@ -57,21 +57,21 @@ _OF_A_GROUP: Final = (
 )
 _OF_ONE_KIND: Final = ("total_gpus", "out", "force", "window", "start_up", "target")
 _SEARCH_FRACTION: Final = 0.5
-"""Of the time limit, for each group by itself; the rest is for all of them together."""
+"""Share of the time limit for single groups; the rest is for all together."""
 _ROUTING_FRACTION: Final = 0.7
 """The same where it is looked for who serves whom."""
 _QUICK_REQUESTS: Final = 500
-"""Of a short run in a search of who serves whom; a long one has four times as many."""
+"""Requests of a short run in a search for a routing; long runs have 4 times as many."""
 _PART_FRACTION: Final = 0.5
-"""Of that, for one group with one set of requests at most."""
+"""Largest share of that time for one group with one set of requests."""
 
 
 class SoughtGroups(NamedTuple):
-    """Which groups, and how they are looked for."""
+    """Groups to size, and how to search."""
 
     path: Path
     server: Server
-    """What groups are, but for their own settings."""
+    """Server settings that groups share unless they set their own."""
     fleet: fleet.FleetOptions
     table: prices.PriceTable | None
     limit: compute.TimeLimit
@@ -79,20 +79,14 @@ class SoughtGroups(NamedTuple):
     is_sure: bool
     is_likely: bool
     has_course: bool
-    """Does the traffic change?"""
+    """Does the traffic vary over time?"""
     routing: Routing
     words: list[object]
     """Options that the command for their capacity takes too."""
 
 
 def check_options(question: object) -> None:
-    """Refuse options of one kind of replica, and of devices on offer.
-
-    Raises
-    ------
-    SpecError
-        One was given.
-    """
+    """Refuse options of one kind of replica, and of devices on offer."""
     given: frozenset[str] = getattr(question, "given", frozenset())
     for field in fields_of(type(question)):
         if field.name in _OF_A_GROUP and field.name in given:
@@ -112,7 +106,7 @@ def check_options(question: object) -> None:
 
 
 def answer_of(sought: SoughtGroups, sizing: sizing_types.SizingQuestion) -> SizeAnswer:
-    """How many replicas of each group, and what they cost.
+    """Replicas of each group, and their cost.
 
     Raises
     ------
@@ -127,7 +121,7 @@ def answer_of(sought: SoughtGroups, sizing: sizing_types.SizingQuestion) -> Size
     if len(known) < len(sized.found):
         return _answer(sought, sized)
     question = sized.question
-    talk(f"all groups together, on {len(question.cases)} servers that may be the one")
+    talk(f"all groups together, on {len(question.cases)} plausible servers")
     n_at_once = compute.n_at_once(sought.where, len(question.cases))
     searched = _SEARCH_FRACTION if sought.routing == "rules" else _ROUTING_FRACTION
     time_left_s = sought.limit.share(1 - searched)()
@@ -145,7 +139,7 @@ def _in_turn(
 
 
 def _by_rules(sought: SoughtGroups, sized: Sized, plan: RequestPlan) -> Sized:
-    """The number of each group, where the file says who serves whom."""
+    """Replicas of each group under the file's routing rules."""
     question = _with_shares(sized, plan, sought.path)
     n_groups = len(question.kinds)
     if _is_coupled(question.placement.group_of(plan), plan):
@@ -169,7 +163,7 @@ def _by_rules(sought: SoughtGroups, sized: Sized, plan: RequestPlan) -> Sized:
 
 
 def _by_cost(sought: SoughtGroups, sized: Sized, plan: RequestPlan) -> Sized:
-    """Which group serves what at the least cost, and the number of each."""
+    """The cheapest routing, and the replicas of each group."""
     question = _with_contexts(sized.question)
     streams = _streams(sought, question, plan)
     limit = sought.limit.share(_ROUTING_FRACTION)
@@ -222,7 +216,7 @@ def _streams(
 
 
 def _is_coupled(place_of: I64 | I32, plan: RequestPlan) -> bool:
-    """Does a request wait for one of another place?"""
+    """Does a request wait for one of another group?"""
     follows = plan.follows != NONE
     return bool((place_of != place_of[plan.follows])[follows].any())
 
@@ -263,7 +257,7 @@ def _question(
 
 
 def _with_contexts(question: group_sizing.GroupsQuestion) -> group_sizing.GroupsQuestion:
-    """The same groups, none of them open to a prompt that is too long for its contexts."""
+    """The groups, each closed to prompts that are too long for its contexts."""
     kinds = (
         replace(
             kind,
@@ -415,7 +409,7 @@ def _cautions(
 
 
 def _next(sought: SoughtGroups, sized: Sized, whole: GroupRow) -> str | None:
-    """What else to ask: what decides an open verdict, or how much more all groups carry."""
+    """What decides an open verdict, or how much more all groups carry."""
     done, question = sized.done, sized.question
     if done is None:
         missed = [
@@ -438,7 +432,7 @@ def _next(sought: SoughtGroups, sized: Sized, whole: GroupRow) -> str | None:
 
 
 def _in_the_file(sized: Sized, numbers: Sequence[int]) -> str:
-    """What the file of groups has to say, for other verbs to take the same."""
+    """Lines for the groups' file, so that other verbs take the same numbers."""
     kinds, routes = sized.question.kinds, routes_of(sized)
     if not routes:
         found = ", ".join(f"{n} of {kind.name}" for kind, n in zip(kinds, numbers, strict=True))

@@ -20,7 +20,7 @@ _IN_EACH_CLASS: Final = " in each class"
 
 
 def groups_page(answer: SizeAnswer, sized: SizedGroups) -> Page:
-    """The numbers first, then each group, then what it rests on."""
+    """A page with the numbers first, then each group, then the basis."""
     return Page(
         title=_title(answer, sized),
         subtitle=_subtitle(sized),
@@ -83,7 +83,7 @@ def _subtitle(sized: SizedGroups) -> str:
 
 
 def _verdict(answer: SizeAnswer, sized: SizedGroups) -> str:
-    """Who meets it, and on which servers?"""
+    """Groups that meet the SLO, and on which servers."""
     words = slo_words(answer.verdict)
     if not sized.n_requests:
         return f"{words}: {answer.objective}"
@@ -136,7 +136,7 @@ def _objective(answer: SizeAnswer) -> Sequence[Threshold]:
 
 
 def _routing(answer: SizeAnswer, sized: SizedGroups) -> list[str]:
-    """Who gets what, and what it saves to split a class."""
+    """Routing of the classes, and the saving from splitting a class."""
     if not sized.routes:
         return []
     gets = [f"{row.name} gets {row.rule}" for row in sized.rows if row.n_replicas != 0]
@@ -153,7 +153,7 @@ def _routing(answer: SizeAnswer, sized: SizedGroups) -> list[str]:
 
 
 def _why(rows: Sequence[GroupRow]) -> list[str]:
-    """What each group is nearest to, and what one replica less does."""
+    """Nearest limit of each group, and the effect of one replica less."""
     lines = list[str]()
     for row in rows:
         if row.weakest is not None and row.n_replicas != 0:
@@ -244,7 +244,7 @@ def _facts(answer: SizeAnswer, sized: SizedGroups) -> list[tuple[str, str]]:
     return [
         ("SLO", answer.objective),
         ("router", _router(sized)),
-        ("servers", f"{sized.n_servers} that may be the one; decided {_decided(sized)}"),
+        ("servers", f"{sized.n_servers} plausible servers; decided {_decided(sized)}"),
         ("groups", sized.file),
     ]
 

@@ -1,4 +1,4 @@
-"""Which rows show what was found of groups of replicas?"""
+"""Rows of a sizing of groups of replicas."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from inferometer.stats.estimate import Verdict
 
 
 class Sized(NamedTuple):
-    """What was found."""
+    """Results of sizing groups."""
 
     named: cluster.Groups
     question: group_sizing.GroupsQuestion
@@ -30,11 +30,11 @@ class Sized(NamedTuple):
     routed: group_routing.Routed | None = None
     """None where the file's rules say who serves whom."""
     streams: tuple[group_routing.Stream, ...] = ()
-    """Of these routes."""
+    """Streams of these routes."""
 
 
 def routes_of(sized: Sized) -> tuple[RoutedClass, ...]:
-    """Where does each class, or each part of it, go? None where the file says it."""
+    """Group of each class or part of a class; empty where the file decides."""
     names = [group.name for group in sized.named.groups]
     parts = () if sized.routed is None else sized.routed.parts
     return tuple(
@@ -50,7 +50,7 @@ def routes_of(sized: Sized) -> tuple[RoutedClass, ...]:
 
 
 def _rule_text(sized: Sized, place: int) -> str:
-    """Which requests a group gets."""
+    """Requests of a group, in words."""
     group = sized.named.groups[place]
     if sized.routed is None:
         return group.rule_text
@@ -68,7 +68,7 @@ def _rule_text(sized: Sized, place: int) -> str:
 
 
 def group_row(sized: Sized, place: int) -> GroupRow:
-    """One group: its number, and how its own requests fare among all."""
+    """One group: replicas, and results of its own requests when all groups run."""
     group, kind = sized.named.groups[place], sized.question.kinds[place]
     found, done = sized.found[place], sized.done
     n_replicas = found.n_replicas if done is None else done.numbers[place]
@@ -111,7 +111,7 @@ def group_row(sized: Sized, place: int) -> GroupRow:
 def _requests_per_s(
     sized: Sized, share_fraction: float, served: Sequence[sizing_types.ServedBy | None]
 ) -> float | None:
-    """What comes; of users what they were served at the likely step times."""
+    """Arrival rate; in a closed loop the completed rate at likely step times."""
     sizing = sized.question.sizing
     if not sizing.is_of_users:
         return sizing.offered_load * share_fraction
@@ -169,7 +169,7 @@ def whole_row(sized: Sized, verdict: Verdict) -> GroupRow:
 
 
 def _row(row: GroupRow, served: Sequence[sizing_types.ServedBy | None]) -> GroupRow:
-    """The row with its latencies: those of the likely step times first."""
+    """The row with its latencies, at likely step times first."""
     rows = [None if one is None else served_row(one) for one in served]
     if not rows or rows[0] is None or served[0] is None:
         return row

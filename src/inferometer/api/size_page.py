@@ -77,19 +77,19 @@ def _traffic(answer: SizeAnswer) -> str:
 
 
 def _title(answer: SizeAnswer) -> str:
-    asked, pick = f"{answer.model_id}, {_traffic(answer)}", answer.pick
+    question, pick = f"{answer.model_id}, {_traffic(answer)}", answer.pick
     if pick is not None:
         return (
-            f"{asked} → {pick.n_devices} × {pick.hardware}"
+            f"{question} → {pick.n_devices} × {pick.hardware}"
             f" ({_replicas(pick.n_replicas)}{_prefill(answer)},"
             f" {pick.layout})"
         )
     nearest = f"; nearest: {_nearest(answer.impossible[0])}" if answer.impossible else ""
     if answer.n_unexamined:
-        return f"{asked}: nothing was shown to meet the SLO in time{nearest}"
+        return f"{question}: nothing was shown to meet the SLO in time{nearest}"
     found = "on offer meets" if answer.verdict == "missed" else "was shown to meet"
     at = " at slow step times" if answer.sized_for == "slow" and nearest else ""
-    return f"{asked}: nothing {found} the SLO{nearest}{at}"
+    return f"{question}: nothing {found} the SLO{nearest}{at}"
 
 
 def _subtitle(answer: SizeAnswer) -> str:
@@ -110,7 +110,7 @@ def _subtitle(answer: SizeAnswer) -> str:
 
 
 def _chips(answer: SizeAnswer) -> tuple[Chip, ...]:
-    """Is the SLO met at fast, likely and slow step times; what decides, where that is open?"""
+    """Verdicts at fast, likely and slow step times; what decides an open one."""
     pick = answer.pick
     if pick is None:
         return (Chip(verdict=answer.verdict, text=f"{answer.verdict}: {answer.objective}"),)
@@ -125,16 +125,16 @@ def _chips(answer: SizeAnswer) -> tuple[Chip, ...]:
 
 def _likely(pick: KindRow) -> PaceRow:
     """At likely step times, as ``simulate`` answers."""
-    return next((pace for pace in pick.paces if pace.step_times == "likely"), pick.asked)
+    return next((pace for pace in pick.paces if pace.step_times == "likely"), pick.sized_pace)
 
 
 def _sized_at(pick: KindRow) -> str:
-    """At which step times the replicas were counted, where these are not the likely ones."""
+    """Step times for which the replicas were counted, unless likely ones."""
     return "" if pick.sized_at == "likely" else f" at {pick.sized_at} step times"
 
 
 def _headroom(row: KindRow) -> str:
-    """How much more traffic the replicas carry: ``45% [0%, 53%]``."""
+    """Further traffic that the replicas can carry: ``45% [0%, 53%]``."""
     value, low, high = (
         *(row.headroom_fraction, row.headroom_low_fraction),
         row.headroom_high_fraction,
@@ -148,8 +148,8 @@ _SERVED: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e", "workflow")
 
 
 def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
-    """The latencies against their limits, what is carried, the reserve, and the cost."""
-    served, asked, numbers = _likely(pick).served, pick.asked.served, list[Number]()
+    """Latencies with their limits, capacity, reserve, and cost."""
+    served, served_at, numbers = _likely(pick).served, pick.sized_pace.served, list[Number]()
     limits = {
         one.metric: one for one in parse_objective(answer.objective, has_workflows=True).thresholds
     }
@@ -163,12 +163,12 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
                 limit_s=None if limit is None else limit.limit_s,
             )
             at_paces = [getattr(pace.served, metric) for pace in pick.paces]
-            of_asked: Percentile | None = getattr(asked, metric)
-            noise = () if of_asked is None else (of_asked.seconds.low, of_asked.seconds.high)
+            at_pace: Percentile | None = getattr(served_at, metric)
+            noise = () if at_pace is None else (at_pace.seconds.low, at_pace.seconds.high)
             ends = [*(one.seconds.value for one in at_paces if one is not None), *noise]
             factor = number.value / found.seconds.value if found.seconds.value else 1.0
             numbers.append(spanned(number, [one * factor for one in ends if one is not None]))
-    pace = pick.asked
+    pace = pick.sized_pace
     if pace.carried is not None:
         carried = pace.carried
         numbers.append(
@@ -201,7 +201,7 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
 
 
 def _reserve(pick: KindRow) -> str:
-    """What is left if one replica is lost."""
+    """Result with one replica lost."""
     lost = pick.without_one
     if lost is None:
         is_group = pick.n_replicas > 1
@@ -214,8 +214,8 @@ def _why(answer: SizeAnswer) -> list[str]:
     if pick is None:
         return [f"{one.hardware}, {one.layout}: {one.why}" for one in answer.impossible]
     weakest, breaks_first, at = (
-        pick.asked.served.weakest,
-        pick.asked.breaks_first,
+        pick.sized_pace.served.weakest,
+        pick.sized_pace.breaks_first,
         _sized_at(pick),
     )
     lines = [f"nearest its limit{at}: {weakest}"] if weakest else []
@@ -224,7 +224,7 @@ def _why(answer: SizeAnswer) -> list[str]:
 
 
 def _others(answer: SizeAnswer) -> list[str]:
-    """The next best devices, and those of which nothing meets the SLO."""
+    """The next best devices, and those with which nothing meets the SLO."""
     lines = list[str]()
     for row in answer.kinds[1:3]:
         cost = "" if row.usd_per_hour is None else f", ${row.usd_per_hour:.2f}/h"
@@ -248,13 +248,13 @@ def _nearest(nearest: Impossible) -> str:
 
 
 def _next(answer: SizeAnswer) -> str:
-    """What decides an open verdict, or what else could be asked where nothing meets the SLO."""
+    """What decides an open verdict, or another question where nothing meets the SLO."""
     pick = answer.pick
     if answer.next_step is not None:
         return answer.next_step
     if pick is None:
         return _instead(answer) if answer.impossible else ""
-    if pick.verdict == "undecided" and pick.asked.served.verdict != "undecided":
+    if pick.verdict == "undecided" and pick.sized_pace.served.verdict != "undecided":
         return (
             "what is open is how long steps take: --fit FILE decides it, --sure sizes for slow ones"
         )
@@ -267,7 +267,7 @@ def _next(answer: SizeAnswer) -> str:
 
 
 def _instead(answer: SizeAnswer) -> str:
-    """What else could be asked, where nothing keeps the promise."""
+    """Another question, where nothing meets the SLO."""
     nearest = answer.impossible[0]
     longer = (
         ""
@@ -279,7 +279,7 @@ def _instead(answer: SizeAnswer) -> str:
 
 
 def _facts(answer: SizeAnswer) -> list[tuple[str, str]]:
-    """What was requested, tried and refused, and where step times and prices are from."""
+    """Question, tried and refused replicas, sources of step times and prices."""
     facts = _tried(answer)
     pick = answer.pick
     if pick is None:
@@ -315,7 +315,7 @@ def _facts(answer: SizeAnswer) -> list[tuple[str, str]]:
 
 
 def _tried(answer: SizeAnswer) -> list[tuple[str, str]]:
-    """How many kinds of replica were tried, and what was refused."""
+    """Numbers of tried and refused kinds of replica."""
     others = (
         ", the others cannot do with fewer devices"
         if answer.n_searched + answer.n_unexamined < answer.n_candidates
@@ -339,7 +339,7 @@ def _tried(answer: SizeAnswer) -> list[tuple[str, str]]:
 
 
 def _refused(answer: SizeAnswer) -> list[tuple[str, str]]:
-    """What cannot be, those of one device and reason together."""
+    """Refused kinds of replica, those of one device and reason together."""
     alike = dict[tuple[str, str], list[str]]()
     for one in answer.refused:
         alike.setdefault((one.hardware, one.why), []).append(one.what)
@@ -362,31 +362,31 @@ def _would_need(pace: PaceRow, pick: KindRow) -> str:
 
 def _failure(answer: SizeAnswer) -> list[str]:
     """The minutes after one replica dies."""
-    said, why_not = answer.failure, answer.failure_why_not
-    if said is None:
+    found, why_not = answer.failure, answer.failure_why_not
+    if found is None:
         return [] if why_not is None else [f"a failing replica: not examined: {why_not}"]
-    end_s = said.slo_met_again_s
+    end_s = found.slo_met_again_s
     again = (
         "not met again before the simulation ends"
         if end_s is None
         else f"met again {format_duration(end_s)} after"
     )
     kept = f"the SLO is {'met throughout' if end_s == 0 else again}"
-    shares = [share_cell(one) for one in (said.good, said.good_otherwise) if one is not None]
+    shares = [share_cell(one) for one in (found.good, found.good_otherwise) if one is not None]
     within = (
-        f"; of {said.n_until_started:,} until another answers ({format_duration(said.start_up_s)})"
+        f"; of {found.n_until_started:,} until another answers ({format_duration(found.start_up_s)})"
         f" {' instead of '.join(shares)} are "
     )
     return [
         (
-            f"if one replica dies: {said.n_cut_off} requests are cut off and come again{within}within every"
+            f"if one replica dies: {found.n_cut_off} requests are cut off and come again{within}within every"
             f" limit; {kept}"
         )
     ]
 
 
 def _money(pick: KindRow) -> list[str]:
-    """Prompts and output apart, bought or rented, and somebody else's tokens."""
+    """Costs of prompts and of output, bought or rented, and by an API."""
     lines = list[str]()
     if pick.usd_per_hour is not None:
         share = f"{pick.costs.prompt_time_fraction:.0%} of the time is the prompts'"
@@ -418,7 +418,7 @@ def _money(pick: KindRow) -> list[str]:
 
 
 def size_tables(answer: SizeAnswer) -> tuple[TextTable, ...]:
-    """Each device in each; none where nothing meets the SLO."""
+    """Tables of the devices; empty where nothing meets the SLO."""
     if not answer.kinds:
         return ()
     over = () if answer.over_time is None else (policy_table(answer.over_time),)
@@ -436,7 +436,7 @@ def _devices(answer: SizeAnswer) -> TextTable | None:
             row.hardware_id,
             f"{row.n_replicas} x {row.parallelism} {row.weights_dtype}",
             str(row.n_devices),
-            _capacity(row.asked),
+            _capacity(row.sized_pace),
             _usd(row.usd_per_hour),
             _usd(row.costs.usd_per_million_output_tokens),
             row.verdict,
@@ -451,7 +451,7 @@ def _devices(answer: SizeAnswer) -> TextTable | None:
 
 
 def _latencies(answer: SizeAnswer) -> TextTable:
-    first = answer.kinds[0].asked.served
+    first = answer.kinds[0].sized_pace.served
     header = (
         "device",
         "layout",
@@ -463,8 +463,8 @@ def _latencies(answer: SizeAnswer) -> TextTable:
         (
             row.hardware_id,
             f"{row.n_replicas} x {row.parallelism} {row.weights_dtype}",
-            _ms(row.asked.served.ttft),
-            _ms(row.asked.served.tpot),
+            _ms(row.sized_pace.served.ttft),
+            _ms(row.sized_pace.served.tpot),
             row.verdict,
         )
         for row in answer.kinds
@@ -492,7 +492,7 @@ def _rates(answer: SizeAnswer) -> TextTable:
             format_number(row.in_flight_load),
             _number(row.instance_requests_per_s),
             _number(row.device_requests_per_s),
-            _capacity(row.asked),
+            _capacity(row.sized_pace),
             _headroom(row),
             str(row.n_replicas_if_one_fails),
         )
@@ -518,7 +518,7 @@ def _prices(answer: SizeAnswer) -> TextTable:
     return TextTable(caption="Cost under this traffic", header=header, rows=tuple(rows))
 
 
-def policy_table(said: OverTime) -> TextTable:
+def policy_table(over_time: OverTime) -> TextTable:
     """Each policy: replicas, cost, how often the SLO is met."""
     header = ("policy", "replicas", "$", "SLO met, time", "requests in limits", "verdict")
     rows = [
@@ -530,14 +530,14 @@ def policy_table(said: OverTime) -> TextTable:
             ABSENT_TEXT if row.good is None else f"{row.good.value:.2%}",
             row.verdict,
         )
-        for row in said.policies
+        for row in over_time.policies
     ]
-    span_s = said.window_s * len(said.rates_per_s)
+    span_s = over_time.window_s * len(over_time.rates_per_s)
     caption = (
-        f"Policies over {format_duration(span_s)} at {format_number(min(said.rates_per_s))} to"
-        f" {format_number(max(said.rates_per_s))} requests/s, in windows of"
-        f" {format_duration(said.window_s)}; a start takes {format_duration(said.start_up_s)},"
-        f" policies that react aim at {said.target_fraction:.0%} of what is carried"
+        f"Policies over {format_duration(span_s)} at {format_number(min(over_time.rates_per_s))} to"
+        f" {format_number(max(over_time.rates_per_s))} requests/s, in windows of"
+        f" {format_duration(over_time.window_s)}; a start takes {format_duration(over_time.start_up_s)},"
+        f" policies that react aim at {over_time.target_fraction:.0%} of what is carried"
     )
     return TextTable(caption=caption, header=header, rows=tuple(rows))
 
@@ -555,7 +555,7 @@ def _ms(percentile: Percentile | None) -> str:
 
 
 def _capacity(pace: PaceRow) -> str:
-    """Of all replicas: the highest rate shown to meet the SLO, and the lowest shown to miss it."""
+    """Capacity of all replicas: highest rate shown to meet the SLO, lowest shown to miss it."""
     if pace.carried is None:
         return ABSENT_TEXT
     _, met, missed = pace.carried

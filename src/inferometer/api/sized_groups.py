@@ -7,24 +7,24 @@ from inferometer.records.request_summaries import Percentile
 from inferometer.stats.estimate import Verdict
 
 Routing: TypeAlias = Literal["rules", "class", "weighted"]
-"""Who says which group gets a request: the file's rules, or what it costs, of whole classes or of parts."""
+"""What decides the routing: the file's rules, or cost, for whole classes or parts."""
 ALL_GROUPS: Final = "all"
 """Name of the row of all groups together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpannedLatency:
-    """A percentile at the likely step times, and what it may be on the other servers."""
+    """A percentile at likely step times, and its range over the other plausible servers."""
 
     seen: Percentile
     least_s: float
-    """Of the interval that the noise leaves, and of the percentile on every server."""
+    """Lowest end of the percentile's intervals over all servers."""
     most_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewerRow:
-    """What one replica of a group less does with the group's requests."""
+    """Results of a group's requests with one replica less."""
 
     n_replicas: int
     verdict: Verdict
@@ -35,13 +35,13 @@ class FewerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """One group of replicas, or (``ALL_GROUPS``) all of them: how many, and how its own requests fare."""
+    """One group, or all (``ALL_GROUPS``): its replicas, and results of its own requests."""
 
     name: str
     rule: str
-    """Which requests go there, in words."""
+    """Rule of the group's requests, in words."""
     share_fraction: float
-    """Of all requests."""
+    """Share of all requests."""
     requests_per_s: float | None
     """None of users, who send as they are served."""
     model_id: str
@@ -52,7 +52,7 @@ class GroupRow:
     """None: no number meets the SLO, or none was found in time."""
     n_devices: int | None
     usd_per_hour: float | None
-    """None where nobody knows a price."""
+    """None where the price is unknown."""
     verdict: Verdict
     ttft: SpannedLatency | None
     """At the percentile of the SLO, or the 95th."""
@@ -65,7 +65,7 @@ class GroupRow:
     fewer: FewerRow | None
     """None where there is none less, or time was over."""
     users_load: float | None = None
-    """Who wait for the answers of this group; None of requests that come at a rate."""
+    """Users of this group; None in an open loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +75,14 @@ class RoutedClass:
     name: str
     group: str
     weight_fraction: float
-    """Of the requests of this class that the same groups can take."""
+    """Share of the class's requests that the same groups can take."""
     takers: tuple[str, ...]
-    """These groups: their rules let it in, and their contexts are long enough."""
+    """Groups whose rules accept it and whose contexts are long enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedGroups:
-    """How many replicas of each group; latencies and verdicts are those of all groups together."""
+    """Replicas of each group; latencies and verdicts are of all groups together."""
 
     file: str
     rows: tuple[GroupRow, ...]
@@ -91,16 +91,16 @@ class SizedGroups:
     """On which servers the SLO must be met: at the likely step times alone, at these and in 90 %
     of the draws, or at both ends of their interval too."""
     n_servers: int
-    """Simulated: the likely one, and the others that may be the one."""
+    """Number of plausible servers that were simulated, the likely one included."""
     n_requests: int
-    """Of the simulation at likely step times; 0: there was none."""
+    """Requests of the simulation at likely step times; 0: there was none."""
     next_step: str | None
     routing: Routing = "rules"
     routes: tuple[RoutedClass, ...] = ()
-    """Who gets what, where the file's rules do not say it."""
+    """Routing of classes where the file's rules do not decide it."""
     n_ways_sized: int = 0
     """Pairs of a group and a set of classes that were sized, to find the cheapest."""
     is_late: bool = False
-    """Did the time limit leave out ways that may cost less?"""
+    """Did the time limit leave out routings that may cost less?"""
     unsplit_usd_per_hour: float | None = None
-    """Of the cheapest way that splits no class, where a split one was found to cost less."""
+    """Cost of the cheapest routing without splits, where one with splits costs less."""

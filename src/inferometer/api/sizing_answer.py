@@ -38,7 +38,7 @@ class PolicyRow:
 
     name: str
     verdict: Verdict
-    """Of all requests."""
+    """Verdict on all requests."""
     slo_met_fraction: float
     """Share of the windows whose requests met the SLO, as it was seen in them."""
     good: Estimate | None
@@ -60,9 +60,9 @@ class OverTime:
     start_up_s: float
     target_fraction: float
     rates_per_s: tuple[float, ...]
-    """Of each window."""
+    """Rate of each window."""
     capacities_per_s: tuple[float, ...]
-    """What 1, 2, … replicas carry."""
+    """Capacity of 1, 2, … replicas."""
     policies: tuple[PolicyRow, ...]
     """The cheapest first."""
 
@@ -75,7 +75,7 @@ def over_time(
     start_up_s: float,
     target_fraction: float,
 ) -> OverTime:
-    """Every policy of the pick under this course."""
+    """Each scaling policy for the pick under this course of traffic."""
     capacities = capacities_of(question, kind, max(course.rates_per_s) / target_fraction)
     scaling = Scaling(
         capacities_per_s=capacities,
@@ -130,7 +130,7 @@ class ServedRow:
     n_replicas: int
     verdict: Verdict
     weakest: str | None
-    """Of the SLO, under this traffic."""
+    """The limit of the SLO that is nearest under this traffic."""
     ttft: Percentile | None
     """At the percentile of the objective, or the 95th."""
     tpot: Percentile | None
@@ -145,15 +145,14 @@ class Carried(NamedTuple):
     """The highest load within the SLO: requests per second, or users."""
 
     load: float
-    """Where the weakest link reaches its limit, where that lies between the other two; else
-    ``low``."""
+    """Load at which the first limit is reached, if between the other two; else ``low``."""
     low: float
     """The highest load that was shown to meet the SLO."""
     high: float | None
     """The lowest that was shown to miss it; None: none was."""
 
     def beyond(self, load: float) -> "Carried":
-        """How much more than this load, as shares of it."""
+        """Capacity above this load, as shares of the load."""
         high = None if self.high is None else self.high / load - 1
         return Carried(self.load / load - 1, self.low / load - 1, high)
 
@@ -165,25 +164,24 @@ class PaceRow:
     step_times: deployment.Pace
     served: ServedRow
     breaks_first: str | None
-    """What misses the SLO when there is more traffic."""
+    """Limit of the SLO that is missed first with more traffic."""
     met_requests_per_s: float | None
     """The highest rate of all replicas together that was shown to meet the SLO."""
     missed_requests_per_s: float | None
     located_requests_per_s: float | None
-    """Where the weakest link reaches its limit, by short runs."""
+    """Rate at which short runs reach the first limit."""
     n_replicas: int | None
-    """As many as this pace would need."""
+    """Replicas that this pace would need."""
     is_examined: bool = True
     """False: the time limit ended the search for that number."""
     met_users: int | None = None
-    """Of a closed loop, instead of a rate: the most users that were shown to be served within the
-    SLO."""
+    """In a closed loop, in place of a rate: the most users shown to be within the SLO."""
     missed_users: int | None = None
     located_users: int | None = None
 
     @property
     def carried(self) -> Carried | None:
-        """What all replicas carry within the SLO; None where no load was shown to meet it."""
+        """Capacity of all replicas within the SLO; None where no load meets it."""
         met, missed, located = (
             (self.met_requests_per_s, self.missed_requests_per_s, self.located_requests_per_s)
             if self.met_users is None
@@ -198,14 +196,14 @@ class PaceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRow:
-    """The best replicas of one device; what its numbers hold for stands in it."""
+    """The best replicas of one device, and the conditions of its numbers."""
 
     hardware_id: str
     hardware: str
     layout: str
     model_id: str
     engine: str
-    """Whose scheduler was simulated."""
+    """Engine whose scheduler was simulated."""
     weights_dtype: str
     kv_cache_dtype: str
     tensor_parallel_size: int
@@ -214,7 +212,7 @@ class KindRow:
     """``TP8 PP2``"""
     knobs: tuple[tuple[str, int], ...]
     mean_prompt_tokens: float
-    """Of the simulated requests."""
+    """Mean over the simulated requests."""
     mean_output_tokens: float
     in_flight_load: float
     """Requests in one replica on average (concurrency)."""
@@ -226,21 +224,19 @@ class KindRow:
     rent: PriceSpec | None
     owned: OwnedPrice | None
     owned_break_even_fraction: float | None
-    """From which share of its hours in use on is a bought device cheaper than a rented one?
-    None: never, or a price is not known."""
+    """Share of hours in use above which buying is cheaper than renting; None: never, or unknown."""
     costs: Costs
     instance_requests_per_s: float | None
     """The highest rate of a replica that was shown to meet the SLO, in this cluster."""
     device_requests_per_s: float | None
     headroom_fraction: float | None
-    """How much more traffic these replicas carry within the SLO, of this traffic: at the capacity
-    that is shown; None where it is not known."""
+    """Further traffic within the SLO at the shown capacity, as a share of this; None: unknown."""
     headroom_low_fraction: float | None
     """At the highest load that was shown to meet the SLO."""
     headroom_high_fraction: float | None
     """At the lowest load that was shown to miss it; None: none was."""
     without_one: ServedRow | None
-    """One replica less; None where there is one."""
+    """Results with one replica less; None where there is one."""
     n_replicas_if_one_fails: int
     """The number of replicas that meet the SLO when one of them fails."""
     n_kv_blocks: int
@@ -249,7 +245,7 @@ class KindRow:
     step_times_from: str
 
     @property
-    def asked(self) -> PaceRow:
+    def sized_pace(self) -> PaceRow:
         """At the step times that it was sized for."""
         return next(pace for pace in self.paces if pace.step_times == self.sized_at)
 
@@ -312,7 +308,7 @@ def _break_even_fraction(offer: Offer) -> float | None:
 
 
 def served_row(served: ServedBy) -> ServedRow:
-    """What became of the traffic."""
+    """Results of the traffic."""
     weakest = served.judgement.weakest
     why = None if weakest is None else f"{weakest.threshold.text}: {weakest.why}"
 
@@ -367,21 +363,21 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impossible:
-    """A device with no layout that meets the SLO, and what comes nearest."""
+    """A device without a layout that meets the SLO, and the nearest one."""
 
     hardware: str
     layout: str
     why: str
-    """Which term forbids it."""
+    """The limit that forbids it."""
     margin_ratio: float | None
-    """What was seen of that term / its limit; None where nothing was seen."""
+    """Observed value of that limit / the limit; None: not observed."""
     larger_tp: int | None
     """The next tensor parallel size that was not tried, of those tried by default; None: all were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeAnswer(Answer):
-    """What to buy. ``verdict`` is that of the pick at likely, fast and slow step times."""
+    """What to buy; ``verdict`` is the pick's, at likely, fast and slow step times."""
 
     table: ClassVar[str | None] = "kinds"
 
@@ -411,20 +407,19 @@ class SizeAnswer(Answer):
     """Kinds of replica that the time limit left out."""
     cautions: tuple[Caution, ...]
     failure: FailureOutcome | None = None
-    """Of the pick, where it has several replicas."""
+    """Effect of a failure, where the pick has several replicas."""
     failure_why_not: str | None = None
-    """Why a failing replica of these was not examined."""
+    """Why a failure was not examined."""
     over_time: OverTime | None = None
-    """Of the pick, where the traffic changes; ``rate_per_s`` is then that of its busiest window."""
+    """The pick's scaling policies, for varying traffic; ``rate_per_s`` is then the peak's."""
     users: int | None = None
-    """Of a closed loop; ``rate_per_s`` is then what they send to the pick."""
+    """Users of a closed loop; ``rate_per_s`` is then what they complete."""
     best_use: best_use_view.BestUse | None = None
-    """With --total-gpus: the layouts of these devices, instead of a pick; ``rate_per_s`` is then
-    what the best of them carries."""
+    """With --total-gpus: the layouts; ``rate_per_s`` is then the best one's capacity."""
     groups: SizedGroups | None = None
-    """With --groups: how many replicas of each group, instead of a pick."""
+    """With --groups: replicas of each group, in place of a pick."""
     next_step: str | None = None
-    """What decides a verdict that noise, or the time limit, leaves open."""
+    """What would decide a verdict that noise, or the time limit, leaves open."""
 
     @property
     def at_busiest(self) -> str:
@@ -433,7 +428,7 @@ class SizeAnswer(Answer):
 
     @property
     def exit_code(self) -> int:
-        """That of the SLO's verdict."""
+        """Exit code of the SLO's verdict."""
         return EXIT_OF_SLO[self.verdict]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -448,7 +443,7 @@ def size_answer(
     found: Sequence[Done],
     apis: tuple[ApiPrice, ...] = (),
 ) -> SizeAnswer:
-    """The answer from what was found of each device."""
+    """The answer from the results of each device."""
     best = sorted((done.best for done in found if done.best is not None), key=_rank)
     rows = tuple(kind_row(kind, apis) for kind in best)
     searched = [one for done in found for one in done.searched]
@@ -499,13 +494,13 @@ def pick_of(found: Sequence[Done]) -> SizedKind | None:
 
 
 def _rank(kind: SizedKind) -> tuple[bool, float, int]:
-    """What noise leaves open comes last."""
+    """Sort key: undecided ones come last."""
     usd_per_hour = _NEVER if kind.usd_per_hour is None else kind.usd_per_hour
     return kind.sized_at.served.verdict == "undecided", usd_per_hour, kind.n_devices
 
 
 def _impossible(done: Done, refused: Sequence[Refusal]) -> Impossible:
-    """The kind of replica of this device that comes nearest, and why it does not meet the SLO."""
+    """The nearest kind of replica of this device, and why it misses the SLO."""
     nearest = min(
         (one for one in done.searched if one.n_probes), key=_nearness, default=done.searched[0]
     )

@@ -1,4 +1,4 @@
-"""What makes the answer of a sizing less good, and which traffic does no replica take?"""
+"""Cautions on sizings, and refusals of traffic that no replica can serve."""
 
 from collections.abc import Sequence
 
@@ -28,13 +28,7 @@ def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:
 
 
 def check_prompts(workload: WorkloadSpec, plan: RequestPlan, max_model_len: int) -> None:
-    """Refuse traffic some of whose prompts are too long for the server.
-
-    Raises
-    ------
-    SpecError
-        Some prompts are as long as the longest context, or longer.
-    """
+    """Refuse traffic some of whose prompts are too long for the server."""
     n_too_long = int((plan.prompt_tokens >= max_model_len).sum())
     if n_too_long:
         raise SpecError(
@@ -50,7 +44,7 @@ def check_prompts(workload: WorkloadSpec, plan: RequestPlan, max_model_len: int)
 
 
 def longer_probes(n_wanted: int | None, probes: Sequence[ProbeRow]) -> tuple[Caution, ...]:
-    """Were more requests simulated than wanted, as so few are over before a queue builds up?"""
+    """A caution where more requests were simulated than wanted, as fewer would be one burst."""
     n_most = max((probe.n_requests for probe in probes), default=0)
     if n_wanted is None or n_most <= n_wanted:
         return ()
@@ -62,7 +56,7 @@ def longer_probes(n_wanted: int | None, probes: Sequence[ProbeRow]) -> tuple[Cau
 
 
 def few_of_each_user(question: SizingQuestion) -> list[Caution]:
-    """Were more requests simulated than wanted, as users need several each?"""
+    """A caution where more requests were simulated than wanted, as users need several each."""
     n_wanted, n_users = question.requests_cap, round(question.offered_load)
     n_least = LEAST_OF_EACH_USER * n_users
     if n_wanted is None or not question.is_of_users or n_wanted >= n_least:
@@ -77,7 +71,7 @@ def few_of_each_user(question: SizingQuestion) -> list[Caution]:
 
 
 def box_cautions(question: SizingQuestion, candidates: Candidates) -> tuple[Caution, ...]:
-    """Which fits answer for lengths that they were not checked on?"""
+    """Cautions on fits used for lengths outside their valid box."""
     plan = plan_at(question.spec, question.offered_load, question.n_requests)
     tokens_in, tokens_out = round(plan.prompt_tokens.mean()), round(plan.output_tokens.mean())
     shapes = (
@@ -106,7 +100,7 @@ def box_cautions(question: SizingQuestion, candidates: Candidates) -> tuple[Caut
 
 
 def out_of_time(pick: SizedKind | None, found: Sequence[Done]) -> tuple[Caution, ...]:
-    """Were kinds of replica left out that may be cheaper than the pick?"""
+    """A caution on kinds of replica not examined that may be cheaper than the pick."""
     searched = [one for done in found for one in done.searched]
     cheaper = [] if pick is None else [one for one in searched if _may_be_cheaper(one, pick)]
     if not cheaper:
@@ -120,7 +114,7 @@ def out_of_time(pick: SizedKind | None, found: Sequence[Done]) -> tuple[Caution,
 
 
 def _may_be_cheaper(one: Searched, pick: SizedKind) -> bool:
-    """By the fewest devices that it could do with; of devices without a price, by their number."""
+    """Could its fewest possible devices cost less (by number, without prices)?"""
     if one.least_devices is None:
         return False
     each = one.candidate.offer.usd_per_hour
@@ -130,7 +124,7 @@ def _may_be_cheaper(one: Searched, pick: SizedKind) -> bool:
 
 
 def left_out(question: SizingQuestion, *, has_course: bool) -> list[Caution]:
-    """What of traffic that changes is simulated for plain replicas alone."""
+    """Cautions on varying traffic that is simulated for plain replicas only."""
     if not has_course or question.fleets.is_plain:
         return []
     return [
@@ -146,7 +140,7 @@ def left_out(question: SizingQuestion, *, has_course: bool) -> list[Caution]:
 
 
 def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
-    """What makes these answers less good, and what to do about it."""
+    """Cautions that limit these answers, with remedies."""
     cautions = list[Caution]()
     deployments = [kind.candidate.deployment for kind in best]
     sheets = [one for one in deployments if one.step_times.basis == "datasheet"]

@@ -1,4 +1,4 @@
-"""Which devices are offered at which prices, and which traffic must they take?"""
+"""Devices on offer with prices, and the traffic of a sizing."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,14 +34,14 @@ _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 OFFERED_FORMATS: Final = "float8,int4"
 OFFERED_KV_DTYPES: Final[tuple[types.DType | None, ...]] = (None, "float8")
-"""Of weights and of the KV cache, besides the published ones."""
+"""Formats of the KV cache to try besides the published one."""
 
 
 class Fit(NamedTuple):
     """A fit that was named on the command line."""
 
     device: str | None
-    """None: nobody says which device it is one of."""
+    """None: the device is not named."""
     path: Path
 
 
@@ -65,7 +65,7 @@ def offers_of(
     is_datasheet: bool = False,
     link: str | None = None,
 ) -> list[Offer]:
-    """The devices that are named, each with its prices; one that somebody fitted is offered with those fits alone.
+    """The named devices with prices; one with fits is offered with those only.
 
     ``requested`` is what a fit must be one of: see ``asked_of_fits``. ``link`` joins several
     devices of a replica.
@@ -102,7 +102,7 @@ class _Steps(NamedTuple):
 def _fitted(
     fit: Fit, offers: Sequence[Offer], model: types.ModelSpec, requested: Mapping[str, object]
 ) -> Offer:
-    """The offer of the fit's device, or of the device named beside it, with its step times."""
+    """The fit's device, or the named one, with the fit's step times."""
     named = None if fit.device is None else named_fit.device_named(fit.device)
     steps = _steps(fit, model, named, requested)
     offer = _offer_of(None if steps.hardware is None else steps.hardware.hardware_id, offers)
@@ -156,7 +156,7 @@ def _steps(
 
 
 class Tried(NamedTuple):
-    """What is to be tried on each device, as it was written; several values with commas between."""
+    """Values to try on each device, as written: lists with commas."""
 
     engine: str
     tp: str
@@ -168,13 +168,13 @@ class Tried(NamedTuple):
     own: tuple[str, ...]
     is_transfer: bool
     has_total: bool
-    """Is the best use of given devices wanted?"""
+    """Is the number of devices given, and their best use wanted?"""
     settings: Settings
     data_parallel_size: int
 
 
 def asked_of_fits(tried: Tried, given: Container[str]) -> dict[str, object]:
-    """What a fit must be one of: what was ``given``; of several values to try, the fit's may be any."""
+    """Options that fits must agree with; of several values to try, any will do."""
     requested: dict[str, object] = {"transfer": tried.is_transfer, "engine": tried.engine}
     if "dtype" in given:
         requested["dtype"] = tried.dtype
@@ -188,9 +188,9 @@ def asked_of_fits(tried: Tried, given: Container[str]) -> dict[str, object]:
 
 
 def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | None:
-    """The mean power of a device in the hardest point of the sweep that the fit lies beside.
+    """Mean power of a device at the most loaded point of the sweep beside the fit.
 
-    None where nobody measured it.
+    None where it was not measured.
     """
     if not path.is_dir():
         return None
@@ -207,7 +207,7 @@ def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | No
 
 
 def grid_of(tried: Tried, model: resolve.ResolvedModel) -> Grid:
-    """What is to be tried on each."""
+    """Settings to try on each device."""
     return Grid(
         tensor_parallel_sizes=parse_counts(tried.tp, where="--tp"),
         pipeline_parallel_sizes=(
@@ -229,7 +229,7 @@ def grid_of(tried: Tried, model: resolve.ResolvedModel) -> Grid:
 
 
 def _kv_dtypes(tried: Tried) -> tuple[types.DType | None, ...]:
-    """One that is named is the only one that is tried."""
+    """KV formats to try: the named one only, if there is one."""
     if tried.settings.kv_dtype is not None:
         return (tried.settings.kv_dtype,)
     return OFFERED_KV_DTYPES if tried.has_total and tried.quantization is None else (None,)
@@ -249,13 +249,7 @@ def _values(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def check_pools(own: Sequence[str], class_names: Sequence[str]) -> None:
-    """Refuse a pool of the KV cache for a class that the workload does not have.
-
-    Raises
-    ------
-    SpecError
-        There is one.
-    """
+    """Refuse a pool of the KV cache for a class that the workload does not have."""
     for name, values in map(_values, own):
         pools = [one for text in values for one in asked_pools(text)] if name == "kv_pools" else []
         unknown = {one for pool in pools for one in pool.classes} - set(class_names)
@@ -269,7 +263,7 @@ def check_pools(own: Sequence[str], class_names: Sequence[str]) -> None:
 
 
 def _quantizations(tried: Tried, model: resolve.ResolvedModel) -> tuple[types.DType | None, ...]:
-    """Those that are named are the only ones; else that in which the weights were published.
+    """Weight formats to try: the named ones only, else the published one.
 
     After it others are offered where the best use of given devices is wanted.
     """
@@ -291,11 +285,11 @@ def _formats(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverTime:
-    """How replicas come and go with traffic that changes."""
+    """Options of scaling with varying traffic."""
 
     window: float | None = option(
         None,
-        "Of traffic that changes: how often replicas are changed. [1/96 of it, from 30s]",
+        "How often the number of replicas changes, for traffic that varies. [1/96 of it, from 30s]",
         "Workload",
         metavar="DURATION",
         parse=DURATION,
@@ -309,11 +303,16 @@ class OverTime:
         parse=DURATION,
     )
     target: float = option(
-        0.7, "Of what replicas carry, to scale by.", "Cluster", least=0, most=1, is_open=True
+        0.7,
+        "Share of a replica's capacity at which the autoscaler adds replicas.",
+        "Cluster",
+        least=0,
+        most=1,
+        is_open=True,
     )
 
 
-class Asked(NamedTuple):
+class SizingProblem(NamedTuple):
     """The question, and the traffic's course where it has one."""
 
     question: sizing_types.SizingQuestion
@@ -323,7 +322,7 @@ class Asked(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """What the replicas must meet, and how it is looked for."""
+    """SLO of the replicas, and how to search."""
 
     slo: str
     n_requests: int
@@ -331,7 +330,7 @@ class Sought(NamedTuple):
     is_sure: bool
 
 
-def asked_of(workload: WorkloadSpec, sought: Sought, over_time: OverTime) -> Asked:
+def problem_of(workload: WorkloadSpec, sought: Sought, over_time: OverTime) -> SizingProblem:
     """The question about this workload.
 
     Raises
@@ -371,11 +370,11 @@ def asked_of(workload: WorkloadSpec, sought: Sought, over_time: OverTime) -> Ask
         requests_cap=sought.requests_cap,
         pace="slow" if sought.is_sure else "likely",
     )
-    return Asked(question, course, over_time.start_up, over_time.target)
+    return SizingProblem(question, course, over_time.start_up, over_time.target)
 
 
 def _changes(workload: WorkloadSpec) -> bool:
-    """Does its rate change over time?"""
+    """Does the workload's rate vary over time?"""
     arrivals = workload.arrivals
     has_own_instants = arrivals is None and workload.replay is not None
     is_bent = isinstance(arrivals, OpenArrivals) and arrivals.profile is not None

@@ -91,7 +91,7 @@ def _percentile(summaries: list[RequestSummary], latency: str, fraction: float) 
 
 
 def _all(estimates: list[Estimate | None]) -> Estimate | None:
-    """The likely estimate, the first, with an interval that holds the values at others, too.
+    """The likely estimate (the first), with an interval that covers all of them.
 
     The page of a single simulation spans its numbers in the same way.
     """
@@ -131,7 +131,7 @@ def _of_capacity(answer: CapacityAnswer) -> Headline:
 
 
 def _title(values: Mapping[str, object], axes: tuple[Axis, ...]) -> str:
-    """What all points share, and what differs."""
+    """What all points share, and what varies."""
     names = [name for name in ("model", "hardware") if isinstance(values.get(name), str)]
     words = [" on ".join(str(values[name]) for name in names)] if names else []
     words += [
@@ -217,7 +217,7 @@ STUDIES: Final[dict[str, Study]] = {
 
 
 def study_options(name: str, values: Mapping[str, object]) -> dict[str, object]:
-    """The options of a study: its own lists, where these options were not given.
+    """Options of a study: its own lists, unless given.
 
     Raises
     ------

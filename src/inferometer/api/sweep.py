@@ -26,7 +26,7 @@ from inferometer.report.tables import TextTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSweep(Answer):
-    """What ``--dry-run`` gives: what would be measured, in this order, and where it would be stored."""
+    """What ``--dry-run`` prints: the points in order, and the folder."""
 
     table: ClassVar[str | None] = "points"
 
@@ -46,7 +46,7 @@ _N_ROUNDS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What is measured, and how often."""
+    """The points to measure, and how often."""
 
     model: Annotated[
         str,
@@ -69,20 +69,26 @@ class Sweep:
         None, "Prompt length of the batch axis. [the shortest of --seq]", "Workload", least=1
     )
     gen_tokens: int = option(
-        32, "Generated for each sequence.", "Workload", is_common=True, least=1
+        32, "Tokens generated for each sequence.", "Workload", is_common=True, least=1
     )
-    warmup: int = option(3, "Unmeasured repetitions before.", "Limits", least=0)
-    reps: int = option(7, "6 or more carry a 95 % interval.", "Limits", is_common=True, least=1)
+    warmup: int = option(3, "Unmeasured repetitions before the measured ones.", "Limits", least=0)
+    reps: int = option(
+        7,
+        "Measured repetitions of each point; 6 or more give a 95 % interval.",
+        "Limits",
+        is_common=True,
+        least=1,
+    )
     rounds: int | None = option(
         None,
-        "Spread the repetitions of a point over this number of visits. [2 in eager mode, else 1]",
+        "Measure each point's repetitions in this number of passes. [2 in eager mode, else 1]",
         "Limits",
         least=1,
     )
     collapse_factor: float = option(2.0, "Flag a token that costs this much more than before.")
-    seed: int = option(0, "Of the points' order and the prompts.", "Limits")
+    seed: int = option(0, "Seed of the order of points and of the prompts.", "Limits")
     out: Path | None = option(
-        None, "Folder of the run, or X.csv: the table, its run beside it in X.", is_common=True
+        None, "Folder of the run; or X.csv: the table, with the run in folder X.", is_common=True
     )
     dry_run: bool = option(
         False, "List the points that would be measured, and measure nothing.", is_common=True
@@ -91,12 +97,12 @@ class Sweep:
 
 
 def sweep(question: Sweep) -> MeasuredAnswer | PlannedSweep:
-    """Measure prefill and decode apart; every point is on the disk when it is done.
+    """Measure prefill and decode separately; each point is stored when it is done.
 
     Raises
     ------
     SpecError
-        The question cannot be answered as it is asked.
+        The question is impossible.
     MeasureError, EngineError
         The engine is not there, or failed at the first point.
     """
@@ -186,5 +192,5 @@ def _axes(question: Sweep) -> Axes:
 
 
 def _rounds(engine: EngineSpec, n_reps: int) -> int:
-    """What is compiled or allocated for each shape would be so again at each visit."""
+    """Default number of passes: 1 where each shape must be compiled or allocated anew."""
     return min(_N_ROUNDS, n_reps) if engine.mode == "eager" else 1

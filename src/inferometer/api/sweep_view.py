@@ -53,13 +53,13 @@ from inferometer.units import (
 
 _KNEE_GAIN_RATIO = 1.5
 _DEFAULT_BUDGET = "2min"
-"""Of ``quick``."""
+"""Time budget of ``quick``."""
 
 
 def five_lines(
     analysis: Analysis, rows: Sequence[PointRow], cautions: Sequence[Caution], *, files: str
 ) -> FiveLines:
-    """The run in five lines; ``files`` says where the report and the data are."""
+    """The run in five lines, with the places of report and data."""
     measured = [row for row in rows if row.status == "ok"]
     n_open = _n_open(analysis)
     if not measured:
@@ -84,7 +84,7 @@ def five_lines(
 
 
 def _n_open(analysis: Analysis) -> int:
-    """How many points of the plan still lack repetitions, because the sweep was stopped?
+    """Points of the plan that lack repetitions, because the sweep was stopped.
 
     One that failed lacks none.
     """
@@ -264,7 +264,7 @@ def _undecided(why: str | None = None) -> str:
 
 
 def _next(analysis: Analysis, rows: Sequence[PointRow]) -> str:
-    """What would help most, as far as the fitted model can tell; the command that says more."""
+    """What would help most by the fitted model, and the command that shows it."""
     model, plan = analysis.model, analysis.run.manifest.plan
     if plan is None:
         return (
@@ -282,7 +282,7 @@ def _next(analysis: Analysis, rows: Sequence[PointRow]) -> str:
 def _next_of_model(
     analysis: Analysis, model: StepTimeModel, plan: SweepPlan, rows: Sequence[PointRow]
 ) -> tuple[str, str]:
-    """What the model says that would help most, and the command that shows it."""
+    """What would help most by the model, and the command that shows it."""
     row = min(rows, key=lambda row: (row.batch_size, row.prompt_tokens))
     point = SweepPoint(
         prompt_tokens=row.prompt_tokens, batch_size=row.batch_size, gen_tokens=row.gen_tokens
@@ -362,7 +362,7 @@ def _sweep_of(plan: SweepPlan, mode: EngineMode, *more: object) -> str:
 
 
 def _launch_share(analysis: Analysis, model: StepTimeModel, point: SweepPoint) -> str:
-    """Measured in paired steps of one sequence, as the line of the limit says; else the model's."""
+    """Share of launches: by paired steps of one sequence, else by the model."""
     if point.batch_size == 1 and analysis.steps is not None:
         parts = {part.cause: part.fraction.value for part in analysis.steps.parts}
         if "launch overhead" in parts:
@@ -375,7 +375,7 @@ def _launch_share(analysis: Analysis, model: StepTimeModel, point: SweepPoint) -
 def _gain_with_weights_shrunk(
     model: StepTimeModel, point: SweepPoint, factor_ratio: float
 ) -> float | None:
-    """How much faster is a step whose weights are read ``factor_ratio`` times faster?"""
+    """Speed-up of a step whose weights are read ``factor_ratio`` times faster."""
     prediction = model.predict(decode_shape_of(point))
     saved_s = sum(term.duration_s for term in prediction.terms if term.name == "weights") * (
         1 - 1 / factor_ratio
@@ -408,7 +408,7 @@ def _speed(estimate: Estimate) -> str:
 
 
 def sweep_view(analyses: Sequence[Analysis], *, report_path: Path | None = None) -> SweepReportView:
-    """One run, or several side by side: the first gives the five lines, all give points, curves and charts."""
+    """Data of one run or several: the first run gives the head, all give points and charts."""
     first = analyses[0]
     rows = [point_rows(analysis) for analysis in analyses]
     cautions = tuple(
@@ -490,7 +490,7 @@ def _files_line(analysis: Analysis, report_path: Path | None) -> str:
 
 
 def ceiling_moments(analysis: Analysis) -> tuple[CeilingMoment, ...]:
-    """What the machine could do over the run."""
+    """The machine's ceilings over the run."""
     table = analysis.run.ceilings
     if table is None:
         return ()

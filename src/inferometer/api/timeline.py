@@ -83,36 +83,45 @@ _WAYS: Final[tuple[tuple[str, Batching, int], ...]] = (
 class Game:
     """The tick model: a context costs ticks, a token costs one."""
 
-    batching: Batching = option("in-flight", "Who may join when.", "Engine", is_common=True)
+    batching: Batching = option(
+        "in-flight", "When a request may join the batch.", "Engine", is_common=True
+    )
     slots: int = option(4, "Requests that run at once.", "Engine", is_common=True, least=1)
     prefill_ticks: int = option(2, "What a context costs; a token costs 1.", "Engine", least=1)
     chunks: int = option(1, "Chunks of a context.", "Engine", is_common=True, least=1)
-    output_tokens: int = option(10, "Of an answer.", "Workload", is_common=True, least=1)
-    deviation: float = option(0.0, "Of output lengths, normal.", "Workload", is_common=True)
+    output_tokens: int = option(10, "Mean output length.", "Workload", is_common=True, least=1)
+    deviation: float = option(
+        0.0,
+        "Standard deviation of output lengths (normal distribution).",
+        "Workload",
+        is_common=True,
+    )
     load: str = option(
         "batch:100", "batch:N, concurrency:N, or rate:N in 1,000 ticks.", "Workload", is_common=True
     )
-    seed: int = option(0, "Of the output lengths.", "Workload")
-    rng: Rng = option("numpy", "Draws the output lengths.", "Workload")
+    seed: int = option(0, "Seed of the output lengths.", "Workload")
+    rng: Rng = option("numpy", "Random generator of the output lengths.", "Workload")
     ticks: int = option(100, "How long to play.", "Limits", is_common=True, least=1)
-    horizon: Horizon = option("exclusive", "Play a step that begins at it?", "Limits")
-    count: Counted = option("ended", "Requests of TTFT, ITL.")
+    horizon: Horizon = option(
+        "exclusive", "Whether a step that begins at the end of --ticks is played.", "Limits"
+    )
+    count: Counted = option("ended", "Requests whose TTFT and ITL are averaged.")
     compare: bool = option(False, "The same load under each way of batching.", is_common=True)
 
 
 class Played(NamedTuple):
-    """A game: by which way of batching, as a run so that whatever shows runs shows it, and what it reports."""
+    """One run of the tick model: its way of batching, its record and its report."""
 
     name: str
     rank: int
-    """Its place among the ways that are compared."""
+    """Its rank among the compared ways of batching."""
     run: Run
     report: TickReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best batching by one number, and how much better it is than the requested and the worst."""
+    """The best batching by one number, and its advantage over the requested and the worst."""
 
     by: Metric
     batching: tuple[str, ...]
@@ -144,19 +153,19 @@ class TimelineAnswer(Answer):
     duration_ticks: tuple[float, ...] | None
     slots: tuple[str, ...]
     ticks: TickReport | None
-    """What the tick model reports."""
+    """Results of the tick model."""
     compared: tuple[tuple[str, TickReport], ...]
     """The same load under each way of batching, once each, where that was requested."""
     best: tuple[Best, ...]
-    """Which way of batching is the best of these by each number, and by how much."""
+    """Best way of batching by each number, and its advantage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Which run or game is drawn, and how much of it."""
+    """The run or game to draw, and how much of it."""
 
     run: Path | None = option(None, "", is_argument=True)
-    first_step: int = option(0, "The first that is shown.", least=0)
+    first_step: int = option(0, "First step to show.", least=0)
     steps: int = option(100, "How many steps to show.", is_common=True, least=1)
     game: Game = field(default_factory=Game)
     perfetto: Path | None = option(
@@ -297,12 +306,12 @@ def play(game: Game) -> tuple[Played, ...]:
 
 
 def in_order(games: Sequence[Played]) -> tuple[Played, ...]:
-    """The ways that are compared, in their own order; none where there is only the requested one."""
+    """The compared ways of batching in order; empty without a comparison."""
     return tuple(sorted(games, key=lambda game: game.rank)) if len(games) > 1 else ()
 
 
 def best_of(games: Sequence[Played]) -> tuple[Best, ...]:
-    """Which ways are the best by each number?
+    """Best ways of batching by each number.
 
     None where nothing is compared, or a game has no such number.
     """
@@ -336,7 +345,7 @@ def _best(by: Metric, values: Mapping[str, float], requested: str) -> Best:
 
 
 def answer_lines(games: Sequence[Played]) -> tuple[str, ...]:
-    """Which of the ways that are compared is the best and by how much; then what came of the requested one."""
+    """The best of the compared ways and its advantage, then results of the requested one."""
     requested = f"{games[0].name}: {tick_sentence(games[0].report)}"
     best = best_of(games)
     return (
@@ -398,7 +407,7 @@ def tick_table(played: Sequence[Played]) -> TextTable:
 
 
 def _question(game: Game) -> TickQuestion:
-    """The question of the game; its load is text such as ``rate:460``."""
+    """Tick question of the game; its load is text such as ``rate:460``."""
     kind, colon, amount = game.load.partition(":")
     if not colon or kind not in get_args(Load) or not amount.isdigit():
         raise SpecError(

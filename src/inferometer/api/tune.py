@@ -27,7 +27,7 @@ _OF_START: Final = frozenset(
     {"hardware", "fit", "policy", "tp", "dtype", "quantization", "set", "preset"}
     | {"max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "block_size"}
 )
-"""What --start itself says of a server that is measured."""
+"""Options that --start itself sets for a measured server."""
 _OF_ENGINE: Final = frozenset(
     {
         "engine",
@@ -57,12 +57,12 @@ _OF_PRESET: Final = frozenset(
 )
 """A preset knows the server, no traffic."""
 _CAPACITY_SIMULATIONS: Final = 9
-"""Of a search for the highest rate, about."""
+"""Simulations of a search for the highest rate, about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tune:
-    """The server as it is, its traffic, and what is better."""
+    """The server as it is, its traffic, and the goal."""
 
     server: Server
     goal: Goal = option(
@@ -106,14 +106,14 @@ class Tune:
     out: Path | None = option(
         None, "Folder for the answer, its page and the command.", is_common=True, metavar="DIR"
     )
-    force: bool = option(False, "Over what is in --out.")
+    force: bool = option(False, "Overwrite what is in --out.")
     given: frozenset[str] = frozenset()
 
 
 def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnswer:
-    """Which changes of the settings help this server under its traffic, and by how much?
+    """Changes of the settings that help this server under its traffic, with their gains.
 
-    Each step of a playbook is simulated on 19 machines that may be the one, with the same requests
+    Each step of a playbook is simulated on 19 plausible machines, with the same requests
     before and after. What gains in all of them is taken. The gain of all together is that of fresh
     requests.
 
@@ -205,7 +205,7 @@ def _of_engine(question: Tune) -> MeasuredTune | PlannedTune:
 
 
 def _check_no_force(question: Tune) -> None:
-    """Measurements are not written over: the same question goes on with them."""
+    """Refuse --force: measurements are not overwritten, they are resumed."""
     if question.force:
         raise SpecError(
             "--force over what was measured",
@@ -216,7 +216,7 @@ def _check_no_force(question: Tune) -> None:
 
 
 def _check_of_preset(given: frozenset[str]) -> None:
-    """What a preset would pass over is refused."""
+    """Refuse options that a preset would ignore."""
     other = sorted(given - _OF_PRESET)
     if other:
         raise SpecError(
@@ -252,7 +252,7 @@ def _check_not_of_engine(question: Tune) -> None:
 
 
 def _planned(subject: Subject, steps: tuple[Step, ...]) -> PlannedTune:
-    """What would be tried; one simulation is timed."""
+    """What would be tried; times one simulation."""
     now, rows, n_simulations = now_of(subject, ()), list[PlannedStep](), N_PAIRS
     pairs = pairs_of(2, subject.aim.spec.seed)
     subject.trials.outcomes([()], pairs[:1])  # compiles what is not in the cache
@@ -288,7 +288,7 @@ def _planned(subject: Subject, steps: tuple[Step, ...]) -> PlannedTune:
 
 
 def _n_simulations(n_changes: int) -> int:
-    """Of a step with this number of changes."""
+    """Simulations of a step with this number of changes."""
     n_left, n_simulations = n_changes, 0
     for n_pairs, n_next in ROUNDS:
         n_simulations += n_left * n_pairs

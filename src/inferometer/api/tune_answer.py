@@ -1,4 +1,4 @@
-"""What is answered of a search: latencies before and after, settings with reasons, the checklist?"""
+"""Answer of a tuning by simulation: latencies before and after, settings, checklist."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,12 +29,12 @@ _NAMES: Final = {
     "max_num_seqs": "max_running_requests",
     "max_num_batched_tokens": "chunked_prefill_size",
 }
-"""What a step changes -> what the engine calls it, where that differs."""
+"""Names of settings in the engine, where they differ from the step's."""
 _MODELLED: Final = (
     "nothing can be started to check it: the same without that (--set) has a command to start"
 )
 _BEYOND_RATIO: Final = 1000.0
-"""Where next to nothing met the SLO before, the factor says nothing more."""
+"""Largest reported factor: where almost nothing met the SLO before, it means nothing."""
 _SMALL_RATIO: Final = 0.1
 
 
@@ -133,7 +133,7 @@ def _latencies(aim: Aim, tuned: Tuned) -> tuple[TunedLatency, ...]:
 
 
 def _is_as_long_as_fits(server: Server) -> bool:
-    """Did nobody give the longest context, so that the KV cache decides it?"""
+    """Is the longest context not given, so that the KV cache decides it?"""
     named = any(one.startswith("max_model_len=") for one in server.set)
     return not named and server.fit is None and server.settings.max_model_len is None
 
@@ -141,7 +141,7 @@ def _is_as_long_as_fits(server: Server) -> bool:
 def _settings(
     tuned: Tuned, chosen: Deployment, default: Deployment, server: Server
 ) -> tuple[SettingRow, ...]:
-    """What differs from the engine's defaults, with the step that chose it."""
+    """Settings that differ from the engine's defaults, with the step that chose each."""
     reasons = dict[str, str]()
     if _is_as_long_as_fits(server):
         reasons["max_model_len"] = "as many tokens as the KV cache holds"
@@ -198,7 +198,7 @@ def ratio_words(gain_ratio: float) -> str:
 
 
 def checklist(subject: Subject, tuned: Tuned, built: Built) -> tuple[Box, ...]:
-    """The ten boxes, each with what is known of it."""
+    """The ten entries of the checklist."""
     found: dict[str, StepFound] = {one.name: one for one in tuned.steps}
     deployment = built.deployment
     return (

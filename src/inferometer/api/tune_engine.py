@@ -2,7 +2,7 @@
 
 The options as they are run first against themselves: the noise of the machine. Each change is then
 measured against the options that hold by then, and taken or dropped. At the end all changes
-together are measured in fresh pairs, both sides loaded anew for each, with other prompts.
+together are measured in fresh pairs, both sides loaded again for each, with other prompts.
 """
 
 import hashlib
@@ -51,15 +51,15 @@ _VERSION_FILE: Final = "engine.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTuning:
-    """A model that an engine runs here, and what it runs."""
+    """Options of tuning a model in an engine on this machine."""
 
     engine: Literal["transformers", "openvino"] | None = option(
         None,
-        "MODEL is run here, by this engine, whose options are tuned (those of `inferometer sweep`).",
+        "Run MODEL here with this engine, and tune its options (those of `inferometer sweep`).",
         "Runs",
         is_common=True,
     )
-    mode: types.EngineMode = option("eager", "With --engine: how steps run as it is.", "Engine")
+    mode: types.EngineMode = option("eager", "With --engine: the mode to start from.", "Engine")
     attn: types.AttentionKernel | None = option(
         None, "With --engine: the attention kernel. [what it takes by itself]", "Engine"
     )
@@ -88,7 +88,7 @@ class EngineTuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineJob:
-    """What is tuned, and how far."""
+    """What to tune, and how far."""
 
     model: str
     resolved: resolve.ResolvedModel
@@ -101,7 +101,7 @@ class EngineJob:
 
     @property
     def engines(self) -> Engines:
-        """Nothing is loaded."""
+        """Engines without any loaded model."""
         python = find_environment(self.spec.engine).python
         vocab_size = self.resolved.spec.vocab_size
         return Engines(measuring.reference_to(self.resolved), vocab_size, str(python))
@@ -136,7 +136,7 @@ class EngineRemainder(NamedTuple):
 
 
 class EngineDone:
-    """What was found so far."""
+    """Results so far."""
 
     def __init__(
         self, version: Version, spec: types.EngineSpec, same: tune_pairs.PairsFound, n_loads: int
@@ -153,7 +153,7 @@ class EngineDone:
 
 
 def job_of(tuning: EngineTuning, rest: EngineRemainder) -> EngineJob:
-    """What is to be done.
+    """The tuning job of these options.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def _check_objective(objective: objectives.ObjectiveSpec | None) -> None:
 
 
 def _question(job: EngineJob) -> dict[str, object]:
-    """What makes two tunings the same one."""
+    """Identity of a tuning: equal for two that are the same."""
     objective = job.runs.objective
     return {
         "model": job.model,
@@ -251,12 +251,12 @@ def _question(job: EngineJob) -> dict[str, object]:
 
 
 def planned_of(job: EngineJob) -> PlannedTune:
-    """What would be measured; the model is loaded once, and one repetition timed.
+    """What would be measured; loads the model once and times one repetition.
 
     Raises
     ------
     EngineError
-        It does not run, or fit, as it is.
+        The model does not run, or fit, with the present options.
     """
     with closing(job.engines) as engines:
         began_s = time.monotonic()
@@ -300,12 +300,12 @@ def _planned(job: EngineJob, step: engine_steps.EngineStep) -> PlannedStep:
 
 
 def _changed_specs(job: EngineJob) -> list[types.EngineSpec]:
-    """Of all changes of the options as they are."""
+    """Options of all changes, applied to the present ones."""
     return [change.spec for step in job.steps for change in _changes_of(job, step, job.spec)]
 
 
 def _again_specs(job: EngineJob) -> list[types.EngineSpec]:
-    """Of the changes that are looked at again at most."""
+    """Options of all changes that may be measured again."""
     steps = {one.name: one for one in job.steps}
     return [
         change.spec
@@ -324,14 +324,14 @@ def _changes_of(
 
 
 class _Cost(NamedTuple):
-    """Of the options against themselves, the changes, and the confirmation."""
+    """Costs of baseline, changes and confirmation."""
 
     n_loads: int
     n_pairs: int
 
     @classmethod
     def of(cls, job: EngineJob, n_pairs: int) -> "_Cost":
-        """With this number of pairs of each; options that one load runs in turns share it."""
+        """Costs with this number of pairs each; options that share a load are counted once."""
         specs = _changed_specs(job) + _again_specs(job)
         begins = {job.spec, *(one for one in specs if one.mode == "compiled")}
         n_alone = sum(
@@ -342,7 +342,7 @@ class _Cost(NamedTuple):
 
 
 def measured(job: EngineJob) -> EngineDone:
-    """All steps, then the confirmation, or go on with them.
+    """Measure all steps and confirm, or resume that.
 
     Raises
     ------
@@ -391,7 +391,7 @@ def _measured(job: EngineJob, engines: Engines) -> EngineDone:
 
 
 def _version(job: EngineJob, engines: Engines) -> Version:
-    """What the engine is; a load of another version in the middle ends the tuning."""
+    """Version of the engine; a change of it during the tuning is an error."""
     path = job.runs.folder / _VERSION_FILE
     if path.exists():
         version = DOOR.json(DOOR.bytes_of(path), Version, where=str(path))
@@ -406,7 +406,7 @@ def _version(job: EngineJob, engines: Engines) -> Version:
 def _step(
     job: EngineJob, engines: Engines, done: EngineDone, step: engine_steps.EngineStep
 ) -> None:
-    """Its changes; then those of an earlier step that may gain only with this one's."""
+    """Measure a step's changes, then earlier ones that may gain only together with them."""
     tries = job.tries(step, done.spec)
     if isinstance(tries, str):
         done.steps.append(_row(step, None, "not measured", None, tries))
@@ -444,7 +444,7 @@ def _change(
     step: engine_steps.EngineStep,
     change: engine_steps.EngineChange,
 ) -> None:
-    """One change against the options that hold by now."""
+    """Measure one change against the options adopted so far."""
     number = 1 + sum(one.change is not None for one in done.steps)
     found, n_loads = compared(
         job.runs,
@@ -499,7 +499,7 @@ def _row(
 
 
 def _device_words(spec: types.EngineSpec) -> list[object]:
-    """Where it runs, if that is not where it runs by itself."""
+    """The device, unless it is the default."""
     usual = engine_of(Engine(engine=spec.engine)).device
     return [] if spec.device == usual else ["--device", spec.device]
 

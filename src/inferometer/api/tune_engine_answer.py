@@ -1,4 +1,4 @@
-"""What is answered of a tuning of an engine on this machine?"""
+"""Answer of a tuning of an engine on this machine."""
 
 import math
 from pathlib import Path
@@ -100,7 +100,7 @@ def _cautions(done: EngineDone) -> list[Caution]:
 
 
 def _checklist(job: EngineJob, done: EngineDone) -> tuple[Box, ...]:
-    """The ten boxes, each with what was measured."""
+    """The ten entries of the checklist, with measurements."""
     measured = [one for one in done.steps if one.n_pairs]
     lossless = [one for one in measured if one.name in {"graphs_and_host", "kernels", "threads"}]
     lossy = [one for one in measured if one not in lossless]

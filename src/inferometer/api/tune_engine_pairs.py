@@ -2,7 +2,7 @@
 
 Both are loaded side by side, each in a process of its own, and run the same prompts in turns, so
 that what the machine does meanwhile hits both. Another mode, or other threads, is run by the same
-load in turns; where memory holds only one, each turn loads anew.
+load in turns; where memory holds only one, each turn loads again.
 
 ::
 
@@ -41,7 +41,7 @@ from inferometer.stats.comparison import PairDecision, is_futile, judge_pairs
 N_WARMUP: Final = 2
 """Repetitions after a load; one at each visit where points take turns."""
 _APART: Final = 1000
-"""Between the numbers of the repetitions of two pairs: each has prompts of its own."""
+"""Distance of repetition numbers between pairs, so that each pair has its own prompts."""
 _ORDER_SEED: Final = 0xAB
 DOOR: Final = foreign_bytes.Door(
     noun="pair",
@@ -77,14 +77,14 @@ class Timed(NamedTuple):
 
 
 class PairTimes(NamedTuple):
-    """Both sides of one pair, and what was loaded for it."""
+    """Times of both sides of one pair, and loads for it."""
 
     sides: tuple[tuple[Timed, ...], tuple[Timed, ...]]
     n_loads: int
 
 
 class Version(NamedTuple):
-    """What one engine is."""
+    """Version of one engine."""
 
     engine: str
     version: str
@@ -93,7 +93,7 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """What is run in each pair, and what is better."""
+    """The points of each pair, and the goal."""
 
     points: tuple[types.SweepPoint, ...]
     n_reps: int
@@ -149,7 +149,7 @@ Key: TypeAlias = tuple[types.EngineSpec, int]
 
 
 class Engines:
-    """The engines that are loaded now: two at most, and one where memory holds no two.
+    """The loaded engines: at most two, or one where memory holds only one.
 
     Options that one load can run in turns are run by one.
     """
@@ -178,7 +178,7 @@ class Engines:
         self.close(but=[one for one, other in self._loaded.items() if other is not engine])
 
     def version(self, spec: types.EngineSpec) -> Version:
-        """What runs these options; it stays loaded.
+        """Version of the engine with these options, which stays loaded.
 
         Raises
         ------
@@ -278,7 +278,7 @@ class Engines:
 
 
 class OptionPairs(NamedTuple):
-    """Which options are compared, and in how many pairs."""
+    """Options to compare, and the number of pairs."""
 
     name: str
     specs: tuple[types.EngineSpec, types.EngineSpec]
@@ -289,7 +289,7 @@ class OptionPairs(NamedTuple):
     n_most: int
     confidence_fraction: float = CONFIDENCE
     has_fresh_loads: bool = False
-    """Both are loaded anew for each pair."""
+    """Both are loaded again for each pair."""
 
     def keys(self, pair: int) -> tuple[Key, Key]:
         """The engines of a pair: of equal options two, too; fresh ones share nothing."""
@@ -300,12 +300,12 @@ class OptionPairs(NamedTuple):
 
 
 def compared(runs: Runs, engines: Engines, pairs: OptionPairs) -> tuple[PairsFound, int]:
-    """Measure pairs until they decide, or read those that were measured; and the loads they took.
+    """Measure pairs until they decide, or read them; also the number of loads.
 
     Raises
     ------
     EngineError, SpecError
-        The engine without the change failed; what was measured stays, and the same command goes on.
+        The engine without the change failed; what was measured stays, and the same command resumes.
     MeasureError
         It is another version than when the folder was begun.
     """
@@ -339,7 +339,7 @@ def compared(runs: Runs, engines: Engines, pairs: OptionPairs) -> tuple[PairsFou
 
 
 def _first_sides(runs: Runs, pairs: OptionPairs) -> list[int]:
-    """Which side comes first in each pair: each in half of them, in an order that is drawn."""
+    """Side that comes first in each pair: each in half of them, in random order."""
     rng = np.random.default_rng([_ORDER_SEED, runs.seed, pairs.first_pair])
     begins = int(rng.integers(2))
     order = rng.permutation([(begins + pair) % 2 for pair in range(pairs.n_most)])
@@ -349,7 +349,7 @@ def _first_sides(runs: Runs, pairs: OptionPairs) -> list[int]:
 def _pair(
     runs: Runs, engines: Engines, pairs: OptionPairs, path: Path, first: int
 ) -> PairTimes | str:
-    """One pair, measured or read; why not, where the changed side cannot be measured."""
+    """One pair, measured or read; a text where the changed side cannot be measured."""
     if path.exists():
         return DOOR.json(DOOR.bytes_of(path), PairTimes, where=str(path))
     number = int(path.stem.rpartition("-")[2])
@@ -372,7 +372,7 @@ def _pair(
 
 
 def does_not_fit(error: OutOfMemory, where: str) -> EngineError:
-    """The error of a model that finds no memory, alone as it is."""
+    """The error of a model that does not fit into memory, loaded alone."""
     return EngineError(
         f"it does not fit: {error}",
         where=where,

@@ -31,14 +31,14 @@ _DECISIONS: Final[dict[QualityVerdict, MeasuredDecision]] = {
 
 
 class Judged(NamedTuple):
-    """What is decided of a change, and why."""
+    """Decision on a change, and the reason."""
 
     decision: MeasuredDecision
     why: str
 
 
 class Decided(NamedTuple):
-    """The same, and the commands that decide where it is open."""
+    """Decision on a change, with the commands that settle an open one."""
 
     judged: Judged
     commands: list[str]
@@ -64,7 +64,7 @@ def decided(
     folder: Path,
     door: Door,
 ) -> Decided:
-    """What quality decides of a change that is faster; without a margin the commands do.
+    """Decision on a faster change by its quality; without a margin, commands that decide.
 
     ``specs`` are the options without and with the change. What was measured before is read again
     from the folder. Random weights have no quality.

@@ -45,7 +45,7 @@ N_LEAST_CONFIRMED: Final = 3
 N_LEAST_PAIRS: Final = 4
 """At most: no test is sure of a gain in fewer."""
 _EXPLAINED_SHARE: Final = 0.625
-"""Of the pairs, where simulations explain what the draws of the requests do: 10 in place of 16."""
+"""Share of the pairs needed where simulations explain the draws: 10 in place of 16."""
 _COMBINED: Final = ("max_num_seqs", "step_budget", "prefill_shaping")
 _SEEDS_APART: Final = 1000
 """Between the requests of two steps."""
@@ -61,7 +61,7 @@ _SWITCHES: Final = ("enable_prefix_caching", "enable_chunked_prefill", "async_sc
 
 
 class FirstServer(NamedTuple):
-    """What was seen of the first server."""
+    """Facts about the first started server."""
 
     model: str
     version: str | None
@@ -71,7 +71,7 @@ class FirstServer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is tuned, and how far."""
+    """What to tune, and how far."""
 
     start: StartCommand
     bench: Bench
@@ -88,7 +88,7 @@ class Job:
 
 
 class Done:
-    """What was found so far."""
+    """Results so far."""
 
     def __init__(
         self, first: FirstServer, same: PairsFound, model: "Modelled", start: StartCommand
@@ -113,16 +113,16 @@ class Modelled(NamedTuple):
 
     tuning: search.Tuning
     distrust: str
-    """Why their answers skip nothing; '' where they are trusted."""
+    """Why simulations may skip no measurement; '' where they may."""
 
 
 def open_folder(folder: Path, question: object) -> None:
-    """Begin the folder, or go on in it.
+    """Start or resume the folder.
 
     Raises
     ------
     RecordError
-        It was begun for another question.
+        The folder is of another question.
     """
     path = folder / "tune.json"
     encoded = msgspec.json.format(msgspec.json.encode(question), indent=2) + b"\n"
@@ -144,12 +144,12 @@ def default_folder(question: object) -> Path:
 
 
 def measured(job: Job) -> tuple[Done, PairsFound | None]:
-    """All steps, then the confirmation; None where nothing was taken.
+    """Measure all steps and confirm; None where no change was adopted.
 
     Raises
     ------
     MeasureError
-        The server as it was given does not run.
+        The server does not start with the given command.
     """
     done = _baseline(job)
     job = replace(job, bench=_bench_of(job, done.first), steps=together_first(job.steps))
@@ -174,7 +174,7 @@ def measured(job: Job) -> tuple[Done, PairsFound | None]:
 
 
 def together_first(steps: Sequence[playbook.Step]) -> tuple[playbook.Step, ...]:
-    """The step of all combinations before the first of those that it combines."""
+    """Order steps so that a combination precedes the steps that it combines."""
     order = [step.name for step in steps]
     firsts = [order.index(name) for name in _COMBINED if name in order]
     if "again" not in order or not firsts:
@@ -191,7 +191,7 @@ def _n_most_explained(job: Job) -> int:
 def _effects(
     job: Job, model: "Modelled", settings: Mapping[str, playbook.Value], seed: int
 ) -> trials.DrawEffects | None:
-    """What the draw of each pair's requests does to its gain; None where no simulation is trusted."""
+    """Simulated effect of each pair's draw on its gain; None without a trusted simulation."""
     if model.distrust or not settings:
         return None
     spec = job.bench.request(seed).load.workload
@@ -230,7 +230,7 @@ def _bench_of(job: Job, first: FirstServer) -> Bench:
 
 
 def most_servers(job: Job) -> int:
-    """How many servers are started at most."""
+    """The largest number of servers that are started."""
     n_changes = len(job.steps) + len(job.own)
     return 1 + 2 * (N_SAME + (n_changes + 1) * job.n_most)
 
@@ -255,7 +255,7 @@ def most_words(job: Job, start_s: float | None) -> str:
 
 
 def _first(job: Job) -> FirstServer:
-    """Does it start, what does it serve, and does it answer?"""
+    """Start the first server, and read what it serves."""
     path = job.bench.folder / "first.json"
     if path.exists():
         return _DOOR.json(_DOOR.bytes_of(path), FirstServer, where=str(path))
@@ -270,7 +270,7 @@ def _first(job: Job) -> FirstServer:
 
 
 def _sides(bench: Bench, comparison: Comparison, side: int) -> tuple[Path, ...]:
-    """The runs of one side that are there, at most as many as are fitted."""
+    """Present runs of one side, at most as many as are fitted."""
     place = bench.place(comparison) / ("a", "b")[side]
     return tuple(sorted(one for one in place.glob("pair-??") if one.is_dir()))[:N_SAME]
 
@@ -311,7 +311,7 @@ def _policy(command: StartCommand) -> str:
 
 
 def _known(command: StartCommand) -> str | None:
-    """What the command states of the server's limits."""
+    """Limits that the command states."""
     facts = [f"{name}={value}" for name in _KNOWN if (value := command.value(name)) is not None]
     facts += [
         f"{name}={'on' if position else 'off'}"
@@ -322,7 +322,7 @@ def _known(command: StartCommand) -> str | None:
 
 
 def _step(job: Job, done: Done, step: playbook.Step, number: int) -> MeasuredStep:
-    """Predict, then measure where that may be worth it."""
+    """Predict a step, then measure it where it may gain."""
     tuning = done.model.tuning
     predicted, settings, why = _proposed(job, done, step)
     done.n_simulations = max(done.n_simulations, tuning.trials.n_simulations)
@@ -467,7 +467,7 @@ def _compared(
 def _keep(
     job: Job, done: Done, name: str, command: StartCommand, found: PairsFound, number: int
 ) -> None:
-    """Go on from the changed server; where its runs do not carry a model, with the old one."""
+    """Continue with the changed server; with the old model where its runs cannot be fitted."""
     folders = _sides(job.bench, _comparison(job, done, name, command, number), 1)
     done.command = command
     done.selected_log_ratio += found.log_gain
@@ -478,7 +478,7 @@ def _keep(
 
 
 def decision_of(found: PairsFound, *, is_lossy: bool) -> tuple[MeasuredDecision, str]:
-    """What pairs decide of a change, and why."""
+    """Decision on a change by its pairs, and the reason."""
     n_pairs = len(found.log_ratios)
     if found.ending == "fault":
         return "failed", found.fault

@@ -1,4 +1,4 @@
-"""What is answered of a measured tuning, and which files say it?"""
+"""Answer of a measured tuning, and its files."""
 
 import math
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ def answer_of(
 
 
 def checks_of_loads(folders: Sequence[Path]) -> tuple[CheckRow, ...]:
-    """What metrics and clients of these load tests of one server say, each number's median.
+    """Pitfalls by metrics and clients of these load tests of one server: medians.
 
     A pitfall that none of them shows is *not reported*; where no metrics can be read, with the reason.
     """
@@ -102,7 +102,7 @@ def checks_of_loads(folders: Sequence[Path]) -> tuple[CheckRow, ...]:
 
 
 def plan_words(job: Job) -> str:
-    """What would be started and sent, at most."""
+    """Servers and loads of the plan, at most."""
     each = job.bench.load.workload
     lasts = (
         f"{each.requests:,} requests" if each.duration is None else format_duration(each.duration)
@@ -122,7 +122,7 @@ def _score_words(goal: str) -> str:
 def latencies_of(
     objective: objectives.ObjectiveSpec, before: Sequence[Outcome], after: Sequence[Outcome]
 ) -> tuple[TunedLatency, ...]:
-    """Each threshold, before and after."""
+    """Each limit, before and after."""
     limited = [one for one in objective.thresholds if one.percentile_fraction is not None]
     return tuple(
         TunedLatency(
@@ -152,7 +152,7 @@ def _middle(seconds: Sequence[float]) -> Estimate | None:
 
 
 def verdict_of_runs(outcomes: Sequence[Outcome]) -> Verdict:
-    """Met or missed where every load test says so."""
+    """Met or missed where all load tests agree, else undecided."""
     n_met = sum(one.margin_ratio <= 1 for one in outcomes)
     if not outcomes or 0 < n_met < len(outcomes):
         return "undecided"
@@ -229,7 +229,7 @@ def _lost(done: Done, n_runs: int) -> list[types.Caution]:
 def _checklist(
     job: Job, done: Done, before: Sequence[Outcome], after: Sequence[Outcome]
 ) -> tuple[Box, ...]:
-    """The ten boxes, each with what was measured."""
+    """The ten entries of the checklist, with measurements."""
     by_name = {one.name: one for one in done.steps}
     measured = [one for one in done.steps if one.n_pairs]
     batching = [
@@ -275,7 +275,7 @@ def _checklist(
 
 
 def cache_box(after: Sequence[Outcome]) -> Box:
-    """Of preemptions only the server's metrics tell."""
+    """Checklist entry on preemptions, by the server's metrics."""
     name = "KV cache paged and sized"
     counts = [one.n_preemptions for one in after if one.n_preemptions is not None]
     if not counts:
@@ -290,7 +290,7 @@ def cache_box(after: Sequence[Outcome]) -> Box:
 
 
 def box_of(name: str, steps: Sequence[MeasuredStep], otherwise: str) -> Box:
-    """Ticked with what these steps showed; not known where there are none, or all of them failed."""
+    """Entry with these steps' results; unknown where there are none, or all failed."""
     if not steps:
         return Box(name=name, is_ticked=None, evidence=f"not measured; {otherwise}")
     has_shown = any(

@@ -1,4 +1,4 @@
-"""What to do after a tuning: with which command is it measured, or its quality checked?"""
+"""The command after a tuning: to measure its prediction, or to check quality."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from inferometer.inputs.resolve import resolve_model
 
 
 def next_of_tuning(question: object, subject: Subject, tuned: Tuned, built: Built) -> str:
-    """Measure what was predicted; where the SLO stays missed, what would meet it."""
+    """A command that measures the prediction, or would meet a missed SLO."""
     objective = subject.aim.objective
     if verdict_of(tuned.after) == "missed":
         plan = subject.trials.plan(subject.aim.spec.seed)
@@ -35,7 +35,7 @@ def next_of_measured(url: str, workload: Workload, objective: ObjectiveSpec) -> 
 
 
 def quality_command(subject: Subject, settings: dict[str, str]) -> str:
-    """What checks a lossy change; FOLDER where the weights of the model are not here."""
+    """Command that checks a lossy change; FOLDER where the model's weights are not here."""
     model = subject.server.model
     is_here = resolve_model(model, load_format="dummy").weights_available
     words = [model if is_here else "FOLDER"]

@@ -64,7 +64,7 @@ def _page_of(
     lines: tuple[Line, ...],
     tried: Section,
 ) -> Page:
-    """What tuning by simulation and by measurement show alike."""
+    """The page of tuning, common to simulation and measurement."""
     unit = _ONE[answer.load_unit] if answer.load == 1 else answer.load_unit
     return Page(
         title=title,
@@ -150,7 +150,7 @@ def chips_of(answer: TuneAnswer | MeasuredTune) -> tuple[Chip, ...]:
 
 
 def latency_numbers(answer: TuneAnswer | MeasuredTune) -> tuple[Number, ...]:
-    """Each latency of the SLO and of those of classes, before and after."""
+    """Each latency of the SLO and of classes' own, before and after."""
     numbers = list[Number]()
     for one in answer.latencies:
         owner, _, limit = one.text.rpartition(": ")
@@ -181,7 +181,7 @@ def _numbers(answer: TuneAnswer) -> tuple[Number, ...]:
 
 
 def _steps(answer: TuneAnswer, *, is_short: bool) -> TextTable:
-    """Each step; short: those in which something was tried."""
+    """Table of the steps; short: those in which a change was tried."""
     rows = tuple(
         (
             _TITLES[one.name],
@@ -273,7 +273,7 @@ def _unpredicted(answer: TuneAnswer) -> TextTable:
 
 
 def planned_page(answer: PlannedTune) -> Page:
-    """What would be tried."""
+    """A page of what would be tried."""
     rows = tuple(
         (one.title, one.flags, ", ".join(one.changes[:6]) + _more(one.changes) or one.why_none)
         for one in answer.steps
@@ -300,7 +300,7 @@ def _more(changes: tuple[str, ...]) -> str:
 
 
 def preset_page(answer: PresetAnswer) -> Page:
-    """Each value with its reason, and the command."""
+    """A page of values with reasons, and the command."""
     rows = tuple((one.setting, one.value, one.flag or "–", one.why) for one in answer.values)
     return Page(
         title=f"{answer.model} on {answer.hardware}: where to begin, {answer.preset} endpoint",

@@ -39,19 +39,19 @@ CONFIDENCE_AGAIN: Final = 0.5
 """Of the confirmation: its pairs come after others that were sure, so that a change that does
 nothing passes both in 1.25 % of its steps."""
 _MOST_FAILED: Final = 0.01
-"""Of all requests of one side."""
+"""Largest share of failed requests of one side."""
 _MOST_UNREAD: Final = 0.1
-"""Of a run's scrapes: one may come late on a busy machine."""
+"""Largest share of failed scrapes of a run: one may be late on a busy machine."""
 _CHANCE_OF_LOSS: Final = 0.01
 """Requests that a server loses now and then fall on both sides alike."""
 _N_TRIES: Final = 2
-"""Of a pair whose unchanged side failed."""
+"""Attempts at a pair whose unchanged side failed."""
 Ending: TypeAlias = Literal["keep", "drop", "undecided", "fault"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairsFound:
-    """What pairs of two commands showed."""
+    """Results of pairs of two commands."""
 
     ending: Ending
     gain: Estimate | None
@@ -65,7 +65,7 @@ class PairsFound:
     n_without_metrics: int = 0
     """Runs in which the server's metrics were not there, or a part of the time."""
     lost_fraction: float = 0.0
-    """Of the requests of the run that lost most."""
+    """Share of lost requests in the run that lost most."""
 
     @property
     def log_gain(self) -> float:
@@ -74,7 +74,7 @@ class PairsFound:
 
 
 class Comparison(NamedTuple):
-    """Which commands, in how many pairs, on which draws of the traffic."""
+    """Commands to compare, the number of pairs, and their draws of the traffic."""
 
     name: str
     commands: tuple[StartCommand, StartCommand]
@@ -97,7 +97,7 @@ class _SideFault(MeasureError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Where servers are started, and how they are loaded and judged."""
+    """How servers are started, loaded and judged."""
 
     url: str
     load: Load
@@ -107,7 +107,7 @@ class Bench:
     start_timeout_s: float
     least_gain_ratio: float
     version: str | None = None
-    """Of the first server; another one in the middle ends the tuning."""
+    """Version of the first server; another version ends the tuning."""
 
     def place(self, comparison: Comparison) -> Path:
         """The folder of a comparison: other commands, another folder."""
@@ -122,19 +122,19 @@ class Bench:
         )
 
     def request(self, seed: int) -> LoadRequest:
-        """The load, drawn anew."""
+        """The load test with another draw of the requests."""
         workload = replace(self.load.workload, seed=seed)
         return request_of(self.url, replace(self.load, workload=workload))
 
 
 def compared(bench: Bench, comparison: Comparison) -> PairsFound:
-    """Measure pairs until they decide, or read what was decided before.
+    """Measure pairs until they decide, or read an earlier decision.
 
     Raises
     ------
     MeasureError
         The side without the change failed twice, a client process died, or the version changed;
-        what was measured stays, and the same command goes on.
+        what was measured stays, and the same command resumes.
     """
     place = bench.place(comparison)
     stored = place / "fault.txt"
@@ -200,7 +200,7 @@ def _check_answered(pairs: ab_pairs.Pairs, seen: Sequence[tuple[Run, Run]]) -> N
 
 
 def _loss(seen: Sequence[tuple[Run, Run]]) -> str:
-    """What is wrong where the change loses requests that the command without it does not; else ''."""
+    """A sentence where the change loses requests that are not lost without it; else ''."""
     (n_before, n_all_before), (n_after, n_all) = (
         map(sum, zip(*(_failed(both[side]) for both in seen), strict=True)) for side in (0, 1)
     )
@@ -227,7 +227,7 @@ def _is_futile(
 
 
 def _series(logs: Sequence[float], explained: Sequence[float]) -> list[Sequence[float]]:
-    """As measured, and less what the draws of the requests explain."""
+    """Log gains as measured, and corrected for the draws of the requests."""
     if not explained:
         return [logs]
     return [logs, [log - effect for log, effect in zip(logs, explained, strict=True)]]
@@ -239,7 +239,7 @@ def found_of(
     seen: Sequence[tuple[Run, Run]],
     explained: Sequence[float],
 ) -> PairsFound:
-    """What these pairs show; *undecided* where they are not enough."""
+    """Results of these pairs; *undecided* where they are too few."""
     scores = [
         tuple(scored(_outcome_of(run, bench), bench.goal, 1) for run in both) for both in seen
     ]
@@ -267,13 +267,13 @@ def found_of(
 
 
 def _outcome_of(run: Run, bench: Bench) -> Outcome:
-    """What the client saw, and what only the server can tell of it."""
+    """Latencies by the client, and preemptions by the server."""
     outcome = outcome_of(run, bench.objective)
     return outcome._replace(n_preemptions=_preemptions(run))
 
 
 def _preemptions(run: Run) -> int | None:
-    """As the server's metrics count them; None where they do not."""
+    """Preemptions by the server's metrics; None where not reported."""
     if run.server is None:
         return None
     try:
@@ -283,7 +283,7 @@ def _preemptions(run: Run) -> int | None:
 
 
 def _is_without_metrics(run: Run) -> bool:
-    """Was a tenth of the scrapes or more without a page?"""
+    """Did a tenth or more of the scrapes fail?"""
     if run.server is None:
         return True
     try:

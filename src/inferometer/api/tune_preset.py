@@ -31,7 +31,7 @@ _SAFE_UTILIZATION: Final = {"interactive": 0.92, "batch": 0.95}
 
 
 class _Sized(NamedTuple):
-    """A value, and why it is this one."""
+    """A value with its reason."""
 
     value: int
     why: str
@@ -125,7 +125,7 @@ def _at_once(preset: Preset, plain: Deployment) -> _Sized:
 
 
 def _step_words(plain: Deployment, shape: BatchShape) -> str:
-    """How long a step takes, with its interval."""
+    """Step time with its interval, in words."""
     steps = plain.step_times
     likely, fast, slow = (
         format_duration(shape_duration_s(one, shape))
@@ -135,7 +135,7 @@ def _step_words(plain: Deployment, shape: BatchShape) -> str:
 
 
 def _budget(preset: Preset, plain: Deployment) -> _Sized:
-    """Tokens of a step: no more than answers may wait for, or as many as the device takes."""
+    """Step budget: limited by the delay of decodes, and by what the device processes at once."""
     steps = plain.step_times.likely
 
     def step_s(n_tokens: int) -> float:
@@ -234,7 +234,7 @@ def _of_engine(preset: Preset, *, is_vllm: bool) -> tuple[PresetRow, ...]:
 
 
 def _of_clients(preset: Preset, *, is_vllm: bool) -> tuple[PresetRow, ...]:
-    """What engines of continuous batching have no flag for."""
+    """Recommendations for clients, for which engines have no flag."""
     is_batch = preset == "batch"
     longest = PresetRow(
         setting="new tokens of a request",

@@ -1,4 +1,4 @@
-"""What does a tuning that starts servers itself need to know, what does it plan and answer?"""
+"""Tuning of servers that are started here: its options, plan and answer."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,12 +33,12 @@ from inferometer.measure.served import address_of
 from inferometer.records import durability
 
 _N_REQUESTS: Final = 200
-"""Of a load test that nothing else ends: enough for a 95th percentile."""
+"""Requests of a load test without another end: enough for a 95th percentile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starting:
-    """How a server that is tuned is started and loaded."""
+    """How to start and load a server that is tuned."""
 
     start: str | None = option(
         None,
@@ -49,7 +49,7 @@ class Starting:
     )
     own: tuple[str, ...] = option(
         (),
-        "With --start: flags to try besides, as one change; repeatable.",
+        "With --start: further flags to try, together as one change; repeatable.",
         "Runs",
         is_common=True,
         flags=("--try",),
@@ -57,14 +57,14 @@ class Starting:
     )
     pairs: int = option(
         16,
-        "With --start: pairs of a change, at most; fewer where fewer decide.",
+        "With --start: most pairs of servers for each change; fewer where fewer decide.",
         "Runs",
         is_common=True,
         least=N_LEAST_PAIRS,
         most=99,
     )
     usd_per_hour: float | None = option(
-        None, "With --start: price of one device, for what the tuning costs.", "Runs", least=0
+        None, "With --start: price of one device, to print the cost of tuning.", "Runs", least=0
     )
     start_timeout: float = option(
         600.0,
@@ -89,7 +89,7 @@ class Remainder(NamedTuple):
 
 
 def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
-    """What is to be done.
+    """The tuning job of these options.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def _at_port(start: StartCommand, url: str) -> StartCommand:
 
 
 def _question(job: Job) -> dict[str, object]:
-    """What makes two tunings the same one."""
+    """Identity of a tuning: equal for two that are the same."""
     return {
         "url": job.bench.url,
         "start": job.start.text,
@@ -180,7 +180,7 @@ def _question(job: Job) -> dict[str, object]:
 
 
 def planned_of(job: Job) -> PlannedTune:
-    """What would be started, at most; nothing is started to know it."""
+    """What would be started, at most; starts nothing."""
     rows = tuple(
         PlannedStep(
             name=step.name,
@@ -216,7 +216,7 @@ def planned_of(job: Job) -> PlannedTune:
 
 
 def answered(job: Job) -> MeasuredTune:
-    """Do it, or go on with it.
+    """Run or resume the tuning.
 
     Raises
     ------

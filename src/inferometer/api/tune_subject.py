@@ -22,7 +22,7 @@ from inferometer.simulate.fleet import Fleet
 _N_REQUESTS: Final = 1000
 _LEAST_REQUESTS: Final = 200
 _SHARE_OF_MOST: Final = 20
-"""Of the longest simulation that a search may make: a tuning makes hundreds."""
+"""Share of the longest simulation that a search may run: tuning runs hundreds."""
 _WAVES: Final = 4
 """Requests of each user of a closed loop, at least."""
 _OF_CLUSTER: Final = frozenset({"replicas", "router"})
@@ -32,7 +32,7 @@ AStep = TypeVar("AStep", Step, EngineStep)
 
 
 class Wanted(NamedTuple):
-    """What is better."""
+    """Goal of tuning."""
 
     goal: Goal
     slo: str | None
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is tuned, and what is better."""
+    """The server to tune, and the goal."""
 
     server: Server
     policy: str
@@ -49,17 +49,17 @@ class Subject:
     trials: Trials
     fleets: Fleets
     workload: Workload
-    """As it was given."""
+    """Options as given."""
     least_gain_fraction: float
 
     @property
     def is_closed(self) -> bool:
-        """Do users wait for their answers?"""
+        """Is the traffic a closed loop?"""
         return isinstance(self.aim.spec.arrivals, ClosedArrivals)
 
     @property
     def score_words(self) -> str:
-        """What a gain is a gain of."""
+        """Name of the quantity that gains refer to."""
         if self.aim.goal == "interactive":
             return "headroom: the limit of the weakest latency over that latency"
         rate = "requests/s within the SLO"
@@ -71,7 +71,7 @@ class Subject:
 def subject_of(
     wanted: Wanted, server: Server, workload: Workload, fleet: FleetOptions, policy: str
 ) -> Subject:
-    """The question in types: what is simulated, and what is better.
+    """The server, traffic and goal of a question.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def subject_of(
 
 
 def _n_requests(workload: Workload, spec: WorkloadSpec) -> int:
-    """Of one simulation: enough for a 95th percentile, fewer of long ones."""
+    """Requests of one simulation: enough for a 95th percentile, fewer of long ones."""
     if workload.requests is not None:
         return workload.requests
     most = Traffic(spec=spec, n_requests=_LEAST_REQUESTS).most_requests // _SHARE_OF_MOST
@@ -142,12 +142,12 @@ def _built(as_it_is: Server, fleets: Fleets, variant: Variant) -> Built:
 
 
 def chosen_steps(names: str | None, known: Sequence[AStep], try_: str) -> tuple[AStep, ...]:
-    """Those of the known steps that ``--steps`` names, in the playbook's order; all without it.
+    """Steps that ``--steps`` names, in the playbook's order; all without it.
 
     Raises
     ------
     SpecError
-        There is no such step.
+        A step is unknown.
     """
     if names is None:
         return tuple(known)
@@ -165,7 +165,7 @@ def chosen_steps(names: str | None, known: Sequence[AStep], try_: str) -> tuple[
 
 
 def now_of(subject: Subject, variant: Variant) -> Now:
-    """What the steps of the playbook look at."""
+    """The server as it is, for the playbook's steps."""
     built = subject.trials.built(variant)
     return Now(
         deployment=built.deployment,
@@ -178,13 +178,7 @@ def now_of(subject: Subject, variant: Variant) -> Now:
 
 
 def check_fittable(spec: WorkloadSpec) -> None:
-    """Refuse load tests of too few requests before the first server is started.
-
-    Raises
-    ------
-    SpecError
-        No model of the server could be fitted to them.
-    """
+    """Refuse load tests of too few requests before the first server is started."""
     if isinstance(spec.arrivals, ClosedArrivals) and spec.n_requests is None:
         return  # as many as the server answers
     n_requests = draw_workload(spec).plan.n_requests

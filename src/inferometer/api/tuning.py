@@ -14,10 +14,10 @@ from inferometer.stats.estimate import Estimate, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedLatency:
-    """One threshold of the SLO, before and after."""
+    """One limit of the SLO, before and after."""
 
     text: str
-    """Of a class's own SLO with the name of the class before it."""
+    """The limit; of a class's own SLO with the class's name."""
     limit_s: float
     before_s: Estimate | None
     """None: no request has this latency."""
@@ -36,7 +36,7 @@ class SettingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """One box of the checklist."""
+    """One entry of the checklist."""
 
     name: str
     is_ticked: bool | None
@@ -46,7 +46,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneAnswer(Answer):
-    """What to change, what it gains in fresh pairs, and what was left open."""
+    """Changes, their gain in fresh pairs, and open questions."""
 
     table: ClassVar[str | None] = "steps"
 
@@ -60,23 +60,23 @@ class TuneAnswer(Answer):
     """Users, or requests per second."""
     load_unit: Literal["users", "requests/s"]
     score_words: str
-    """What a gain is a gain of."""
+    """Name of the quantity that gains refer to."""
     least_gain_fraction: float
     steps: tuple[StepFound, ...]
     is_confirmed: bool
     gain_fraction: Estimate | None
-    """Of all steps that are taken, in fresh pairs; None: nothing was changed."""
+    """Gain of all adopted steps in fresh pairs; None: nothing was changed."""
     selected_gain_fraction: Estimate | None
-    """In the pairs in which they were chosen: the best of many looks better than it is."""
+    """Gain in the pairs of the selection, which is biased: the best of many looks too good."""
     latencies: tuple[TunedLatency, ...]
     score_before: Estimate | None
     score_after: Estimate | None
     slo_before: Verdict
     slo_after: Verdict
     settings: tuple[SettingRow, ...]
-    """In which the result departs from the engine's defaults."""
+    """Settings that differ from the engine's defaults."""
     command: str | None
-    """Of one replica; None where no engine can be started so."""
+    """Start command of one replica; None where no engine can be started so."""
     n_replicas: int
     n_devices: int
     router: str | None
@@ -86,24 +86,24 @@ class TuneAnswer(Answer):
     """Pitfalls of the server as it is, by its simulated requests."""
     n_simulations: int
     step_times: str
-    """Where they are from."""
+    """Source of the step times."""
     quality_checks: tuple[str, ...]
     """The command that checks each change that is offered."""
     cautions: tuple[Caution, ...]
     next_step: str
     folder: str | None
     command_why_not: str | None = None
-    """What of the simulated server no engine has; None where there is a command."""
+    """Simulated settings that no engine has; None where there is a command."""
 
     @property
     def exit_code(self) -> int:
-        """That of the SLO's verdict afterwards."""
+        """Exit code of the SLO's verdict afterwards."""
         return EXIT_OF_SLO[self.slo_after]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """What a step would try."""
+    """Changes that a step would try."""
 
     name: str
     title: str
@@ -127,15 +127,15 @@ class PlannedTune(Answer):
     """At most, on one core of this machine: from one simulation that was timed; of servers that are
     started only the loads, None where their requests end them."""
     n_restarts: int
-    """Of a server: a simulated one needs none."""
+    """Starts of a server; 0 for a simulated one."""
     cost: str = "no server is started: 0 restarts, 0 GPU-minutes"
     is_engine: bool = False
-    """Of an engine on this machine: restarts are loads."""
+    """Is it an engine on this machine, so that restarts are loads?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetRow:
-    """One value, and its reason."""
+    """One value with its reason."""
 
     setting: str
     value: str
@@ -164,7 +164,7 @@ MeasuredDecision: TypeAlias = Literal["keep", "drop", "check quality", "not meas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """One step: what was predicted of it, and what pairs of fresh servers showed."""
+    """One step: predictions, and results of pairs of fresh servers."""
 
     name: str
     title: str
@@ -181,7 +181,7 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTune(Answer):
-    """Which flags to change, what that gained in fresh pairs of real servers, and what was not so."""
+    """Flags to change, their gain in fresh pairs of real servers, and refuted predictions."""
 
     table: ClassVar[str | None] = "steps"
 
@@ -203,9 +203,9 @@ class MeasuredTune(Answer):
     steps: tuple[MeasuredStep, ...]
     is_confirmed: bool
     gain_fraction: Estimate | None
-    """In fresh pairs; None: nothing was taken."""
+    """Gain in fresh pairs; None: nothing was adopted."""
     selected_gain_fraction: float | None
-    """In the pairs in which the changes were chosen, one on the other."""
+    """Product of the gains in the pairs of the selection."""
     noise_fraction: float
     """Standard deviation of the ratio in pairs of the same command."""
     same_gain_fraction: Estimate | None
@@ -214,7 +214,7 @@ class MeasuredTune(Answer):
     slo_before: Verdict | None
     slo_after: Verdict | None
     settings: tuple[SettingRow, ...]
-    """In which the command departs from the one that was given."""
+    """Settings that differ from the given command."""
     command: str
     command_before: str
     checklist: tuple[Box, ...]
@@ -224,7 +224,7 @@ class MeasuredTune(Answer):
     """Started, or engines that were loaded, in all."""
     n_simulations: int
     start_s: float
-    """Of the first server or load."""
+    """Start time of the first server, or load time."""
     quality_checks: tuple[str, ...]
     cautions: tuple[Caution, ...]
     next_step: str
@@ -232,5 +232,5 @@ class MeasuredTune(Answer):
 
     @property
     def exit_code(self) -> int:
-        """That of the SLO's verdict afterwards."""
+        """Exit code of the SLO's verdict afterwards."""
         return EXIT_OF_SLO[self.slo_after]

@@ -36,7 +36,7 @@ from inferometer.verify.ledger import LEDGER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyAnswer(Answer):
-    """What was predicted and what came of it; the verdict is that of all claims together."""
+    """Predictions and their outcomes; the verdict is the worst of all claims."""
 
     table: ClassVar[str | None] = "experiment.claims"
 
@@ -49,12 +49,12 @@ class VerifyAnswer(Answer):
     next_command: str
     """'' where nothing is open."""
     seal_only: bool
-    """Was nothing to be measured yet?"""
+    """Was it a command that only seals?"""
     cautions: tuple[Caution, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """An SLO that was missed counts as one, rightly predicted or not; before it comes only what is INVALID."""
+        """3 for INVALID, else that of a missed SLO (even if predicted), else of the claims."""
         if self.seal_only:
             return EXIT_ANSWERED
         outcomes = [state.outcome for state in self.experiment.promises]
@@ -75,16 +75,16 @@ _EXIT_CODES: Final[dict[claims.CheckVerdict, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verify:
-    """A plan, and what is done about it now: one of ``url``, ``check`` and ``seal_only``."""
+    """A plan, and what to do: one of ``url``, ``check`` and ``seal_only``."""
 
     plan: Annotated[Path, Option("", is_argument=True)]
     url: str | None = option(
         None, "Replay the plan's loads against this server.", "Runs", is_common=True, parse=SERVER
     )
     check: tuple[Path, ...] = option(
-        (), "Measured elsewhere; repeatable.", "Runs", is_common=True, metavar="RUN"
+        (), "A run that was measured elsewhere; repeatable.", "Runs", is_common=True, metavar="RUN"
     )
-    seal_only: bool = option(False, "Predict and seal; measure later.", "Runs", is_common=True)
+    seal_only: bool = option(False, "Predict and seal only; measure later.", "Runs", is_common=True)
     out: Path | None = option(
         None, "Folder of the experiment; the same one goes on.", is_common=True, metavar="DIR"
     )
@@ -95,7 +95,7 @@ class Verify:
 
 
 def verify(question: Verify) -> VerifyAnswer:
-    """Seal the predictions of a plan, then compare them with what is measured.
+    """Seal the predictions of a plan, then compare them with measurements.
 
     Raises
     ------
@@ -151,13 +151,13 @@ def verify(question: Verify) -> VerifyAnswer:
 
 
 def verify_page(answer: VerifyAnswer) -> Page:
-    """Where the experiment stands, claim by claim."""
+    """A page of the experiment, claim by claim."""
     page = verify_page_of(verify_view.view_of(answer.experiment, answer.next_command))
     return replace(page, cautions=answer.cautions)
 
 
 def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
-    """Replay every load that is open, one after the other; each is in the ledger when it is done."""
+    """Send every open load in turn; each is entered in the ledger when it is done."""
     standing = sealed.standing()
     if not standing.open_questions:
         talk("all of it was measured before: this is what the ledger says")
@@ -172,7 +172,7 @@ def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
 
 
 def _answer(sealed: verify_sealing.Sealed, question: Verify) -> VerifyAnswer:
-    """Where the experiment of a plan stands."""
+    """State of a plan's experiment."""
     how = ("--url", question.url or "URL") if sealed.loads else ("--check", "RUN")
     next_ = suggestions.command(
         "verify", question.plan, "--out", sealed.folder, "--ledger", question.ledger, *how
@@ -187,7 +187,7 @@ def _answer(sealed: verify_sealing.Sealed, question: Verify) -> VerifyAnswer:
 def _answer_of(
     standing: ledger.Experiment, folder: Path, question: Verify, next_command: str
 ) -> VerifyAnswer:
-    """Where an experiment stands; its page is written where something was measured."""
+    """State of an experiment; its page is written once something was measured."""
     following = next_command if standing.open_questions else ""
     report = folder / REPORT_NAME if standing.measured else None
     if report is not None:
@@ -204,7 +204,7 @@ def _answer_of(
 
 
 def _default_folder(plan: verify_plan.VerifyPlan) -> Path:
-    """The same plan, the same folder, so that the same command goes on."""
+    """Default folder: the same for the same plan, so that the same command resumes."""
     name = "".join(
         letter if letter.isalnum() or letter in "._-" else "-" for letter in plan.name.lower()
     )
@@ -212,7 +212,7 @@ def _default_folder(plan: verify_plan.VerifyPlan) -> Path:
 
 
 def verify_page_of(view: VerifyView) -> Page:
-    """Predicted against measured, then every number, then what was sealed when."""
+    """A page of predicted against measured, then every number, then the seals."""
     tables = tuple(
         table for table in (claims_table(view), promises_table(view)) if table is not None
     )

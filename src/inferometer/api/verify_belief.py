@@ -1,4 +1,4 @@
-"""Which fleet does a plan of ``verify`` believe in, and what do the predictions rest on?"""
+"""The fleet of a ``verify`` plan, and the basis of its predictions."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,7 +99,7 @@ def _n_devices(believed: Believed) -> int:
 
 
 def belief_sha256(believed: Believed) -> str:
-    """SHA-256 of what the predictions rest on: the fit's file, or the catalogue's entries.
+    """SHA-256 of the predictions' basis: the fit's file, or the catalogue's entries.
 
     Without a fit: of model and device as they are in the catalogue, or in the model's own files,
     and of the package's published efficiencies of the device, unless the plan asks for the
@@ -109,7 +109,7 @@ def belief_sha256(believed: Believed) -> str:
     Raises
     ------
     ModelError, SpecError
-        The same.
+        As for ``belief_in``.
     """
     if believed.groups is not None:
         return _groups_sha256(believed.groups, believed.server)
@@ -118,7 +118,7 @@ def belief_sha256(believed: Believed) -> str:
 
 
 def _groups_sha256(path: Path, server: Server) -> str:
-    """Of the groups' rules and settings, and of what the step times of each group rest on."""
+    """Hash of the groups' rules, settings and sources of step times."""
     table = read_groups(path)
     of_each = [_server_sha256(server_of_group(one, server, path)) for one in table.groups]
     return seals.sha256_of((rules_of(table), of_each))
@@ -145,7 +145,7 @@ def _server_sha256(server: Server) -> str:
 
 
 def belief_in(believed: Believed, servers: Servers, gate: GateSpec | None) -> seals.Belief:
-    """The belief in these servers; of groups its basis is the weakest of theirs."""
+    """Basis of predictions for these servers; for groups the weakest one."""
     deployed = servers.deployment
     if servers.groups is None:
         rests_on = (
@@ -174,7 +174,7 @@ def _steps_of(deployed: Deployment) -> str:
 
 
 def _around(servers: Servers, gate: GateSpec | None) -> str:
-    """What stands around a server, in words."""
+    """Router, gate and pools around a server, in words."""
     parts = [] if gate is None else [f"a gate ({gate_text(gate)})"]
     if servers.prefill is not None:
         parts.append(f"{servers.prefill.cluster.n_replicas} for prompts alone")

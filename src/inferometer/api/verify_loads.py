@@ -18,7 +18,7 @@ from inferometer.verify import claims, seals
 _WHERE_SLO: Final = "the plan's slo"
 
 
-class AskedLoad(NamedTuple):
+class PlannedLoad(NamedTuple):
     """A load, and its very requests."""
 
     question: seals.Question
@@ -26,8 +26,8 @@ class AskedLoad(NamedTuple):
     drawn: plan.DrawnWorkload
 
 
-def asked_loads(traffic: Traffic) -> tuple[AskedLoad, ...]:
-    """Every load of the plan, its requests drawn.
+def planned_loads(traffic: Traffic) -> tuple[PlannedLoad, ...]:
+    """Every load of the plan, with its requests drawn.
 
     Raises
     ------
@@ -49,14 +49,14 @@ def asked_loads(traffic: Traffic) -> tuple[AskedLoad, ...]:
 
 
 def predict_loads(
-    believed: verify_belief.Believed, traffic: Traffic, loads: tuple[AskedLoad, ...]
+    believed: verify_belief.Believed, traffic: Traffic, loads: tuple[PlannedLoad, ...]
 ) -> claims.Commitment:
-    """What the simulator says of these loads on this server.
+    """Simulated predictions for these loads on this server.
 
     Raises
     ------
     SpecError, ModelError
-        The server cannot be.
+        The server is impossible.
     """
     servers = servers_described(believed.groups, believed.server, believed.fleet)
     gate = gate_of(believed.fleet.gate)
@@ -66,28 +66,28 @@ def predict_loads(
         objectives.check_workflows(objective, has_workflows=is_known, where=_WHERE_SLO)
     made = list[seals.Claim]()
     slos = list[seals.PromiseClaim]()
-    for asked in loads:
+    for load in loads:
         memory_check.check_drawn(
-            asked.drawn.plan, servers.cluster, record_steps=False, n_replicas=servers.n_in_all
+            load.drawn.plan, servers.cluster, record_steps=False, n_replicas=servers.n_in_all
         )
         progress.talk(
-            f"simulating {asked.question.at}: {asked.question.asks} (the engine's rules are"
+            f"simulating {load.question.at}: {load.question.asks} (the engine's rules are"
             " compiled once)"
         )
         simulator = simulation.Simulator(
-            servers=servers.known(asked.drawn)._replace(seed=asked.spec.seed),
-            workload=asked.drawn,
+            servers=servers.known(load.drawn)._replace(seed=load.spec.seed),
+            workload=load.drawn,
             objective=objective,
             until_ns=None,
             gate=gate,
         )
         simulated = simulation.simulate_workload(simulator, Inline()).answer
         likely, *ends = (level.summary for level in simulated.levels)
-        made += claims.load_claims(asked.question.at, likely, ends)
+        made += claims.load_claims(load.question.at, likely, ends)
         if objective is not None:
             of_all = simulated.every_slo[0].verdict
             slos.append(
-                seals.PromiseClaim(at=asked.question.at, objective=objective.text, predicted=of_all)
+                seals.PromiseClaim(at=load.question.at, objective=objective.text, predicted=of_all)
             )
     return claims.Commitment(
         verify_belief.belief_in(believed, servers, gate), tuple(made), tuple(slos)
@@ -95,9 +95,9 @@ def predict_loads(
 
 
 def too_few_requests(
-    traffic: Traffic | None, loads: tuple[AskedLoad, ...], seal: seals.Seal
+    traffic: Traffic | None, loads: tuple[PlannedLoad, ...], seal: seals.Seal
 ) -> tuple[Caution, ...]:
-    """Of each load: has it as many requests as the highest percentile that is sealed needs?
+    """Cautions on loads with too few requests for the highest sealed percentile.
 
     A percentile of fewer has no interval, and what has none stays undecided.
     """
@@ -122,7 +122,7 @@ def too_few_requests(
 
 
 def _undecided(seal: seals.Seal) -> tuple[Caution, ...]:
-    """One for each SLO whose verdict is sealed as undecided, with enough requests for its percentiles."""
+    """A caution for each SLO whose sealed verdict is undecided despite enough requests."""
     return tuple(
         Caution(
             code="UNDECIDED_SLO",
@@ -141,7 +141,7 @@ def _undecided(seal: seals.Seal) -> tuple[Caution, ...]:
 
 
 def _too_few(
-    load: AskedLoad,
+    load: PlannedLoad,
     highest_fraction: float,
     is_of_workflows: bool,  # noqa: FBT001 -- of what
 ) -> list[Caution]:
@@ -166,7 +166,7 @@ def _too_few(
 
 
 def objective_of(traffic: Traffic) -> objectives.ObjectiveSpec | None:
-    """The plan's SLO, which may be one of workflows."""
+    """SLO of the plan, which may limit workflows."""
     if traffic.slo is None:
         return None
     return objectives.parse_objective(traffic.slo, where=_WHERE_SLO, has_workflows=True)
@@ -182,7 +182,7 @@ def _ending(spec: types.WorkloadSpec, traffic: Traffic) -> types.WorkloadSpec:
     return reading.with_changes(spec, changes, where="the plan's traffic")
 
 
-def _asked(at: str, spec: types.WorkloadSpec, arrivals: dict[str, Any] | None) -> AskedLoad:
+def _asked(at: str, spec: types.WorkloadSpec, arrivals: dict[str, Any] | None) -> PlannedLoad:
     changes: dict[str, Any] = {} if arrivals is None else {"arrivals": arrivals}
     if arrivals is not None and arrivals["kind"] == "closed":
         changes["duration_s"] = None
@@ -193,4 +193,4 @@ def _asked(at: str, spec: types.WorkloadSpec, arrivals: dict[str, Any] | None) -
         asks=f"{drawn.plan.n_requests:,} requests of {drawn.name}, seed {turned.seed}",
         sha256=seals.requests_sha256(drawn.plan),
     )
-    return AskedLoad(question, turned, drawn)
+    return PlannedLoad(question, turned, drawn)

@@ -28,14 +28,13 @@ from inferometer.records.types import RequestTable, Run
 from inferometer.verify import claims, seals
 
 _TOLERANCE_FRACTION: Final = 0.05
-"""Of mean lengths and of the time between first and last request, where another tool sent
-requests of its own making."""
+"""Tolerance of mean lengths and duration, where another tool drew the requests."""
 
 
 def measured_elsewhere(
     sealed: verify_sealing.Sealed, paths: Sequence[Path]
 ) -> tuple[claims.Measurement, ...]:
-    """What these runs say of the seal's questions.
+    """Measurements of the seal's questions in these runs.
 
     Raises
     ------
@@ -99,15 +98,10 @@ def _place_of(path: Path) -> Path:
     return reading.directory_of(path) if path.is_dir() or path.name == MANIFEST_NAME else path
 
 
-def _begun(run: Run, path: Path, load: verify_loads.AskedLoad) -> Run:
-    """A run of ours, whose raw log was read.
+def _begun(run: Run, path: Path, load: verify_loads.PlannedLoad) -> Run:
+    """A run of our own, with its raw log.
 
     It began no later than the first session in it, whatever the manifest says.
-
-    Raises
-    ------
-    RecordError
-        It has no raw log, or one of other requests.
     """
     if not (path.is_dir() or path.name == MANIFEST_NAME):
         return run  # another tool's file
@@ -154,8 +148,8 @@ def _of_sweep(
 
 def _asked_by(
     sealed: verify_sealing.Sealed, run: Run, requests: RequestTable
-) -> tuple[verify_loads.AskedLoad, str]:
-    """Which of the loads was this, and how is that known?"""
+) -> tuple[verify_loads.PlannedLoad, str]:
+    """The load that this run measured, and how that is known."""
     load = run.manifest.load
     if load is not None:
         sha256 = seals.requests_sha256(draw_workload(load.workload).plan)
@@ -184,7 +178,7 @@ def _asked_by(
     )
 
 
-def _is_alike(load: verify_loads.AskedLoad, requests: RequestTable) -> bool:
+def _is_alike(load: verify_loads.PlannedLoad, requests: RequestTable) -> bool:
     plan = load.drawn.plan
     if plan.n_requests != len(requests.status):
         return False
@@ -212,12 +206,12 @@ _LOCAL_TIME: Final = " (local time)"
 
 
 def runs_of(path: Path) -> tuple[Run, ...]:
-    """The run of a folder, or those of another tool's file.
+    """The run of a folder, or the runs of another tool's file.
 
     Raises
     ------
     RecordError
-        It cannot be read, or has no requests.
+        The path cannot be read, or has no requests.
     """
     if path.is_dir() or path.name == "manifest.json":
         return (reading.read_run(path),)
@@ -242,20 +236,14 @@ def _dated(run: Run) -> Run:
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that is none, before anything is sealed.
-
-    Raises
-    ------
-    SpecError
-        It is none.
-    """
+    """Refuse a URL that is none, before anything is sealed."""
     target.proxy_for(url, None, target.environment())
 
 
 def replay(
-    sealed: Sealed, url: str, load: verify_loads.AskedLoad, folder: Path
+    sealed: Sealed, url: str, load: verify_loads.PlannedLoad, folder: Path
 ) -> claims.Measurement:
-    """Send the very requests of this load to the server, into a folder; what was begun there goes on.
+    """Send this load's requests to the server, or resume that, into a folder.
 
     Raises
     ------
@@ -264,7 +252,7 @@ def replay(
     RecordError
         The folder holds another run.
     KeyboardInterrupt
-        Somebody stopped it; the same command goes on.
+        Ctrl-C; the same command resumes.
     """
     request = load_request(sealed, url, load)
     run_titles.check_prompts(request.load, load.drawn)
@@ -289,13 +277,13 @@ def replay(
     )
 
 
-def load_request(sealed: Sealed, url: str, asked: verify_loads.AskedLoad) -> LoadRequest:
-    """The load test of this load; a token for the server comes from the environment, as in ``inferometer load``.
+def load_request(sealed: Sealed, url: str, asked: verify_loads.PlannedLoad) -> LoadRequest:
+    """The load test of this load; its token comes from the environment.
 
     Raises
     ------
     SpecError
-        The URL is none.
+        The URL is invalid.
     """
     client, variables = sealed.plan.client, target.environment()
     token = target.bearer_token(variables)

@@ -1,4 +1,4 @@
-"""How are a plan's predictions sealed, or found as they were sealed before?
+"""Sealing the predictions of a plan, or reading them as sealed before.
 
 The ledger takes a seal in before the first byte is sent; ``seal.json`` in the experiment's folder
 is a copy for whoever measures elsewhere.
@@ -29,7 +29,7 @@ from inferometer.verify.ledger import Experiment
 # to?
 
 
-class AskedPoint(NamedTuple):
+class PlannedPoint(NamedTuple):
     """A point of a sweep."""
 
     question: seals.Question
@@ -42,7 +42,7 @@ class _Step(NamedTuple):
     shape: types.BatchShape
 
 
-def asked_points(points: Points) -> tuple[AskedPoint, ...]:
+def planned_points(points: Points) -> tuple[PlannedPoint, ...]:
     """Each batch size at each prompt length."""
     grid = [
         SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=points.gen_tokens)
@@ -50,7 +50,7 @@ def asked_points(points: Points) -> tuple[AskedPoint, ...]:
         for batch in points.batch_sizes
     ]
     return tuple(
-        AskedPoint(
+        PlannedPoint(
             seals.Question(
                 at=f"prompt {point.prompt_tokens}, batch {point.batch_size}",
                 asks=f"prefill, then {point.gen_tokens} tokens for each sequence",
@@ -63,9 +63,9 @@ def asked_points(points: Points) -> tuple[AskedPoint, ...]:
 
 
 def predict_points(
-    believed: verify_belief.Believed, points: Sequence[AskedPoint]
+    believed: verify_belief.Believed, points: Sequence[PlannedPoint]
 ) -> claims.Commitment:
-    """What the fit, or the datasheet, says of the prefill and the median decode step of these points.
+    """Predicted prefill and median decode step of these points, by the fit or the datasheet.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def _fitted(
     return [said.duration_s for said in fit.model.predict_all([step.shape for step in steps])]
 
 
-def _steps(asked: AskedPoint) -> tuple[_Step, _Step]:
+def _steps(asked: PlannedPoint) -> tuple[_Step, _Step]:
     """The prefill, and the decode step in the middle of the generation."""
     point = asked.point
     middle = point.prompt_tokens + round(point.gen_tokens / 2)
@@ -135,18 +135,18 @@ def _steps(asked: AskedPoint) -> tuple[_Step, _Step]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
-    """A plan whose predictions are sealed, in this ledger."""
+    """A plan with sealed predictions, and its ledger."""
 
     plan: VerifyPlan
     ledger: Path
     folder: Path
     seal: seals.Seal
     seal_sha256: str
-    loads: tuple[verify_loads.AskedLoad, ...]
-    points: tuple[AskedPoint, ...]
+    loads: tuple[verify_loads.PlannedLoad, ...]
+    points: tuple[PlannedPoint, ...]
 
     def standing(self) -> Experiment:
-        """Where the predictions stand, by the ledger.
+        """State of the predictions, by the ledger.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class Sealed:
         ledger.append(self.ledger, at_utc=now_utc(), add=lambda _: attempt)
 
     def record(self, measurements: Sequence[claims.Measurement]) -> None:
-        """Put into the ledger what came of these measurements, those that it has left out.
+        """Add new results of these measurements to the ledger.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class Sealed:
 
 
 def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
-    """Seal what the plan predicts; where that was done before, in this folder, check that nothing changed since.
+    """Seal the plan's predictions; if sealed before in this folder, check that they are unchanged.
 
     Raises
     ------
@@ -199,8 +199,8 @@ def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
         The plan cannot be predicted.
     """
     with asked_in("the plan's [traffic]", verify_belief.Believed):
-        loads = () if plan.traffic is None else verify_loads.asked_loads(plan.traffic)
-    points = () if plan.points is None else asked_points(plan.points)
+        loads = () if plan.traffic is None else verify_loads.planned_loads(plan.traffic)
+    points = () if plan.points is None else planned_points(plan.points)
     questions = (*(load.question for load in loads), *(point.question for point in points))
     ledger.read_ledger(ledger_path)  # nothing is predicted for a ledger that cannot be trusted
     seal = seals.read_seal(folder)
@@ -241,8 +241,8 @@ def _refuse_changed_runs(folder: Path, checks: Sequence[claims.Check]) -> None:
 def _new(
     plan: VerifyPlan,
     questions: tuple[seals.Question, ...],
-    loads: tuple[verify_loads.AskedLoad, ...],
-    points: tuple[AskedPoint, ...],
+    loads: tuple[verify_loads.PlannedLoad, ...],
+    points: tuple[PlannedPoint, ...],
 ) -> seals.Seal:
     believed = verify_belief.believed_of(plan.server)
     with asked_in(verify_belief.OF_SERVER, verify_belief.Believed):

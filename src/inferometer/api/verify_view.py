@@ -19,7 +19,7 @@ from inferometer.verify.seals import Metric, Seal
 
 
 class MetricName(NamedTuple):
-    """How a metric is called and shown."""
+    """Name and format of a metric."""
 
     series: str
     name: str
@@ -46,7 +46,7 @@ METRICS: Final[Mapping[Metric, MetricName]] = {
 
 
 def view_of(experiment: Experiment, next_command: str) -> VerifyView:
-    """All that is shown of it."""
+    """Data to show of an experiment."""
     seal = experiment.seal
     return VerifyView(
         title=seal.experiment,
@@ -91,7 +91,7 @@ def _answer(experiment: Experiment) -> str:
 
 
 def _why(experiment: Experiment) -> str:
-    """The furthest off, else what is in the way."""
+    """The largest error, else what prevents a verdict."""
     invalid = [
         one
         for one in experiment.measured
@@ -143,7 +143,7 @@ def _promise_row(state: PromiseState) -> PromiseRow:
 
 
 def _run(experiment: Experiment, at: str) -> str:
-    """Every run of this question, the INVALID ones too."""
+    """Every run of this question, INVALID ones too."""
     return ", then ".join(
         f"{one.at}: run {one.run_id}{f' ({one.validity})' if one.validity else ''}"
         for one in experiment.runs_of(at)
@@ -244,7 +244,7 @@ def ledger_text(score: Score, path: Path, *, expected: str | None = None) -> Ren
 
 
 def ledger_markdown(score: Score) -> str:
-    """The same as it stands in a README."""
+    """The ledger's score as Markdown."""
     if not score.experiments:
         return _NOTHING
     parts = [
@@ -269,7 +269,7 @@ def short_markdown(score: Score) -> str:
 
 
 def answer_lines(score: Score) -> tuple[str, ...]:
-    """How often right, for each kind of step times; and what is open."""
+    """How often predictions were right, by kind of step times; and what is open."""
     lines = [
         f"{total.n_inside} of {total.n_measured} {total.basis} predictions"
         f" ({_inside(total)}) lay inside their 90 % interval, median error"

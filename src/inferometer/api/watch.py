@@ -38,7 +38,7 @@ _SETTLED_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Which servers, against which limits and predictions, and for how long."""
+    """Servers, limits, predictions and duration of a watch."""
 
     urls: Annotated[
         tuple[str, ...],
@@ -59,7 +59,7 @@ class Watch:
     )
     predicted: Path | None = option(
         None,
-        "What `inferometer simulate --json` printed for this traffic: shown beside.",
+        "Output of `inferometer simulate --json` for this traffic, to compare with.",
         "Runs",
         is_common=True,
         metavar="FILE",
@@ -76,7 +76,7 @@ class Watch:
     )
     window: float = option(
         60.0,
-        "Percentiles and rates are those of so long. [60s]",
+        "Time that percentiles and rates cover. [60s]",
         "Limits",
         is_common=True,
         metavar="DURATION",
@@ -85,7 +85,7 @@ class Watch:
     )
     every: float = option(
         1.0,
-        "Between two scrapes. [1s]",
+        "Time between two scrapes. [1s]",
         "Limits",
         metavar="DURATION",
         parse=DURATION,
@@ -99,8 +99,8 @@ class Watch:
     )
     export_port: int | None = option(
         None,
-        "Predictions, residuals, the limit and the regime as Prometheus metrics, on this port of"
-        " 127.0.0.1.",
+        "Port of 127.0.0.1 on which to serve predictions, residuals, the limit and the regime as"
+        " Prometheus metrics.",
         is_common=True,
         least=1,
         most=65535,
@@ -115,9 +115,9 @@ class Watch:
 
 
 def watch(question: Watch) -> Paged[WatchAnswer]:
-    """In which regime are these servers, and what changed while they were watched?
+    """Watch servers: their regimes, and changes.
 
-    Their metrics are read; nothing else is sent to them. The listener hears of each change
+    Their metrics are read; nothing else is sent to them. The listener gets each change
     (``RegimeChange``) and of the state (``Screen``): but for a single look there is nothing left to
     read at the end. Ctrl-C ends it in order.
 
@@ -237,7 +237,7 @@ class _Watching:
             self.exported = self._states()
 
     def _diagnose(self, now_s: float) -> None:
-        """Look for a limit in a thread of its own, one server after the other, when it is settled."""
+        """Diagnose the settled servers in turn, in a thread."""
         if not self._finds_limits or self._is_once:
             return
         if self._diagnosing is not None:
@@ -276,7 +276,7 @@ class _Watching:
 
 
 def _unchanged(answer: WatchAnswer) -> str:
-    """What a watch that saw no change ends with: silence could mean that nothing was seen."""
+    """Sentence at the end of a watch without changes, which tells that data were seen."""
     states = [
         f"{one.url}: {', '.join(one.conditions) or 'no condition is on'}"
         if one.server is not None

@@ -18,7 +18,7 @@ _PREFIX: Final = "inferometer_"
 
 
 class WatchExporter(Collector):
-    """The servers as they were at the last look; what is not known is not there."""
+    """The servers at the last scrape; unknown values are left out."""
 
     def __init__(
         self, read: Callable[[], tuple[WatchedServer, ...]], prediction: Prediction | None
@@ -26,7 +26,7 @@ class WatchExporter(Collector):
         self._read, self._prediction = read, prediction
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing: the servers were not looked at yet."""
+        """Nothing: the servers have not been read yet."""
         return iter(())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

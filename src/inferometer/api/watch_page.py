@@ -34,7 +34,7 @@ def watch_pages(answer: WatchAnswer) -> tuple[Page, ...]:
 def server_page(
     server: WatchedServer, changes: tuple[RegimeChange, ...], objective: str | None
 ) -> Page:
-    """The regime, the numbers of the window, what limits it, and its last changes."""
+    """The regime, numbers of the window, what limits the server, and recent changes."""
     return Page(
         title=f"{server.url} is {_regime(server)}",
         subtitle=_load(server),
@@ -96,7 +96,7 @@ def _chips(server: WatchedServer) -> tuple[Chip, ...]:
 
 
 def _limited(one: WatchedLatency) -> str:
-    """The limit, and what is missing where there are too few requests."""
+    """What limits the server, and what is missing where there are too few requests."""
     words = f"{one.name}<{format_duration(one.limit_s or 0.0)}"
     if one.verdict != "undecided":
         return words
@@ -194,7 +194,7 @@ def _trust(server: WatchedServer) -> str:
 
 
 def _next(server: WatchedServer, objective: str | None) -> str:
-    """What is wrong, or as long a window as the percentiles need."""
+    """A remedy for what is wrong, or a window long enough for the percentiles."""
     if {"unreachable", "several_servers"} & set(server.conditions):
         return ""
     if not all(one in _GOOD for one in server.conditions):

@@ -16,7 +16,7 @@ _DOOR: Final = Door(
     try_="inferometer simulate MODEL --hardware ID --rate 5 --json > predicted.json",
 )
 _BOX_RATIO: Final = 1.25
-"""By how much traffic may differ from the predicted one before the comparison is not valid."""
+"""Largest ratio of traffic to the predicted one at which they are compared."""
 METRICS: Final = ("ttft", "tpot", "e2e")
 
 
@@ -75,7 +75,7 @@ class _Answer(msgspec.Struct):
 
 
 class Bounds(NamedTuple):
-    """Seconds: with fast steps, likely, and with slow ones, each with its own interval.
+    """Seconds at fast, likely and slow steps, each with its interval.
 
     An end is None where too few requests were simulated for an interval.
     """
@@ -93,16 +93,16 @@ class Prediction:
     engine: str
     model: str
     fit: str
-    """From where the step times are."""
+    """Source of the step times."""
     requests_per_s: float
-    """Of one replica."""
+    """Rate of one replica."""
     prompt_mean_tokens: float
     output_mean_tokens: float
     means_s: dict[str, Bounds]
     quantiles_s: dict[tuple[str, float], Bounds]
 
     def why_not_valid(self, seen: ServerSummary) -> str:
-        """'' where the server's traffic is the predicted one within a quarter, else what differs."""
+        """'' where the traffic is the predicted one within a quarter, else the difference."""
         took_s = seen.end_s - seen.start_s
         n = seen.n_finished or 0
         if not n or seen.prompt_tokens is None or seen.output_tokens is None:
@@ -153,7 +153,7 @@ def prediction_of(path: Path) -> Prediction:
 
 
 def _bounds(found: list[_Seconds]) -> Bounds:
-    """The likely value, and the ends of all levels; the likely one stands first."""
+    """The likely value (first), and the range over all levels."""
     lows = [one.low for one in found if one.low is not None]
     highs = [one.high for one in found if one.high is not None]
     low_s = min(lows) if len(lows) == len(found) else None

@@ -23,7 +23,6 @@ from inferometer.stats.estimate import Verdict
 from inferometer.units import NS_PER_S
 
 _ALL: Final = slice(None)
-_SEED: Final = 1
 _USUAL: Final = (0.5, 0.95)
 
 
@@ -48,7 +47,7 @@ class WatchedLatency:
     """Requests that both ends need; None: there are enough."""
     limit_s: float | None
     verdict: Verdict | None
-    """Of the interval; None without a limit."""
+    """Verdict of the interval; None without a limit."""
     breach_soonest_s: float | None
     """Seconds until the limit is missed at the present slope; None: no slope beyond chance."""
     breach_latest_s: float | None
@@ -60,7 +59,7 @@ class WatchedLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """A mean of the window beside the predicted one."""
+    """A mean of the window, and the predicted one."""
 
     metric: str
     measured_s: float
@@ -71,18 +70,18 @@ class Residual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedLimit:
-    """What limits the server, by ``diagnose``; or why that is not known."""
+    """What limits the server, by ``diagnose``; or why that is unknown."""
 
     at_utc: str
     words: str
     cause: str | None = None
     shares_fraction: dict[str, float]
-    """Of the first latency, by cause."""
+    """Share of the first latency, by cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegimeChange:
-    """One line: a condition of a server that began or ended."""
+    """A regime that began or ended."""
 
     url: str
     at_utc: str
@@ -95,7 +94,7 @@ class RegimeChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedServer:
-    """One server now. None: it does not report it, or it is not known yet."""
+    """Current state of one server; None: not reported, or not yet known."""
 
     url: str
     at_utc: str
@@ -138,7 +137,7 @@ class WatchAnswer(Answer):
     watched_s: float
     objective: str | None
     slo_verdict: Verdict | None
-    """Of all servers' windows at the end."""
+    """Verdict of all servers' windows at the end."""
 
     @property
     def exit_code(self) -> int:
@@ -175,7 +174,7 @@ def latencies_of(
     objective: ObjectiveSpec | None,
     prediction: Prediction | None,
 ) -> tuple[WatchedLatency, ...]:
-    """p50 and p95 of TTFT, TPOT and E2E, and what the SLO names."""
+    """p50 and p95 of TTFT, TPOT and E2E, and the SLO's percentiles."""
     limits: dict[tuple[Metric, float], float] = {
         (one.metric, one.percentile_fraction): one.limit_s
         for one in (() if objective is None else objective.thresholds)
@@ -196,7 +195,7 @@ def _latency(
     limit_s: float | None,
     prediction: Prediction | None,
 ) -> WatchedLatency | None:
-    """One of them; None where the server has no buckets of it, or nothing ended."""
+    """One latency; None where the server has no buckets of it, or no request ended."""
     metric, fraction = name
     histogram = _histogram(record, metric)
     growth = None if histogram is None else server_series.histogram_growth(record, histogram, _ALL)
@@ -232,7 +231,7 @@ def _latency(
 
 
 def _histogram(record: server_series.ServerRecord, metric: Metric) -> server_names.Histogram | None:
-    """Of this latency; gaps between tokens where the server has no TPOT of requests."""
+    """Histogram of this latency; that of gaps between tokens where there is none of TPOT."""
     if metric == "workflow":
         return None  # no server knows what belongs together
     names: tuple[server_names.Histogram, ...] = ("tpot", "itl") if metric == "tpot" else (metric,)
@@ -306,7 +305,7 @@ def headroom_of(latencies: tuple[WatchedLatency, ...]) -> float | None:
 def verdict_of(
     latencies: tuple[WatchedLatency, ...], objective: ObjectiveSpec | None
 ) -> Verdict | None:
-    """Missed where one limit is, met where all are; a limit of what is not seen is undecided."""
+    """Missed where one limit is, met where all are, else undecided."""
     n_limits = 0 if objective is None else len(objective.percentile_fractions)
     if not n_limits:
         return None
@@ -324,12 +323,12 @@ def limit_of(
     known: Mapping[Limit, int],
     at_utc: str,
 ) -> WatchedLimit:
-    """What limits the server in this window, by simulation (``diagnose``), or why it is not known."""
+    """What limits the server in this window, by simulation (``diagnose``), or why it is unknown."""
     try:
         source = diagnose_source.scraped_source(url, samples)
         stated = diagnose_limits.stated_limits(source, known)
         limits: dict[Limit, int] = {name: one.value for name, one in stated.items()}
-        agreement = rebuilding.rebuilt_servers(source.window, limits, _SEED)
+        agreement = rebuilding.rebuilt_servers(source.window, limits)
         agreement.check()
         answer = diagnosis.answer_of(url, source, agreement, objective, stated).answer
     except InferometerError as error:
@@ -377,7 +376,7 @@ class Wanted:
 
 
 class WatchedUrl:
-    """One server: its pages of the window, its regimes, and what limits it."""
+    """One server: pages of the window, regimes, and what limits it."""
 
     def __init__(self, url: str, wanted: Wanted) -> None:
         self.url = url
@@ -395,11 +394,11 @@ class WatchedUrl:
         self.diagnosed_s = float("-inf")
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._page.close()
 
     def look(self, now_ns: Callable[[], int]) -> tuple[regimes.Change, ...]:
-        """Scrape once; what that changes.
+        """Scrape once, and return the changes.
 
         Its instant is that at which the page was there: a server that is late wrote it just before.
         """
@@ -438,7 +437,7 @@ class WatchedUrl:
         return self.regimes.take(interval)
 
     def _is_mixed(self, interval: intervals.Interval) -> bool:
-        """Are the latest pages those of several servers? A restart is one page's, and passes."""
+        """Are the latest pages from several servers (not one that restarted)?"""
         if not interval.is_restarted and "several_servers" not in self.regimes.conditions:
             return False
         return server_series.is_of_several(

@@ -32,8 +32,7 @@ from inferometer.records.user_spans import user_spans_ns
 from inferometer.units import NS_PER_S, format_duration, format_number
 
 N_REQUESTS: Final = 2000
-"""Where neither the workload nor an option says when it ends: enough for a 99th percentile of
-independent requests."""
+"""Default number, enough for a 99th percentile of independent requests."""
 _WAVES: Final = 10
 """Requests of each user of a closed loop, at least: the first ones all come at once, and the last
 ones end alone. InferenceX sends as many; with 4 the throughput of 512 users is 4 % too low."""
@@ -46,7 +45,7 @@ _OF_TRACES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Which requests, of which lengths, come when?"""
+    """Options of the traffic."""
 
     workload: str = option(
         "chat",
@@ -57,7 +56,7 @@ class Workload:
     )
     rate: float | None = option(
         None,
-        "Requests per second, which come whether or not earlier ones are done (open loop).",
+        "Requests per second, sent whether or not earlier ones are done (open loop).",
         "Workload",
         is_common=True,
         least=0,
@@ -87,7 +86,7 @@ class Workload:
     )
     duration: float | None = option(
         None,
-        "End with the last request that comes within this time: 60s, 10min.",
+        "End with the last request that arrives within this time: 60s, 10min.",
         "Workload",
         is_common=True,
         flags=("--for",),
@@ -96,9 +95,11 @@ class Workload:
         least=0,
         is_open=True,
     )
-    seed: int | None = option(None, "Of all that is drawn. [the workload's]", "Workload", least=0)
+    seed: int | None = option(
+        None, "Seed of the random numbers. [the workload's]", "Workload", least=0
+    )
     trace_format: types.TraceFormat | None = option(
-        None, "Of a trace. [detected from its content]", "Workload"
+        None, "Format of a trace. [detected from its content]", "Workload"
     )
     speed_up: float | None = option(
         None,
@@ -108,12 +109,12 @@ class Workload:
         is_open=True,
     )
     output_tokens: int | None = option(
-        None, "Requested where a trace does not say it.", "Workload", least=1
+        None, "Output tokens of requests whose trace has none.", "Workload", least=1
     )
 
     @property
     def has_end(self) -> bool:
-        """Was it given when the requests end?"""
+        """Was the number of requests, or the end, given?"""
         return self.requests is not None or self.duration is not None
 
 
@@ -146,7 +147,7 @@ def traffic_flags(options: Workload) -> tuple[object, ...]:
 
 
 def replay_changes(options: Workload) -> dict[str, Any]:
-    """How a trace is read: the keys that its three options change."""
+    """How to read a trace: the keys that its three options change."""
     return {
         key: value
         for name, key in _OF_TRACES.items()
@@ -222,7 +223,7 @@ def _concurrency(spec: types.WorkloadSpec, options: Workload, replayed: Replayed
 
 
 def _of_clients(spec: types.WorkloadSpec, options: Workload) -> types.WorkloadSpec:
-    """ServeGen's clients, who come at rates of their own."""
+    """A workload of ServeGen's clients with their own rates."""
     other = [
         f"--{name.replace('_', '-')}"
         for name in ("rate", "concurrency", "burstiness", "trace_format", "output_tokens")
@@ -262,7 +263,7 @@ def _open(options: Workload) -> dict[str, Any]:
     return opened
 
 
-def objective_for(slo: str, spec: types.WorkloadSpec, *, where: str = "--slo") -> ObjectiveSpec:
+def objective_for(slo: str, spec: types.WorkloadSpec) -> ObjectiveSpec:
     """The SLO of this traffic, which may have limits for its workflows.
 
     Raises
@@ -270,16 +271,16 @@ def objective_for(slo: str, spec: types.WorkloadSpec, *, where: str = "--slo") -
     SpecError
         It is no SLO, or has a limit for workflows, and the traffic has none.
     """
-    objective = parse_objective(slo, where=where, has_workflows=True)
+    objective = parse_objective(slo, where="--slo", has_workflows=True)
     if any(one.metric == "workflow" for one in objective.thresholds):
         fans_out = any(one.fan_out is not None for one in spec.classes)
         is_known = fans_out or (spec.replay is not None and has_workflows(draw_workload(spec).plan))
-        check_workflows(objective, has_workflows=is_known, where=where)
+        check_workflows(objective, has_workflows=is_known)
     return objective
 
 
 def required_slo(slo: str | None, spec: types.WorkloadSpec) -> str:
-    """``--slo``; without it what all requests meet where each class meets its own SLO of the workload's file.
+    """``--slo``; without it the loosest limits of the classes' own SLOs.
 
     Raises
     ------
@@ -306,13 +307,7 @@ def required_slo(slo: str | None, spec: types.WorkloadSpec) -> str:
 
 
 def check_answers(objective: ObjectiveSpec | None, drawn: DrawnWorkload) -> None:
-    """Refuse limits of TPOT, those of classes too, where no request has a second token.
-
-    Raises
-    ------
-    SpecError
-        There are some.
-    """
+    """Refuse limits on TPOT, classes' own too, where no request has a second token."""
     has_second = drawn.plan.output_tokens > 1
     if objective is not None:
         check_second_tokens(objective, has_second=bool(has_second.any()))
@@ -329,7 +324,7 @@ _HELD_RATIO: Final = 0.9
 
 
 def held_back(workload: DrawnWorkload, offered_per_s: float | None) -> tuple[Caution, ...]:
-    """A caution where later turns of sessions held the offered rate below ``--rate``."""
+    """A caution where later turns of sessions reduced the offered rate below ``--rate``."""
     plan, asked_per_s = workload.plan, workload.asked_rate_per_s
     n_later = int(np.count_nonzero(plan.follows != NONE))
     if (
@@ -408,7 +403,7 @@ def _more_requests(workload: DrawnWorkload, n_requests: int) -> str:
 
 
 def _shared_anew(workload: DrawnWorkload, users: I64, shares: F64) -> str | None:
-    """Where one class's own users are done before another's: which parts of the requests end together.
+    """A sentence where one class's users are done before another's: the requests that end together.
 
     ``users`` are their first requests, at work for these ``shares`` of the time. More requests in
     the same parts would leave the others alone for as large a part of a longer time.

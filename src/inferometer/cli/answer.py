@@ -55,7 +55,7 @@ def _command(name: str, verb: Verb) -> QuestionCommand:
 
 
 def _function(name: str, verb: Verb) -> Callable[[Any], Any]:
-    """What answers a plain verb's question, or with what its first half returned."""
+    """The function that answers a plain verb, or its second half."""
     module, _, second = (verb.second_half or verb.module).partition(":")
     function: Callable[[Any], Any] = getattr(
         importlib.import_module(module), second or verb.function or name
@@ -64,7 +64,7 @@ def _function(name: str, verb: Verb) -> Callable[[Any], Any]:
 
 
 def answer_begun(name: str, made: object, *, as_json: bool) -> None:
-    """Do the second half of a verb, whose first half returned ``made``."""
+    """Run the second half of a verb whose first half returned ``made``."""
     give_answer(_function(name, VERBS[name]), made, as_json=as_json)
 
 
@@ -78,7 +78,7 @@ class VerbCommand(QuestionCommand):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Parse the flags of the one that is asked."""
+        """Parse the flags: those of servers, where the words address a server, else the verb's."""
         verb = VERBS[str(self.name)]
         if verb.of_servers and any(word.startswith(verb.servers_by) for word in args):
             other = of_servers(str(self.name))
@@ -87,7 +87,7 @@ class VerbCommand(QuestionCommand):
 
 
 def of_servers(name: str) -> QuestionCommand:
-    """The command that asks a verb's question of servers."""
+    """The command for a verb's question about servers."""
     verb = VERBS[name].of_servers
     if verb is None:
         raise ValueError(f"{name} asks the same of servers")
@@ -98,7 +98,7 @@ _STUDY: Final = "inferometer.cli.study"
 
 
 def answer_type(name: str) -> Any:
-    """What the verb answers with: a dataclass, or a union of those that its flags choose from."""
+    """Type of the verb's answer: a dataclass, or a union of several."""
     verb = VERBS[name]
     if verb.help is None:
         return importlib.import_module(verb.module).ANSWER
@@ -181,7 +181,7 @@ def _text_of(pages: tuple[Page, ...], *, is_verbose: bool) -> RenderableType:
 
 
 def drawn(shown: RenderableType) -> str:
-    """What ``shown`` looks like on stdout: as wide as the terminal, or, in a pipe or a file, as wide as it likes.
+    """``shown`` as text: at the terminal's width, or unwrapped in a pipe or a file.
 
     Programs and people who paste read pipes: nothing is wrapped there unless ``COLUMNS`` asks for
     it, and no line ends in blanks.
@@ -215,7 +215,7 @@ def whole_words(shown: RenderableType) -> RenderableType:
 
 
 def json_schema(answer_type: Any) -> dict[str, Any]:
-    """The JSON schema of a verb's answer: a dataclass, or a union of those that its flags choose from."""
+    """JSON schema of a verb's answer."""
     kinds = get_args(answer_type)
     if not kinds:
         return msgspec.json.schema(answer_type)

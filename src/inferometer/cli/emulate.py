@@ -1,4 +1,4 @@
-"""inferometer emulate: a server to talk to, where there is none: which takes how long for what the simulator says."""
+"""inferometer emulate: an OpenAI-compatible server at the pace of a simulated one."""
 
 import time
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ _MAX_LATENESS_S: Final = 5e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulateAnswer:
-    """What was served, and how punctually: lateness is from when a token was due to when it was written."""
+    """What was served; lateness is the delay from a token's due time to its write."""
 
     model_name: str
     engine: str
@@ -42,9 +42,9 @@ class EmulateAnswer:
     n_output_tokens: int
     served_s: float
     cpu_s: float
-    """Of this process, while it served."""
+    """CPU time of this process while it served."""
     lateness_p50_s: float | None
-    """Of the latest 100,000 chunks; None where there was none."""
+    """Median of the latest 100,000 chunks; None without chunks."""
     lateness_p99_s: float | None
     """None of fewer chunks than a 99th percentile's interval needs."""
     emission_log: str | None
@@ -105,15 +105,15 @@ ANSWER = EmulateAnswer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulate:
-    """Which server is emulated, and where it listens."""
+    """The server to emulate, and its address."""
 
     server: Server
     fleet: FleetOptions = field(default_factory=FleetOptions)
     groups: Annotated[Path | None, GROUPS_OPTION] = None
     host: str = option(
-        LOOPBACK, "Where to listen; others than this machine are let in only so.", is_common=True
+        LOOPBACK, "Address to listen on; by default only this machine can connect.", is_common=True
     )
-    port: int = option(8000, "0: any that is free.", is_common=True, least=0, most=65535)
+    port: int = option(8000, "Port; 0: any free one.", is_common=True, least=0, most=65535)
     served_model_name: str | None = option(
         None, "What clients call the model. [MODEL]", metavar="NAME"
     )
@@ -125,9 +125,13 @@ class Emulate:
         metavar="DURATION",
         parse=DURATION,
     )
-    seed: int = option(0, "Of answers and faults: the n-th request gets the same.", least=0)
+    seed: int = option(
+        0, "Seed of answers and faults: the n-th request always gets the same.", least=0
+    )
     output_tokens: str = option(
-        f"{DEFAULT_MEAN_TOKENS:.0f}", "Length of answers that may end.", metavar="MEAN|max"
+        f"{DEFAULT_MEAN_TOKENS:.0f}",
+        "Length of answers to requests without ignore_eos.",
+        metavar="MEAN|max",
     )
     fault: tuple[str, ...] = option(
         (),
@@ -135,9 +139,11 @@ class Emulate:
         is_common=True,
         metavar="FAULTS",
     )
-    time_scale: float = option(1.0, "Every step takes longer by this factor.")
+    time_scale: float = option(1.0, "Factor by which every step takes longer.")
     tokenizer: Path | None = option(None, "A tokenizer.json. [a token is a word between spaces]")
-    emission_log: Path | None = option(None, "File for when each token was due and was written.")
+    emission_log: Path | None = option(
+        None, "File to write the due time and the send time of each token to."
+    )
     otlp_endpoint: str | None = option(
         None,
         "Send a span of each answer, as vLLM's, to this OpenTelemetry collector (OTLP over HTTP).",
@@ -188,12 +194,12 @@ def command(question: Emulate, *, as_json: bool) -> None:
 
 
 def plan_of(question: Emulate, servers: Servers) -> EmulatorPlan:
-    """What is served, by which servers.
+    """The plan of an emulated server.
 
     Raises
     ------
     SpecError
-        A value cannot be.
+        A value is invalid.
     """
     served = emulator_plan.served_fleet(servers, question.fleet.gate, question.seed)
     return EmulatorPlan(

@@ -22,7 +22,7 @@ class ExploreCommand(QuestionCommand):
     """The command, which has something to show where nothing is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words; where they name no model, one on a device under traffic stands there."""
+        """Parse the words; without a model, add a default model, device and traffic."""
         try:
             return super().parse_args(ctx, list(args))
         except click.MissingParameter:

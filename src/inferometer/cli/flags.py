@@ -35,11 +35,11 @@ class Several(click.ParamType[Any]):
         self.kind = click.types.convert_type(kind)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        """That of one value."""
+        """Metavar of a single value."""
         return self.kind.get_metavar(param, ctx)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """One value as its type has it; several as they were written: the grid reads them."""
+        """One value in its type; several as text, which the grid parses."""
         if isinstance(value, str) and is_listed(value) and not Path(value).exists():
             return value
         return self.kind.convert(value, param, ctx)
@@ -96,7 +96,7 @@ def as_spec_error(error: click.ClickException) -> SpecError:
 
 
 def _nearest_choice(error: click.BadParameter) -> str | None:
-    """The choice that a word that is none comes closest to, as it would be typed."""
+    """The choice that is most similar to an invalid word."""
     kind = None if error.param is None else one_of(error.param.type)
     word = _NO_CHOICE.match(error.message)
     if not isinstance(kind, click.Choice) or word is None:
@@ -108,7 +108,7 @@ def _nearest_choice(error: click.BadParameter) -> str | None:
 
 
 def _nearest(word: str, choices: list[str]) -> str | None:
-    """Of these, what others mean by the word, or what is spelled like it."""
+    """The choice that is a synonym of the word, or spelled like it."""
     names = (engine_name(word), *_MEANT.get(word.lower(), ()))
     meant = [one for one in names if one in choices]
     begun = [one for one in choices if len(word) > 1 and one.startswith(word.lower())]
@@ -138,7 +138,7 @@ def _checked(context: click.Context, parameter: click.Parameter, value: object) 
 def _missing(
     error: click.MissingParameter, context: click.Context | None, try_: str | None
 ) -> SpecError:
-    """All that is missing at once: click stops at the first, when what was given is in the context already."""
+    """An error that names all missing parameters; click stops at the first."""
     known = (
         []
         if context is None
@@ -186,7 +186,7 @@ def _name(error: click.BadParameter) -> str:
 
 
 def _allowed(error: click.BadParameter) -> str | None:
-    """What the parameter takes; None where its help says more than its type."""
+    """Allowed values of the parameter; None where its help says more than its type."""
     if error.param is None:
         return None
     kind = one_of(error.param.type)
@@ -203,7 +203,7 @@ def _allowed(error: click.BadParameter) -> str | None:
 
 
 _ALIKE_RATIO: Final = 0.75
-"""Of a mistyped flag and the one that is meant; what is less alike is another flag."""
+"""Least similarity of a mistyped flag and its correction."""
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of ")
 _NO_COMMAND = re.compile(r"No such command '([^']*)'")
 _MEANT = {
@@ -217,15 +217,14 @@ _MEANT = {
     **dict.fromkeys(("continuous", "in-flight", "inflight"), ("vllm", "in-flight")),
     "tensor-parallel": ("tp",),
 }
-"""What others call a choice of ours, of any flag or argument."""
+"""Other names of our choices, for any flag or argument."""
 _USUAL = {
     "--slo": "ttft:p95<500ms, tpot:p95<50ms",
     "--hardware": "h100_sxm",
     "--gpus": "h100_sxm",
     "DIR": "files",
 }
-"""What a first command could have where it has none: a chat that begins at once and writes faster
-than people read."""
+"""Suggested SLO of a first command: a chat that starts at once and outpaces a reader."""
 _NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 _NOWHERE = click.Context(click.Command("inferometer"))
 
@@ -241,16 +240,16 @@ _SYNONYMS: Final = "\n".join(
         *(f"  {metric}: {', '.join(words.synonyms)}" for metric, words in METRICS.items()),
     )
 )
-"""Of latencies: whoever searches the help for another tool's word finds ours."""
+"""Other tools' names of latencies, listed in the help so that a search finds ours."""
 _MOST_LISTED: Final = 36
 """Letters of choices that stand beside a flag; more stand in its text."""
 
 
 class QuestionCommand(click.Command):
-    """A command whose flags are grouped in its help; it takes other tools' flags as its own."""
+    """A command with grouped flags in its help; it also accepts other tools' flags."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words, those of other tools first made ours."""
+        """Parse the words, after translating other tools' flags."""
         return super().parse_args(ctx, in_our_words(args, self))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -269,7 +268,7 @@ class QuestionCommand(click.Command):
 
     @staticmethod
     def write_text(formatter: click.HelpFormatter, text: str) -> None:
-        """Paragraphs; those that begin with backslash b keep their lines."""
+        """Write paragraphs; those that begin with backslash b are not wrapped."""
         for block in text.split("\n\n"):
             formatter.write_paragraph()
             with formatter.indentation():
@@ -321,7 +320,7 @@ class QuestionOption(click.Option):
         self.is_common = is_common
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The flag with a short metavar; what its type allows stands in the text."""
+        """The flag with a short metavar; allowed values follow the text."""
         del ctx
         words = (
             ", ".join(self.opts)
@@ -343,7 +342,7 @@ class QuestionOption(click.Option):
 
 
 def _metavar(kind: click.ParamType[Any]) -> str:
-    """What stands for a value of this kind."""
+    """Placeholder of a value of this kind."""
     if isinstance(kind, NumberFormat):
         return "FORMAT"
     if isinstance(kind, click.types.IntParamType):
@@ -411,7 +410,7 @@ def asks(
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
-    """What was typed, or stands in the environment."""
+    """Values from the command line or the environment, without defaults."""
     context = click.get_current_context()
     return {
         name: value
@@ -573,7 +572,7 @@ class NumberFormat(click.ParamType[str]):
         self.extra = tuple(extra)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """All that may be typed, as help shows it."""
+        """Allowed values, for the help."""
         del param, ctx
         return f"[{'|'.join((*self.extra, *self.allowed))}]"
 

@@ -58,11 +58,11 @@ _HOW: Final = {
     "--speculative": "--speculative eagle (ngram, medusa, mtp, or a draft model)",
     "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7",
 }
-"""How speculation is written here, by the flag that a verb has."""
+"""How to write speculation, by the flag that a verb has."""
 
 
 def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
-    """The words of a command line with our flags for those of other tools.
+    """The command line with other tools' flags translated to ours.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def _as_settings(words: Sequence[str], own: set[str]) -> list[str]:
 
 
 def _counted_devices(words: Sequence[str], own: set[str]) -> list[str]:
-    """Of `8xH100` the device and the number apart, where the verb has one flag for the number.
+    """Split `8xH100` into device and number, where the verb has a flag for the number.
 
     ``predict`` is of one replica (``--tp``), ``size`` of all devices (``--total-gpus``). Elsewhere
     eight devices are one replica or eight: the refusal of the name says which flags tell them apart.
@@ -160,7 +160,7 @@ def _counted_devices(words: Sequence[str], own: set[str]) -> list[str]:
 
 
 def _all_at_once(words: Sequence[str], own: set[str]) -> list[str]:
-    """A rate `inf`, as vLLM bench's, as the closed loop that it is: every request is due at once.
+    """Translate vLLM bench's rate `inf` into a closed loop of all requests.
 
     A cap of the concurrency decides alone; without one all requests are in flight.
     """
@@ -182,13 +182,13 @@ def _all_at_once(words: Sequence[str], own: set[str]) -> list[str]:
 
 
 def _is_half(flag: str, words: Sequence[str], own: set[str]) -> bool:
-    """Is this flag of ours the second of two lengths here: an output beside another tool's prompt?"""
+    """Is this flag of ours one of a pair of lengths, with another tool's flag for the other?"""
     others = {*PROMPT} - own
     return flag in OUTPUT and any(word.partition("=")[0] in others for word in words)
 
 
 def _side(flag: str, own: set[str]) -> str:
-    """Which length this is; nothing where it is none, or the verb has no workload and no such flag."""
+    """The length that this flag sets; '' where it sets none, or the verb has no workload."""
     if not {"--workload"} & own and not {"--prompt", "--output"} <= own:
         return ""
     return "prompt" if flag in PROMPT else "output" if flag in OUTPUT else ""
@@ -231,7 +231,7 @@ def _in_seconds(written: Sequence[str], words: Sequence[str]) -> list[str]:
 
 
 def meant_by(name: str, context: click.Context | None) -> str | None:
-    """What the verb calls the flag, of another tool or verb.
+    """The verb's name for a flag of another tool or verb.
 
     None where nothing of it is known, or the verb has none of that meaning.
     """

@@ -48,7 +48,7 @@ _MEANT: Final = {
     **dict.fromkeys(("check", "env", "info"), "doctor"),
     "install": "engines",
 }
-"""What other tools call a verb, or users look for."""
+"""Names of verbs in other tools."""
 
 
 class VerbTable(click.Group):
@@ -93,7 +93,7 @@ class VerbTable(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> None:
-        """Do what the verb does, and its second half if it has one and brings something back."""
+        """Run the verb, then its second half if the first returned something."""
         begun = super().invoke(ctx)
         name = ctx.invoked_subcommand or ""
         if begun is not None and name in VERBS and VERBS[name].second_half is not None:
@@ -108,14 +108,14 @@ class VerbTable(click.Group):
 
 
 class Begun(NamedTuple):
-    """What the first half of a verb returned, and how the answer is printed."""
+    """Result of a verb's first half, and how to print the answer."""
 
     made: object
     as_json: bool
 
 
 def begun_by(name: str, verb: Verb) -> click.Command:
-    """The command of a verb whose start must be fast: it returns what the second half answers with.
+    """The command of a verb whose start must be fast: it returns the second half's input.
 
     What answers is not imported here: a missing engine is reported, and the first request of a load
     test is sent, without waiting for it.
@@ -172,7 +172,7 @@ _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Ending:
-    """Which signal ended the command?"""
+    """Signal that ended the command."""
 
     def __init__(self) -> None:
         self._signal_number: int = signal.SIGINT
@@ -208,7 +208,7 @@ def orderly_ends() -> Generator[Ending]:
 
 @contextmanager
 def _open_stdout() -> Generator[None]:
-    """Where the shell has closed it (``>&-``), the answer goes nowhere, as what Python prints does."""
+    """Replace a closed stdout (``>&-``) by one that discards its output."""
     if sys.stdout:
         yield
         return
@@ -217,7 +217,7 @@ def _open_stdout() -> Generator[None]:
 
 
 def main() -> None:
-    """Run the command line; every error of ours ends in its own exit code."""
+    """Run the command line; each kind of error has its own exit code."""
     sys.excepthook = show_crash
     hooks.listen(talk)
     with _open_stdout(), orderly_ends() as ending:
@@ -290,7 +290,7 @@ def _end_of_the_system(error: OSError) -> NoReturn:
 
 
 def _close_stdout() -> None:
-    """Let nothing more be written to standard output, which the interpreter would try at its end."""
+    """Close stdout, so that the interpreter does not write to it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -27,7 +27,7 @@ _JSON_EVERY_S: Final = 1.0
 
 @contextmanager
 def shown_load(*, as_json: bool) -> Generator[watch.OnProgress]:
-    """Show what a load test says of itself."""
+    """Show the progress of a load test."""
     console = SafeConsole(file=STDERR)
     if as_json:
         yield _now_and_then(
@@ -53,7 +53,7 @@ def shown_load(*, as_json: bool) -> Generator[watch.OnProgress]:
 
 
 def so_far(progress: watch.LoadProgress) -> str:
-    """Beside the bar: latencies so far, failures, time left; short enough for 80 columns."""
+    """Text after the bar: latencies, failures, time left; fits 80 columns."""
     parts = [f"{progress.n_in_flight:,} in flight"]
     for name, p50_s, p95_s in (
         ("TTFT", progress.first_bytes_s, progress.first_bytes_p95_s),
@@ -75,7 +75,7 @@ def _left_s(progress: watch.LoadProgress) -> float | None:
 
 
 def sentence(progress: watch.LoadProgress) -> str:
-    """Where it stands, in a line."""
+    """Progress of the load test in one line."""
     parts = [
         f"{progress.elapsed_s:.0f} s",
         (
@@ -116,7 +116,7 @@ def _now_and_then(every_s: float, say: watch.OnProgress) -> watch.OnProgress:
 
 @contextmanager
 def shown_progress() -> Generator[OnProgress]:
-    """Draw what a sweep says about itself."""
+    """Show the progress of a sweep."""
     console = SafeConsole(file=STDERR)
     if not console.is_terminal:
         yield lambda progress: talk(f"{progress.n_done}/{progress.n_visits}  {_sentence(progress)}")
@@ -138,7 +138,7 @@ def shown_progress() -> Generator[OnProgress]:
 
 
 class TerminalListener:
-    """Shows on stderr what is going on: sentences as lines, work that lasts as a bar or a status."""
+    """Shows progress on stderr: sentences as lines, long work as a bar or a status."""
 
     def __init__(self, *, as_json: bool, prints: bool) -> None:
         self._console = SafeConsole(file=STDERR)
@@ -169,7 +169,7 @@ class TerminalListener:
             self.close()
 
     def close(self) -> None:
-        """Take away what is drawn again and again."""
+        """Erase the lines that are redrawn."""
         self._views.close()
         self._show = self._live = None
         self._next_line_s = 0.0
@@ -207,7 +207,7 @@ class TerminalListener:
         )
 
     def _print(self, parts: PartsDone) -> None:
-        """A line now and then; the first part compiles and reads what the others find done."""
+        """Print a line at intervals, not for every part."""
         now_s = time.monotonic()
         if parts.n_done <= 1:
             self._began_s = now_s
@@ -226,7 +226,7 @@ _BETWEEN_LINES_S: Final = 5.0
 
 @contextmanager
 def heard(*, as_json: bool = False, prints: bool = False) -> Generator[None]:
-    """What is going on is shown on stderr until the end of the block.
+    """Show progress on stderr until the end of the block.
 
     With ``prints`` parts of the answer that are known before it is whole are printed to stdout.
     """

@@ -17,10 +17,10 @@ ANSWER = GridAnswer
 
 
 class StudyTable(click.Group):
-    """A command for each study: the options are those of the verb that answers it."""
+    """A command for each study, with the options of its verb."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The studies, in the order in which people ask for them."""
+        """The studies, most used first."""
         del ctx
         return list(STUDIES)
 
@@ -56,7 +56,7 @@ def _grid(name: str, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT
 
 
 def grid_of(name: str) -> Callable[[dict[str, Any], bool], bool]:
-    """What ``asks`` takes as ``grid`` for this verb."""
+    """The ``grid`` argument of ``asks`` for this verb."""
     return partial(_give_grid, GRIDDED[name])
 
 

@@ -1,4 +1,4 @@
-"""Where does text reach the terminal?
+"""All output to the terminal.
 
 The one place that writes to stdout and stderr; imports nothing heavy, for ``--help`` is fast.
 
@@ -21,11 +21,11 @@ import click
 from inferometer.api.progress import printable
 
 REPORT: Final = "inferometer.report"
-"""In click's context: the file for the page of the answer."""
+"""Key in click's context: the file for the answer's page."""
 AS_CSV: Final = "inferometer.as_csv"
-"""In click's context: was ``--csv`` given?"""
+"""Key in click's context: was ``--csv`` given?"""
 VERBOSE: Final = "inferometer.verbose"
-"""In the context of a command: is all of the answer to be shown?"""
+"""Key in click's context: show the whole answer?"""
 
 
 def write_answer(text: str) -> None:
@@ -34,7 +34,7 @@ def write_answer(text: str) -> None:
 
 
 def write_drawn(text: str) -> None:
-    """Write what a ``SafeConsole`` drew to stdout, and a newline."""
+    """Write the output of a ``SafeConsole`` to stdout, with a newline."""
     click.echo(text)
 
 
@@ -46,12 +46,12 @@ def talk(text: str) -> None:
 def show_crash(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Write the traceback of an error that nobody foresaw; it may quote anybody's text."""
+    """Write the traceback of an unexpected error; it may contain user data."""
     talk("".join(traceback.format_exception(kind, error, trace)).rstrip())
 
 
 class PatientStderr:
-    """The stderr of this process, as a file. What its reader no longer takes is dropped."""
+    """Stderr as a file that drops output which its reader no longer takes."""
 
     @property
     def encoding(self) -> str:
@@ -65,17 +65,17 @@ class PatientStderr:
         return len(text)
 
     def flush(self) -> None:
-        """Each write was flushed."""
+        """Nothing to do: each write was flushed."""
 
     def isatty(self) -> bool:
-        """Is a person looking at it?"""
+        """Is it a terminal?"""
         try:
             return sys.stderr is not None and sys.stderr.isatty()
         except ValueError:
             return False
 
     def fileno(self) -> int:
-        """The descriptor, which rich asks for the terminal's size."""
+        """The descriptor, from which rich reads the terminal's size."""
         return sys.stderr.fileno()
 
 

@@ -13,21 +13,21 @@ class Verb(NamedTuple):
     """A verb of the command line: where it lives, and what it answers."""
 
     module: str
-    """Of a plain verb the one that answers; else the one with ``command`` and ``ANSWER``."""
+    """Module of the answering function; of other verbs the one with ``command`` and ``ANSWER``."""
     answers: str
     help: str | None = None
-    """Of a plain verb: what it answers, in paragraphs; the first is its short help."""
+    """Help of a plain verb, in paragraphs; the first is its short help."""
     examples: str = ""
     is_whole: bool = False
-    """All of the answer is printed, not its first screen."""
+    """Is the whole answer printed, not its first screen?"""
     has_page: bool = True
     """Else the answer is lines: no ``--csv``, ``--report`` and ``--verbose``."""
     takes_grid: bool = False
     """Options may have several values, which make a grid."""
     function: str = ""
-    """Of a plain verb: the function that answers, where its name is not the verb's."""
+    """Function of a plain verb, where its name is not the verb's."""
     of_servers: "Verb | None" = None
-    """The plain verb that answers the same question of servers, which has flags of its own."""
+    """The plain verb for the same question about servers, with its own flags."""
     servers_by: tuple[str, ...] = ()
     """Beginnings of a word that asks of servers."""
     second_half: str | None = None
@@ -35,7 +35,7 @@ class Verb(NamedTuple):
 
     It is imported then: what comes first must not wait for it."""
     shows_first_half: bool = False
-    """What the first half reports is shown; what shows it is imported before."""
+    """Is the first half's progress shown, so that its renderer is imported first?"""
 
 
 VERBS: Final[dict[str, Verb]] = {
@@ -58,9 +58,9 @@ Example:
         "Measure prefill and decode over prompt lengths and batch sizes.",
         help="""How fast are prefill and decode over prompt lengths and batch sizes?
 
-Both are timed apart, warmed up, repeated, in shuffled order; a point that does not fit is
-recorded and the sweep goes on. Every point is on the disk when it is done: the same command
-goes on after Ctrl-C or a crash. docs/sweep.md defines each number.""",
+Prefill and decode are timed separately, after a warm-up, with repetitions, in shuffled order.
+A point that does not fit into memory is recorded as such. Each point is stored when it is
+done: after Ctrl-C or a crash, the same command resumes. docs/sweep.md defines each number.""",
         examples="""\b
 Example:
   inferometer sweep --model smollm2-135m --load-format dummy --seq 16,64 --batch-sizes 1,2 --out runs/example
@@ -72,9 +72,9 @@ Example:
         help="""\
 What would MODEL do on a device: parameters, memory, largest batch, bounds, TTFT, TPOT, throughput, cost, energy?
 
-Answers say what they rest on: *published* rows of such devices, *datasheet*, *measured
-ceilings* (--hardware this) or *fitted* (--fit), always with an interval. Exit 6: it does not
-fit; the smallest --tp that does is named.""",
+Each answer has an interval and names its source: *published* rows of this kind of device,
+*datasheet*, *measured ceilings* (--hardware this) or *fitted* (--fit). Exit 6: the model does
+not fit into memory; the smallest --tp that fits is named.""",
         examples="""\b
 Examples:
   inferometer predict llama-3.1-8b --hardware h100_sxm --batch 32 --prompt 1024 --output 256
@@ -82,7 +82,7 @@ Examples:
   inferometer predict llama-2-70b --hardware a100_80gb_sxm --tp 4 --quantization int8 --what-if
 
 \b
-With --fit device, number formats and number of devices are those of the fit, and others are refused:
+With --fit, the device, the number formats and the number of devices are those of the fit; others are refused:
   predict qwen2.5-0.5b --fit runs/example --batch 8
 Another device: --transfer carries step times over, as far as published tables say that devices are alike.
 """,
@@ -95,10 +95,10 @@ Another device: --transfer carries step times over, as far as published tables s
 
 Throughput, TTFT, TPOT, E2E, and is the objective met?
 
-The scheduler is the engine's own, step by step; step times are those of a fit (--fit), or
-those that published rows of such devices tell (--hardware; --datasheet: the datasheet alone).
-The same requests are simulated on 19 servers that may be the one; of a datasheet, at both ends
-of what it leaves open.""",
+The engine's scheduler is simulated step by step. Step times come from a fit (--fit), else from
+published rows of this kind of device (--hardware), else from the datasheet. The same requests
+are simulated on 19 plausible servers (draws of the uncertain step times); with a datasheet, at
+the fast and the slow end.""",
         examples="""\b
 Examples:
   inferometer simulate llama-3.1-8b --hardware h100_sxm --workload chat --rate 5
@@ -131,10 +131,10 @@ Examples:
         shows_first_half=True,
         help="""How does the server at URL do under this traffic: throughput, TTFT, TPOT, E2E, and is the objective met?
 
-Each request is sent at its instant of the workload, the same that `inferometer simulate` takes,
-whatever became of those before; latencies count from that instant. The client watches itself:
-where it was the bottleneck, the run is INVALID (exit 3). Requests that ended are on the disk
-within a second: the same command goes on after Ctrl-C or a crash.""",
+Each request is sent at the instant that the workload intends (as in `inferometer simulate`),
+whether or not earlier ones have finished; latencies count from that instant. Where the client
+itself was the bottleneck, the run is INVALID (exit 3). Requests are stored within a second of
+their end: after Ctrl-C or a crash, the same command resumes.""",
         examples="""\b
 Examples (a server must listen there):
   inferometer load http://127.0.0.1:8000 --model NAME --workload chat --rate 5 --for 60s --slo 'ttft:p95<500ms'
@@ -151,10 +151,11 @@ The bearer token is taken from INFEROMETER_API_KEY, else OPENAI_API_KEY; it is n
         help="""\
 How many requests per second, or users (with --concurrency), do replicas of MODEL carry together within the SLO?
 
-Simulated; a URL in place of MODEL is measured: `inferometer capacity http://HOST --help`.
+MODEL is simulated; with a URL in its place, that server is measured: `inferometer capacity
+http://HOST --help`.
 
-The load that is given is where the search begins. Exit 0 located, 10 no load meets the SLO, 11
-not located.""",
+The search begins at --rate or --concurrency. Exit 0 located, 10 no load meets the SLO, 11 not
+located.""",
         examples="""\b
 Examples:
   inferometer capacity llama-3.1-8b --hardware h100_sxm --workload chat --slo 'ttft:p95<1s, tpot:p95<100ms'
@@ -169,8 +170,8 @@ Examples:
             function="capacity_of_server",
             help="""What load (requests/s, or users with --concurrency) does the server carry within the SLO?
 
-The load that is given is where the search begins. A probe that is INVALID, or a server that
-dies, ends it with the bracket so far. Exit 0 resolved, 11 unresolved.""",
+The search begins at --rate or --concurrency. If a probe is INVALID or the server dies, it ends
+with the bracket found by then. Exit 0 resolved, 11 unresolved.""",
             examples="""\b
 Examples (a server must listen there):
   inferometer capacity http://127.0.0.1:8000 --model NAME --rate 2 --slo 'ttft:p95<500ms' --out runs/capacity
@@ -183,8 +184,8 @@ Examples (a server must listen there):
         "How many GPUs of which kind meet the SLO under this traffic, and at what cost?",
         help="""How many replicas of which kind meet the SLO for MODEL under this traffic, and what do they cost?
 
-Exit 0 met at fast, likely and slow step times, 11 undecided, 10 nothing on offer meets it, 6
-nothing on offer holds the model.""",
+Exit 0: the SLO is met at fast, likely and slow step times, 11 undecided, 10 no device in --gpus
+meets it, 6 no device in --gpus holds the model.""",
         examples="""\b
 Examples:
   inferometer size llama-3.1-8b --rate 20 --workload chat --slo 'ttft:p95<1s' --gpus h100_sxm,l40s --tp 1,2
@@ -212,12 +213,13 @@ Examples:
     ),
     "verify": Verb(
         "inferometer.api.verify",
-        "Is it true what was predicted? Sealed before, measured after.",
-        help="""Is it true what the simulator, a fit or a datasheet says of the loads, or the points, of PLAN?
+        "Do predictions come true? Seal them first, then measure.",
+        help="""Do predictions of a simulation, a fit or a datasheet for the loads or points of PLAN come true?
 
 The predictions are sealed (hashed, dated, with the code's version) in the ledger before the
-first byte is sent; then the very same requests are replayed and compared, intervals and all.
-The first valid measurement of a claim counts. The same command goes on.""",
+first byte is sent; then the same requests are sent, and each measured value is compared with
+its predicted interval. The first valid measurement of a prediction counts. The same command
+resumes.""",
         examples="""\b
 Examples (docs/verify.md has the plans):
   inferometer verify plan.toml --seal-only --out runs/proof
@@ -232,13 +234,13 @@ Exit codes: 0 all predictions held and the SLO was met; 10 one was wrong or the 
     "ledger": Verb(
         "inferometer.api.ledger",
         "How often were sealed predictions right?",
-        help="""How often were predictions right that were sealed before they were measured.
+        help="""How often did predictions that were sealed before the measurement come true?
 
-The misses, and what was never measured, too?
+Misses and predictions that were never measured are listed too.
 
-The chain of sums is checked: a line that was changed, taken out, put in or dated in the future
-is named (exit 4). The owner of the file can write the whole chain anew; --anchor and --expect
-show that, where the anchor was kept out of the owner's reach.""",
+The hash chain is checked: a line that was changed, removed, inserted or dated in the future is
+named (exit 4). The owner of the file could rewrite the whole chain; --anchor and --expect show
+that, if the anchor is stored where the owner cannot change it.""",
         examples="""\b
 Examples:
   inferometer ledger
@@ -253,9 +255,10 @@ Examples:
         help="""\
 What does each slot of the batch do in each step: context, generation, end of sequence, idle?
 
-RUN is one of `inferometer simulate --parts --out RUN`; without --parts, and of a sweep with its
-steps, --perfetto still has the requests, the router, queues and KV cache of each replica.
-Without RUN the tick model is played: a context costs ticks, a token costs one (docs/ticks.md).""",
+RUN is a folder that `inferometer simulate --parts --out RUN` wrote. For runs without --parts,
+and sweeps with recorded steps, --perfetto still shows requests, router, queues and KV cache of
+each replica. Without RUN, the tick model runs: a prefill costs --prefill-ticks, a token costs 1
+(docs/ticks.md).""",
         examples="""\b
 Examples:
   inferometer timeline --batching static --slots 4 --load batch:12 --deviation 3
@@ -268,10 +271,10 @@ Examples:
         "What limits this running server, and which change would help?",
         help="""What limits this running server, how much of its latency is that, and which change would help?
 
-Its metrics are read for a while, and nothing is sent to it. The requests that it got and its
-step times are rebuilt from them; the rebuilt server is simulated with one limit lifted after
-the other, and what the latency falls by is that limit's share. A cause is named only where its
-share is above 0 in every simulated server that shows the same metrics.""",
+Its metrics are read for --for; nothing is sent to it. Its requests and step times are rebuilt
+from the metrics, and the rebuilt server is simulated with each limit lifted in turn: the fall
+in latency is that limit's share. A cause is named only if its share is above 0 on every
+plausible server, that is, every simulated one with the same metrics.""",
         examples="""\b
 Examples:
   inferometer diagnose http://127.0.0.1:8000 --slo 'ttft:p95<500ms, tpot:p95<50ms'
@@ -285,8 +288,8 @@ Examples:
         "In which regime are these servers now, and what changed?",
         help="""In which regime are these servers now, how long will the SLO be met, and what changed?
 
-Their metrics are read once a second, and nothing is sent to them. On a terminal the state is
-drawn again and again; elsewhere one line is printed for each change of regime: idle,
+Their metrics are read once a second; nothing is sent to them. On a terminal the state is
+redrawn continuously; elsewhere one line is printed for each change of regime: idle,
 overloaded, KV cache or batch full, preempting, restarted, unreachable, slower or faster than
 it was at this load, prefix cache hits lost, fewer drafted tokens accepted.""",
         examples="""\b
@@ -300,17 +303,17 @@ Examples (a server must listen there):
         "Which changes of a server's settings help under its traffic, and by how much?",
         help="""Which changes of the settings help MODEL's server under this traffic, and by how much?
 
-The flags describe the server as it is. The steps of a playbook are simulated one after the
-other, on 19 machines that may be the one, with the same requests before and after a change.
-What gains in all of them is taken; what changes answers is offered with the command that
-checks its quality. The gain of all together is that of fresh requests.
+The flags describe the server as it is. The changes of a playbook are simulated in turn on 19
+plausible machines, with the same requests before and after each change. A change that helps on
+all of them is adopted; one that may change answers is proposed with the command that checks
+its quality. The total gain is measured on other requests than the search used.
 
-With --start MODEL is the address of a server that is started here, loaded and stopped, again
-and again: what the simulation proposes is measured in pairs of fresh servers, and confirmed in
-other pairs at the end. The same command goes on after Ctrl-C or a crash.
+With --start, MODEL is the URL of a server that is started here: each change that the simulation
+proposes is measured on pairs of servers, started, loaded and stopped in turn, and confirmed on
+other pairs at the end. After Ctrl-C or a crash, the same command resumes.
 
-With --engine MODEL is run here by that engine: each of its options is measured in pairs of both
-variants, loaded side by side, and what is taken is confirmed by fresh loads.
+With --engine, MODEL runs here in that engine: each option is measured in pairs of both
+variants, loaded side by side; the adopted ones are confirmed with newly loaded models.
 
 Exit 0: the SLO is met afterwards, 10 missed, 11 undecided.""",
         examples="""\b
@@ -324,18 +327,18 @@ Examples:
     ),
     "fit": Verb(
         "inferometer.api.fit",
-        "Learn step times from runs, with their uncertainty and where they hold.",
-        help="""Which step-time model do these runs of one model on one engine carry?
+        "Fit a step-time model to runs, with intervals and the range in which it is valid.",
+        help="""Fit a step-time model to runs of one model on one engine.
 
-Parameters come with intervals, the model with its error on points held out and the box of
-shapes in which it was checked.
+Each parameter has an interval; the model has its held-out error and the valid box (the shapes
+in which it was checked).
 
-With --load the runs are load tests, and nothing of the server need be known (--model and
---hardware sharpen what is believed): its step times, concurrent sequences, step budget, KV
-cache, switches and front end are found by simulating the requests until they do as they
-did. What they do not show is reported, with the load test that would. What is known already
-is named with --server-log, --known and --workload. Where no server explains the requests,
-the answer is UNDECIDED (exit 11) and nothing is written.""",
+With --load the runs are load tests of a server of which nothing need be known; --model and
+--hardware narrow the result. Step times, max_num_seqs, step budget, KV cache, switches and
+front end are estimated by simulating the requests until the latencies match. What the load
+tests do not show is reported, with the load test that would. State what you know with
+--server-log, --known and --workload. If no server explains the latencies, the answer is
+UNDECIDED (exit 11) and nothing is written.""",
         examples="""\b
 Example:
   inferometer fit runs/example
@@ -344,7 +347,7 @@ Example:
 Load tests of a server at several rates, one of them beyond its capacity, are fitted with --load:
   fit --load runs/slow runs/busy runs/beyond --out server.json
   fit --load runs/busy --server-log vllm.log --known num_gpu_blocks=2588,max_num_seqs=256 --out server.json
-What is found serves `inferometer simulate NAME --fit server.json`; capacity, emulate, predict and size take it too.
+Use the result with `inferometer simulate NAME --fit server.json`; capacity, emulate, predict and size take it too.
 
 A table of a sweep (CSV with prompt or seq, batch, prefill ms, decode ms/tok) is fitted the same way, with
 --model, --dtype and --hardware to say what was measured. So are published tables of closed loops
@@ -352,11 +355,11 @@ A table of a sweep (CSV with prompt or seq, batch, prefill ms, decode ms/tok) is
 h200_sxm --framework vllm --tp 4 select; a device without rows is based on the others'.
 
 \b
-Kernels that were timed alone (AIConfigurator's folder of a device) give step times before any step was measured:
+Kernel timings (AIConfigurator's folder of a device) give step times without any measured step:
   fit KERNELS/h100_sxm --model llama-3.1-8b --hardware h100_sxm --tp 2 --out step_time.json
-A published serving run of vLLM is fitted from them: its first half; the second half measures the error:
+With them, the first half of a published serving run of vLLM is fitted; the second half gives the error:
   fit rtxpro6000_llama-3.1-8b_tp1 --kernels KERNELS/rtx_pro_6000_server --hardware rtx_pro_6000_server
-Of a rate sweep, statistics suffice (inference-perf's stages) with the server's limits; one rate is held out:
+A rate sweep's statistics (inference-perf's stages) and the server's limits are enough; one rate is held out:
   fit stages.csv --series vllm --model llama-3.1-8b --hardware h100_sxm --known max_num_seqs=128
 """,
     ),
@@ -366,9 +369,9 @@ Of a rate sweep, statistics suffice (inference-perf's stages) with the server's 
         help="""\
 Where does the time of each measured point go: weights, KV cache, matmul, attention, launches, unexplained?
 
-Of a profiler's trace: which kernels, and why does the device stand idle between them?
-Of OpenTelemetry spans (JSON lines): schedule delay, network, router, queue, prefill or decode?
-Of device counters (dcgm-exporter, dcgmi dmon, nvidia-smi dmon): is memory busy, arithmetic, a link?""",
+A profiler's trace shows: which kernels, and why does the device stand idle between them?
+OpenTelemetry spans (JSON lines): schedule delay, network, router, queue, prefill or decode?
+Device counters (dcgm-exporter, dcgmi dmon, nvidia-smi dmon): is memory busy, arithmetic, a link?""",
         examples="""\b
 Examples:
   inferometer explain runs/example
@@ -408,8 +411,8 @@ Examples:
 
 A and B are runs, or folders of runs of one configuration each; with --ab they are servers,
 which are loaded in turns: `inferometer compare --ab --help`. The run is the unit of
-replication: 4 of each side, made in turns, carry a 95 % interval. Of two single sweeps the
-repetitions are compared. Load tests that are INVALID are refused (exit 3). Exit 0 decided, 11
+replication: 4 of each side, made in turns, give a 95 % interval. For two single sweeps, their
+repetitions are compared. INVALID load tests are refused (exit 3). Exit 0 decided, 11
 undecided.""",
         examples="""\b
 Examples:
@@ -425,12 +428,12 @@ Examples:
 
 Without B, the same URL under other settings.
 
-Pairs of load tests, one of each side with the same arrivals and lengths; who comes first is
-drawn, half of the pairs each. Both sides of a pair get the same texts where the URLs differ,
-else others (the first would warm the prefix cache for the second). The number of pairs is
-settled before: to stop when the answer pleases would make false alarms. An interval at 95 %
-needs 6. The same command goes on after Ctrl-C or a crash; a pair with one half cut
-short is made again, next to each other. Exit 0 decided, 11 undecided.""",
+Load tests are made in pairs, one of each side, with the same arrivals and lengths. The order
+within a pair is random; each side is first in half of the pairs. Both sides get the same texts
+if the URLs differ, else other texts (the first would warm the prefix cache for the second).
+The number of pairs is fixed in advance: stopping at a pleasing result causes false alarms. A
+95 % interval needs 6 pairs. After Ctrl-C or a crash, the same command resumes; a pair of which
+one half is incomplete is measured again. Exit 0 decided, 11 undecided.""",
             examples="""\b
 Examples (servers must listen there):
   inferometer compare --ab http://127.0.0.1:8000 http://127.0.0.1:8001 --model NAME --rate 5 --for 60s --repeats 8
@@ -444,9 +447,8 @@ Examples (servers must listen there):
         "What do fewer bits or 2:4 sparsity cost in quality?",
         help="""What does a lossy option cost in quality: perplexity, top-1 and greedy agreement against the reference?
 
-Both read the same text. A change is *not worse* where the whole 95 % interval of its
-perplexity lies below the margin, which is chosen before. Exit 0 not worse, 10 worse, 11
-undecided.""",
+Both process the same text. A change is *not worse* if the whole 95 % interval of its rise in
+perplexity lies below --margin, chosen in advance. Exit 0 not worse, 10 worse, 11 undecided.""",
         examples="""\b
 Examples:
   inferometer quality ./model --quantization int8 --quantization int4 --kv-dtype fp8
@@ -459,9 +461,9 @@ Examples:
         help="""\
 What do results of vLLM's and SGLang's bench, AIPerf, GuideLLM, llm-d and others say?
 
-A file that has its requests becomes a run, which show, report, compare and export take;
-statistics alone are shown, with what the tool means by them. A file's format is found out from
-what is in it.""",
+A file with single requests becomes a run, which show, report, compare and export take. A file
+with statistics only is printed, with the tool's definitions. The format is detected from the
+content.""",
         examples="""\b
 Examples:
   inferometer import bench-result.json

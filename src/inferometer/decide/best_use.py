@@ -1,4 +1,4 @@
-"""I have this number of devices: how are they used best?
+"""The best use of a given number of devices.
 
 The layout that carries the most requests per second, or users who wait, within the SLO.
 
@@ -36,7 +36,7 @@ _ROUGH_RATIO: Final = 0.1
 _CLOSE_RATIO: Final = 0.03
 _SEARCH_FRACTION: Final = 0.4
 _SPLIT_FRACTION: Final = 0.6
-"""Of the time: when the search of layouts ends, and that of splits."""
+"""Shares of the time at which the searches of layouts and of splits end."""
 _OVERRUN_FRACTION: Final = 0.3
 """A search that was begun within the time of its phase may take this share more."""
 _BETTER_RATIO: Final = 1.03
@@ -64,7 +64,7 @@ class Use(NamedTuple):
 
     @property
     def n_devices(self) -> int:
-        """Of all of them."""
+        """Devices of all replicas."""
         one = self.candidate
         if one.n_devices_beside:
             return one.devices_of(self.n_replicas - self.n_prefill)
@@ -77,19 +77,19 @@ class Use(NamedTuple):
 
     @property
     def worth_load(self) -> float:
-        """By what layouts are ranked: two pools must carry noticeably more than the whole."""
+        """Load by which layouts are ranked; disaggregation must gain noticeably to rank first."""
         return self.most_load / (_BETTER_RATIO if self.n_prefill else 1.0)
 
 
 class FoundUse(NamedTuple):
-    """What was found in one format of one device."""
+    """Results for one format of one device."""
 
     uses: tuple[Use, ...]
     """The best first; those after it were located roughly."""
     n_candidates: int
     n_unexamined: int
     nearest: LoneRequest | None
-    """Where a lone request misses the SLO in all layouts: that of the fastest."""
+    """Fastest lone request, where it misses the SLO in all layouts."""
     is_split_examined: bool
     n_step_budgets: int
     """On offer."""
@@ -224,7 +224,7 @@ def _splits(question: SizingQuestion, use: Use, phases: Phases) -> tuple[Sequenc
 
 
 def _split(question: SizingQuestion, use: Use, n_prefill: int, phases: Phases) -> Capacity | None:
-    """What this split carries; None where there was no time, or nobody says how fast caches travel."""
+    """Capacity of this split into prefill and decode; None: no time, or KV-link speed unknown."""
     try:
         with phases.until(_SPLIT_FRACTION + _OVERRUN_FRACTION):
             return _located(_probe(question, use._replace(n_prefill=n_prefill)), use.most_load)
@@ -238,12 +238,12 @@ def _probe(question: SizingQuestion, use: Use) -> FleetProbe:
 
 
 def _n_left(task: UseTask, candidate: Candidate) -> int:
-    """Replicas that the devices make, but those that only compute prompts."""
+    """Replicas that fit on the devices left by the prefill replicas."""
     return (task.n_total - candidate.n_devices_beside) // candidate.n_devices
 
 
 def _first_load(question: SizingQuestion, bound_per_s: float) -> float:
-    """Where the search begins: the users that were named, or a quarter of what step times allow."""
+    """Load at which the search begins: the given users, or a quarter of the bound by step times."""
     return question.offered_load if question.is_of_users else bound_per_s / 4
 
 

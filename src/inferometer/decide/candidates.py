@@ -21,7 +21,7 @@ DEFAULT_TP: Final = (1, 2, 4, 8)
 
 
 class Prepared(NamedTuple):
-    """A replica as it stands in a fleet."""
+    """A replica as it runs in a fleet."""
 
     deployment: Deployment
     n_devices_beside: int
@@ -29,21 +29,21 @@ class Prepared(NamedTuple):
 
 
 class Fleets(Protocol):
-    """What holds for every fleet that is tried: ``api.fleet.Fleets`` makes it of a user's options."""
+    """Settings of every fleet that is tried; ``api.fleet.Fleets`` makes it of a user's options."""
 
     @property
     def router(self) -> Router:
-        """Who distributes requests."""
+        """The router in front of the replicas."""
         ...
 
     @property
     def gate(self) -> GateSpec | None:
-        """What holds requests back before the engines."""
+        """The gate in front of the engines."""
         ...
 
     @property
     def n_replicas(self) -> int | None:
-        """Where their number is fixed."""
+        """Fixed number of replicas; None where it is searched."""
         ...
 
     @property
@@ -53,22 +53,22 @@ class Fleets(Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """Is a part of the replicas with its part of the load like all of them?"""
+        """Does a share of the replicas under its share of the load behave like the whole fleet?"""
         ...
 
     @property
     def can_lose_one(self) -> bool:
-        """Do the others go on where one replica dies?"""
+        """Do the other replicas go on when one dies?"""
         ...
 
     def prepared(self, deployment: Deployment) -> Prepared:
-        """The replica as it stands in these fleets; SpecError where it cannot."""
+        """The replica as it runs in these fleets; SpecError where it cannot."""
         ...
 
     def fleet(
         self, deployment: Deployment, case: Case, n_replicas: int, n_prefill: int | None = None
     ) -> Fleet:
-        """What is simulated: this number of these replicas, as if they were known to be these."""
+        """The fleet to simulate: this number of replicas on one plausible server."""
         ...
 
 
@@ -84,13 +84,13 @@ class Alike:
     can_lose_one: bool = True
 
     def prepared(self, deployment: Deployment) -> Prepared:
-        """The replica itself."""
+        """The replica, unchanged."""
         return Prepared(deployment, 0)
 
     def fleet(
         self, deployment: Deployment, case: Case, n_replicas: int, n_prefill: int | None = None
     ) -> Fleet:
-        """These replicas; those that compute prompts are as they are."""
+        """The fleet with this number of replicas; prefill replicas are unchanged."""
         known = deployment.at(case)
         is_lone = n_replicas == 1 and not n_prefill
         replicas = ClusterConfig(
@@ -114,7 +114,7 @@ class Alike:
 
 _ALONE: Final = Alike()
 NODE_DEVICES: Final = 8
-"""Of a machine as it is sold: on an HGX or OAM board."""
+"""Devices of a usual node (HGX or OAM board)."""
 _STAGES_AS_NEEDED: Final = (1, 2, 4, 8)
 _UNLESS_SAID: Final = {"trtllm": {"enable_chunked_prefill": "true"}}
 """Without it TensorRT-LLM wants steps as long as the longest context."""
@@ -122,20 +122,19 @@ _UNLESS_SAID: Final = {"trtllm": {"enable_chunked_prefill": "true"}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A device and what it costs; None where nobody says."""
+    """A device and its price; None: the price is unknown."""
 
     hardware: HardwareSpec
     price: PriceSpec | None
-    """Of the rent."""
+    """Rent."""
     owned: OwnedPrice | None = None
     power: Constant | None = None
-    """Of one device at work, as somebody measured it (W); None: that of the datasheet, which is
-    an upper bound."""
+    """Measured power of a busy device (W); None: the datasheet's, an upper bound."""
     step_times: StepTimes | None = None
     """Fitted ones; None: those of published rows or the datasheet. They hold for one number format
     and number of devices."""
     is_datasheet: bool = False
-    """Those of the datasheet, whatever rows were published."""
+    """Use the datasheet's step times even if rows were published?"""
     all_reduce_s: float | None = None
     """Latency of one all-reduce, where it is stated."""
 
@@ -149,7 +148,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """What is tried on each device: all combinations."""
+    """Settings to try on each device, in all combinations."""
 
     tensor_parallel_sizes: tuple[int, ...] = DEFAULT_TP
     pipeline_parallel_sizes: tuple[int, ...] | None = None
@@ -179,7 +178,7 @@ class Candidate:
     own: tuple[tuple[str, str], ...] = ()
     """The engine's other knobs that were set."""
     n_devices_beside: int = 0
-    """Of the replicas that compute prompts alone."""
+    """Devices of the prefill replicas."""
 
     @property
     def n_devices(self) -> int:
@@ -187,7 +186,7 @@ class Candidate:
         return self.deployment.n_devices
 
     def devices_of(self, n_replicas: int) -> int:
-        """Of this number of replicas, and of those that compute their prompts."""
+        """Devices of this number of replicas, with their prefill replicas."""
         return n_replicas * self.n_devices + self.n_devices_beside
 
     def usd_per_hour_of(self, n_replicas: int) -> float | None:
@@ -202,12 +201,12 @@ class Candidate:
 
     @property
     def step_budget_tokens(self) -> int:
-        """The one of the grid's ``max_num_batched_tokens`` that this replica has."""
+        """``max_num_batched_tokens`` of this replica."""
         return self.deployment.knobs.shared["max_num_batched_tokens"]
 
     @property
     def layout(self) -> str:
-        """How is a replica set up, shortly?"""
+        """The replica's settings in short."""
         engine, config = self.deployment.engine, self.deployment.config
         formats = [
             engine.dtype if engine.quantization is None else f"{engine.quantization} weights"
@@ -233,7 +232,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """What can be, and what cannot."""
+    """Replicas that are possible, and refusals of those that are not."""
 
     possible: tuple[Candidate, ...]
     refused: tuple[Refusal, ...]
@@ -242,12 +241,12 @@ class Candidates:
 def candidates_of(
     model: ModelSpec, offers: Sequence[Offer], grid: Grid, fleets: Fleets = _ALONE
 ) -> Candidates:
-    """All replicas of the grid on all devices on offer; those that cannot be are named with the reason.
+    """All replicas of the grid on all devices; impossible ones are listed with the reason.
 
     Raises
     ------
     SpecError
-        The engine has no knob of such a name.
+        The engine has no setting of such a name.
     """
     for name, _ in grid.own:
         check_knob(grid.policy, name, where="--set")
@@ -284,7 +283,7 @@ def _on_stages(
 
 
 def _is_cramped(made: Candidate | Refusal) -> bool:
-    """Would more stages hold longer contexts?"""
+    """Would more pipeline stages allow longer contexts?"""
     if isinstance(made, Refusal):
         return made.is_too_large
     asked = made.deployment
@@ -376,7 +375,7 @@ def _candidate(
 
 
 def _in_fleet(alone: Candidate, fleets: Fleets) -> Candidate | Refusal:
-    """The replica as it stands in a fleet, or why it cannot."""
+    """The replica as it runs in a fleet, or why it cannot."""
     try:
         deployment, n_devices_beside = fleets.prepared(alone.deployment)
     except SpecError as error:

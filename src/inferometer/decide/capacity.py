@@ -32,23 +32,22 @@ _LARGEST_STEP_RATIO: Final = 8.0
 _NEAREST_END_FRACTION: Final = 0.15
 """Interpolated loads keep this share of the gap away from its ends."""
 _ROUGH_RESOLUTION_RATIO: Final = 0.1
-"""Of short probes, where longer ones follow: noise moves their crossing by more."""
+"""Resolution of short probes before longer ones, limited by noise."""
 _CLOSE_ENOUGH_RATIO: Final = 0.05
 """Between loads that were shown, at the end of the time: nearer than step times are known."""
 _UNKNOWN_STEP_RATIO: Final = 1.05
-"""Besides the step itself, where a load is beyond the limit by nobody knows how much."""
+"""Further step where a load is beyond the limit by an unknown amount."""
 _FLATTEST: Final = 0.3
 """Margins of noisy probes may hardly rise with the load."""
 _EFFORT_COST_RATIO: Final = 4.0
 _LONGER_RATIO: Final = 1.5
 """Probes of an effort that have fewer requests more than those of the one below are the longest."""
 _PROBES_OF_EFFORT: Final = 5
-"""How much longer probes of the next effort take, and how many of them are needed: what must fit
-into the time that is left."""
+"""Length ratio of the next effort's probes, and their number, to fit into the time left."""
 
 
 TIME_LIMIT: Final = "the time limit"
-"""Why a search ended that had no more time."""
+"""Reason of a search that ran out of time."""
 
 
 class OutOfTimeError(Exception):
@@ -74,12 +73,12 @@ class Phases:
         return spent_s if math.isfinite(spent_s) else 0.0
 
     def is_past(self, fraction: float) -> bool:
-        """Is more than this fraction of the time over?"""
+        """Has more than this fraction of the time passed?"""
         return self._all_s - self.time_left_s() > fraction * self._all_s
 
     @contextmanager
     def until(self, fraction: float) -> Generator[None]:
-        """Give up simulations in here that still run when this fraction of the time is over.
+        """Stop simulations inside this context at this fraction of the time.
 
         Raises
         ------
@@ -97,7 +96,7 @@ class Phases:
 
 
 class Reading(NamedTuple):
-    """What a probe at one load found."""
+    """The result of a probe at one load."""
 
     verdict: Verdict
     margin_ratio: float
@@ -114,12 +113,12 @@ class Reading(NamedTuple):
 
 
 Probing: TypeAlias = Callable[[float, int], Reading]
-"""(load, effort) -> what it says. Each effort is a longer probe than the one below."""
+"""(load, effort) -> reading; each effort is a longer probe than the one below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One question that was asked, in order."""
+    """A load that was simulated or measured, and its result."""
 
     offered_load: float
     effort: int
@@ -128,11 +127,11 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityQuestion:
-    """Between which loads is the capacity looked for, how closely, and with how much work?"""
+    """Range of loads, resolution and effort of a search for the capacity."""
 
     kind: LoadKind
     start_load: float
-    """Where to begin: the better the guess, the fewer the probes."""
+    """First load; a good guess saves probes."""
     lowest_load: float
     highest_load: float
     resolution_ratio: float = 0.05
@@ -146,8 +145,7 @@ class CapacityQuestion:
     max_probes: int = 40
     time_left_s: TimeLeft = no_limit
     steepness_ratio: float | None = None
-    """By what power of the load the weakest latency grows near its limit, where another search of
-    such servers knows it."""
+    """Exponent of the nearest latency in the load, where another search found it."""
 
     def __post_init__(self) -> None:
         if not 0 < self.lowest_load <= self.start_load <= self.highest_load < math.inf:
@@ -173,8 +171,7 @@ class Capacity:
 
     kind: LoadKind
     located_load: float | None
-    """Where the weakest latency reaches its limit, by the longest probes; users are whole. None
-    where it does so at no load that was asked."""
+    """Load at which the first limit is reached, by the longest probes (whole users); None: none."""
     met_load: float | None
     """The highest load that was shown to meet the SLO; None: none was."""
     missed_load: float | None
@@ -184,15 +181,13 @@ class Capacity:
     shown are within 5 % where the time ended the search. What noise leaves open is between the two
     loads above."""
     is_resolved: bool
-    """These two loads themselves are as near to one another as requested. If not, ``why``
-    explains it."""
+    """Are these two loads as near as requested? If not, ``why`` explains it."""
     why: str
     probes: tuple[Probe, ...]
     guessed_load: float | None = None
-    """Of a search that was cut short before it located any: where the nearest probe's margin would
-    reach 1, as it grows with the load elsewhere."""
+    """For a search cut short before it located one: extrapolation from the nearest probe."""
     steepness_ratio: float | None = None
-    """As in the question: that one, or what the probes say."""
+    """As in the question, or estimated from the probes."""
     crossing_load: float | None = None
     """``located_load`` before users are made whole: what other loads are compared with."""
     n_needed: int | None = None
@@ -206,7 +201,7 @@ class Capacity:
 
     @property
     def weakest(self) -> str | None:
-        """What breaks first: the sentence of the lowest load beyond its limit, by the longest probes.
+        """First limit that is missed: reason of the lowest load that misses, by the longest probes.
 
         Short ones do not show how a queue grows, and their noise may put a load beyond it that
         longer ones show to be within.
@@ -224,7 +219,7 @@ class Capacity:
 
 
 def whole_load(kind: LoadKind, load: float | None) -> float | None:
-    """The load that there can be: nobody serves a part of a user.
+    """The load, rounded down to whole users.
 
     Example
     -------
@@ -237,10 +232,9 @@ def whole_load(kind: LoadKind, load: float | None) -> float | None:
 def find_capacity(
     probing: Probing, question: CapacityQuestion, known: Sequence[Probe] = ()
 ) -> Capacity:
-    """Search; ``known`` was asked before.
+    """Search for the capacity; ``known`` are probes made before.
 
-    A probe that fails ends the search with what is known by then; one that fails before any is
-    known raises.
+    A failing probe ends the search with the results so far; if there are none, its error is raised.
 
     Example
     -------
@@ -271,7 +265,7 @@ class _EnoughError(Exception):
 
 
 class _Search:
-    """What is known so far."""
+    """State of a search."""
 
     def __init__(
         self, probing: Probing, question: CapacityQuestion, known: Sequence[Probe]
@@ -291,7 +285,7 @@ class _Search:
         """How long did the last probe take to compute or to measure?"""
 
     def locate(self) -> None:
-        """Where does the margin cross 1?
+        """Find the load at which the margin crosses 1.
 
         With longer and longer probes, as long as that is worth something.
         """
@@ -331,17 +325,17 @@ class _Search:
             self._show("missed", self._beyond, furthest_ratio, towards=+1)
 
     def answer(self, *, cut_short: str | None) -> Capacity:
-        """What is known."""
+        """The capacity as far as it is known."""
         question = self._question
-        kept, broken = self._proved()
-        is_near = self._is_near(kept, broken)
+        met, missed = self._proved()
+        is_near = self._is_near(met, missed)
         ends = (
             None if probe is None else probe.offered_load for probe in (self._below, self._beyond)
         )
         is_located = self._is_near(*ends) and (self._effort > 0 or not question.proof_effort)
-        if cut_short == TIME_LIMIT and kept is not None and broken is not None:
-            is_located |= not self._is_wide(kept, broken, _CLOSE_ENOUGH_RATIO)
-        located = self._located(kept, broken)
+        if cut_short == TIME_LIMIT and met is not None and missed is not None:
+            is_located |= not self._is_wide(met, missed, _CLOSE_ENOUGH_RATIO)
+        located = self._located(met, missed)
         burst = None if self._beyond is None else self._beyond.reading.burst
         if burst is not None:
             located, is_located, is_near, cut_short = None, False, False, burst[1]
@@ -349,11 +343,11 @@ class _Search:
             kind=question.kind,
             located_load=whole_load(question.kind, located),
             crossing_load=located,
-            met_load=kept,
-            missed_load=broken,
+            met_load=met,
+            missed_load=missed,
             is_located=is_located or is_near,
             is_resolved=is_near and cut_short is None,
-            why=cut_short or self._why(kept, broken, is_near=is_near),
+            why=cut_short or self._why(met, missed, is_near=is_near),
             probes=tuple(self.probes),
             guessed_load=None if cut_short is None else self._guessed(),
             steepness_ratio=_steepness(self._below, self._beyond) or self._steepness,
@@ -378,14 +372,14 @@ class _Search:
             else self._crossing(self._below, self._beyond)
         )
 
-    def _located(self, kept: float | None, broken: float | None) -> float | None:
+    def _located(self, met: float | None, missed: float | None) -> float | None:
         """The crossing; the middle of the loads that were shown where noise put it outside."""
         crossed = self._crossed()
         if crossed is None or (
-            (kept is None or kept <= crossed) and (broken is None or crossed <= broken)
+            (met is None or met <= crossed) and (missed is None or crossed <= missed)
         ):
             return crossed
-        return kept if broken is None else broken if kept is None else math.sqrt(kept * broken)
+        return met if missed is None else missed if met is None else math.sqrt(met * missed)
 
     def _guessed(self) -> float | None:
         nearest = self._below or self._beyond
@@ -396,7 +390,7 @@ class _Search:
         return None if ratio is None else nearest.offered_load * ratio**towards
 
     def _is_shown(self) -> bool:
-        """Are both ends shown as near to one another as requested, by probes long enough to count?"""
+        """Is the bracket as narrow as requested, by probes that are long enough?"""
         return self._effort >= (self._question.proof_effort or 0) and self._is_near(*self._proved())
 
     def _is_time_for_more(self) -> bool:
@@ -426,9 +420,9 @@ class _Search:
             load = following
 
     def _ratio_to(self, margin_ratio: float, seen_ratio: float) -> float | None:
-        """By which factor, above 1, does the load change for this margin?
+        """Factor (above 1) by which to change the load for this margin; None: the slope is unknown.
 
-        None where nobody knows how the margin goes with the load.
+        None where the slope of the margin is unknown.
         """
         if self._steepness is None or not 0 < seen_ratio < math.inf:
             return None
@@ -436,7 +430,7 @@ class _Search:
         return min(ratio, _LARGEST_STEP_RATIO)
 
     def _look(self, load: float) -> Probe:
-        """Is the weakest latency within its limit?"""
+        """Probe this load."""
         probe = self._ask(load, self._effort)
         is_below = probe.reading.margin_ratio <= 1
         if is_below and (self._below is None or load > self._below.offered_load):
@@ -446,7 +440,7 @@ class _Search:
         return probe
 
     def _between(self, below: Probe, beyond: Probe) -> float:
-        """Where the margin would be 1 if its logarithm were straight, but not too near an end."""
+        """The load of margin 1 by log-linear interpolation, at some distance from both ends."""
         share: float = min(
             max(_share(below, beyond), _NEAREST_END_FRACTION), 1 - _NEAREST_END_FRACTION
         )
@@ -464,7 +458,7 @@ class _Search:
         return crossing
 
     def _show(self, wanted: Verdict, probe: Probe, furthest_ratio: float, *, towards: int) -> None:
-        """Ask further and further away until the verdict is as wanted."""
+        """Probe at growing distance until the verdict is as wanted."""
         question, load, reading = self._question, probe.offered_load, probe.reading
         furthest, step_ratio = (
             load * furthest_ratio**towards * (1 + 1e-9) ** towards,
@@ -508,7 +502,7 @@ class _Search:
         return probe
 
     def _proved(self) -> tuple[float | None, float | None]:
-        """The highest load that was shown to keep the promise below the lowest that was shown to break it.
+        """The highest load shown to meet the SLO, below the lowest shown to miss it.
 
         Long probes alone speak, where there are any: a search that was cut short before may have
         none.
@@ -520,18 +514,18 @@ class _Search:
         said = [probe for probe in by_load.values() if probe.effort >= effort] or list(
             by_load.values()
         )
-        broken = min(
+        missed = min(
             (probe.offered_load for probe in said if probe.reading.verdict == "missed"),
             default=None,
         )
-        kept = [
+        met = [
             probe.offered_load
             for probe in said
-            if probe.reading.verdict == "met" and (broken is None or probe.offered_load < broken)
+            if probe.reading.verdict == "met" and (missed is None or probe.offered_load < missed)
         ]
-        return max(kept, default=None), broken
+        return max(met, default=None), missed
 
-    def _why(self, kept: float | None, broken: float | None, *, is_near: bool) -> str:
+    def _why(self, met: float | None, missed: float | None, *, is_near: bool) -> str:
         question = self._question
         if is_near:
             return f"within {question.resolution_ratio:.1%}"
@@ -541,7 +535,7 @@ class _Search:
             return f"nothing up to {question.highest_load:g} misses the SLO"
         if question.proof_effort is None:
             return "located by short probes; nothing was shown"
-        sides = [text for text, load in (("meet", kept), ("miss", broken)) if load is None]
+        sides = [text for text, load in (("meet", met), ("miss", missed)) if load is None]
         if sides:
             return (
                 f"no load was shown to {' or to '.join(sides)} the SLO: the longest probes stayed"
@@ -550,7 +544,7 @@ class _Search:
         return "the longest probes between the two stayed undecided"
 
     def _is_near(self, low: float | None, high: float | None) -> bool:
-        """Are both known, and as near to one another as requested?"""
+        """Are both known, and as near to each other as requested?"""
         return (
             low is not None
             and high is not None
@@ -572,7 +566,7 @@ class _Search:
 
 
 def _steepness(below: Probe | None, beyond: Probe | None) -> float | None:
-    """By what power of the load does the margin grow between the two?
+    """Exponent of the margin as a power of the load between two probes; None: unknown.
 
     None where that cannot be known.
     """
@@ -587,7 +581,7 @@ def _steepness(below: Probe | None, beyond: Probe | None) -> float | None:
 
 
 def _share(below: Probe, beyond: Probe) -> float:
-    """How far from one to the other, in logarithms, does the margin reach 1?
+    """Position between two loads, in logarithms (0 to 1), at which the margin reaches 1.
 
     The middle where a margin is no positive number.
     """

@@ -1,4 +1,4 @@
-"""What lies around a decision.
+"""Curves around a decision: over load, and over stricter or laxer limits.
 
 How do speed, throughput and goodput go with the load, and what does a stricter promise cost?
 """
@@ -18,11 +18,11 @@ from inferometer.records.request_summaries import (
 )
 
 LOAD_RATIOS: Final = (0.1, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3)
-"""Of the highest load that was shown to keep the promise."""
+"""Loads, relative to the highest one shown to meet the SLO."""
 _EFFORT: Final = 1
 """Filling and draining, in which replicas are not full, are a small part of so long a run."""
 LIMIT_RATIOS: Final = (0.5, 0.7, 1.0, 1.4, 2.0)
-"""Of the limits of the promise."""
+"""Limits, relative to the SLO's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +36,17 @@ class LoadPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitPoint:
-    """The same traffic under a promise with other limits."""
+    """The same traffic under stricter or laxer limits."""
 
     limit_ratio: float
     objective: ObjectiveSpec
     n_replicas: int | None
-    """By short runs; None where no load keeps it."""
+    """By short runs; None where no load meets it."""
     usd_per_hour: float | None
 
 
 def load_curve(question: SizingQuestion, kind: SizedKind) -> tuple[LoadPoint, ...]:
-    """The replicas of the answer, from idle to beyond what they carry."""
+    """The replicas of the answer at loads from idle to beyond capacity."""
     probe = probe_of(question, kind.candidate, question.pace, kind.n_replicas)
     full = kind.sized_at.capacity.met_load or question.offered_load
     points = list[LoadPoint]()
@@ -65,13 +65,13 @@ def load_curve(question: SizingQuestion, kind: SizedKind) -> tuple[LoadPoint, ..
 
 
 def _offered_per_s(question: SizingQuestion, load: float, summary: RequestSummary) -> float:
-    """Users send as many as they are served."""
+    """The offered rate; in a closed loop the completed one."""
     done = summary.completed_requests_per_s
     return load if not question.is_of_users or done is None else done.value
 
 
 def limit_curve(question: SizingQuestion, kind: SizedKind) -> tuple[LimitPoint, ...]:
-    """How many replicas the traffic needs under stricter and laxer limits."""
+    """Replicas that the traffic needs under stricter and laxer limits."""
     points, probe = (
         list[LimitPoint](),
         probe_of(question, kind.candidate, question.pace, kind.n_replicas),

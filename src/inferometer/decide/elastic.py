@@ -32,24 +32,23 @@ from inferometer.units import NS_PER_S, format_duration
 MOST_WINDOWS: Final = 96
 _SHORTEST_WINDOW_S: Final = 30.0
 _LEAST_SPAN_S: Final = 1e-3
-"""Of requests that all come at once."""
+"""Least span, for requests that all arrive at once."""
 _LAST_GAP_RATIO: Final = 1.1
-"""Of traffic of an hour the last request comes before the hour is over."""
+"""Gap of the last request to the end of the traffic, in mean gaps."""
 _MOST_STATED_WINDOWS: Final = 10_080
 """A week in minutes."""
 _HOLD_S: Final = 300.0
-"""How long a policy that reacts waits before it lets replicas go: the Kubernetes autoscaler's
-default stabilisation."""
+"""Delay before a reactive policy stops replicas: the Kubernetes autoscaler's default."""
 _FIRST_SIZES: Final = 4
 _SIZE_RATIO: Final = 1.5
 _LEAST_SHARE: Final = 1 / 16
-"""Of what was guessed, where no load was seen to keep the promise."""
+"""Share of the guess that is used where no load was shown to meet the SLO."""
 _MOST_ROUNDS: Final = 12
 _S_PER_HOUR: Final = 3600.0
 
 
 class Course(NamedTuple):
-    """Requests, each in the window in which it comes.
+    """Requests with the window of their arrival.
 
     Those that follow another are counted with the first of their session.
     """
@@ -62,13 +61,13 @@ class Course(NamedTuple):
 
     @property
     def rates_per_s(self) -> tuple[float, ...]:
-        """Of the requests of each window."""
+        """Request rate of each window."""
         counts = np.bincount(self.window_index, minlength=self.n_windows)
         return tuple((counts / self.window_s).tolist())
 
     @property
     def span_s(self) -> float:
-        """Of all windows."""
+        """Length of all windows."""
         return self.n_windows * self.window_s
 
 
@@ -99,18 +98,18 @@ def course_of(plan: RequestPlan, window_s: float | None = None) -> Course:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """What a policy knows and may do."""
+    """Capacities, start-up time and limits that a scaling policy works with."""
 
     capacities_per_s: tuple[float, ...]
-    """The highest rate that 1, 2, … replicas carry within the promise."""
+    """Capacity within the SLO of 1, 2, … replicas."""
     target_fraction: float = 0.7
-    """Of what replicas carry: a policy that reacts keeps them below it."""
+    """Share of the capacity below which a reactive policy holds the load."""
     start_up_s: float = 180.0
     window_s: float
 
     @property
     def n_most(self) -> int:
-        """As many as there can be."""
+        """The largest number of replicas."""
         return len(self.capacities_per_s)
 
     @property
@@ -119,7 +118,7 @@ class Scaling:
         return math.ceil(self.start_up_s / self.window_s)
 
     def needed(self, rate_per_s: float) -> int:
-        """The fewest replicas that carry this rate; all there are where none do."""
+        """The fewest replicas with this capacity; all where none suffice."""
         enough = (
             n for n, capacity in enumerate(self.capacities_per_s, start=1) if capacity >= rate_per_s
         )
@@ -127,24 +126,24 @@ class Scaling:
 
 
 class Schedule(NamedTuple):
-    """How many replicas are paid for, and ready, in each window?"""
+    """Replicas that are paid for, and that are ready, in each window."""
 
     paid: tuple[int, ...]
     ready: tuple[int, ...]
 
 
 Policy = Callable[[Sequence[float], Scaling], Schedule]
-"""(rate of each window, what may be done) -> replicas"""
+"""(rate of each window, scaling) -> replicas"""
 
 
 def static_peak(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
-    """As many as the busiest window needs, always."""
+    """A constant number of replicas: what the busiest window needs."""
     n_replicas = scaling.needed(max(rates_per_s))
     return _schedule([n_replicas] * len(rates_per_s), scaling)
 
 
 def scheduled(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
-    """As many as each window needs, started in time.
+    """The replicas that each window needs, started ahead of it.
 
     For traffic that is known beforehand, as a day that is like the last one.
     """
@@ -154,7 +153,7 @@ def scheduled(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
 
 
 def target_utilization(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
-    """As many as would have carried the last window's rate at the target share of their capacity."""
+    """Replicas for the last window's rate at the target share of their capacity."""
     seen = [rates_per_s[0], *rates_per_s[:-1]]
     return _schedule(
         _held([scaling.needed(rate / scaling.target_fraction) for rate in seen], scaling), scaling
@@ -176,13 +175,13 @@ def target_in_flight(
 
 
 def _held(wanted: Sequence[int], scaling: Scaling) -> list[int]:
-    """The most that was wanted within the time for which replicas are held."""
+    """The largest number wanted within the stabilisation time."""
     n_windows = max(math.ceil(_HOLD_S / scaling.window_s), 1)
     return [max(wanted[max(i - n_windows + 1, 0) : i + 1]) for i in range(len(wanted))]
 
 
 def _schedule(paid: Sequence[int], scaling: Scaling) -> Schedule:
-    """Before the first window there were as many as in it."""
+    """A schedule; before the first window it is as in the first."""
     n_before = scaling.n_start_windows
     return Schedule(
         tuple(paid), tuple(min(paid[max(i - n_before, 0) : i + 1]) for i in range(len(paid)))
@@ -191,14 +190,14 @@ def _schedule(paid: Sequence[int], scaling: Scaling) -> Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOutcome:
-    """What came of a policy."""
+    """Cost and SLO attainment of a scaling policy."""
 
     name: str
     schedule: Schedule
     judgement: Judgement
-    """Of all requests."""
+    """Judgement of all requests."""
     kept: tuple[bool, ...]
-    """Did the requests of each window keep the promise? One without requests did."""
+    """Do the requests of each window meet the SLO (also where there are none)?"""
     replica_s: float
     """Paid for: from the start of a replica until the last request that it had is done."""
     usd: float | None
@@ -208,7 +207,7 @@ class PolicyOutcome:
 
     @property
     def slo_met_fraction(self) -> float:
-        """Of the time."""
+        """Share of the time in which the SLO is met."""
         return sum(self.kept) / len(self.kept)
 
 
@@ -222,7 +221,7 @@ class Elastic:
     scaling: Scaling
 
     def outcomes(self) -> tuple[PolicyOutcome, ...]:
-        """What comes of each policy."""
+        """The outcome of each policy."""
         rates = self.course.rates_per_s
         planned = {
             "static peak": static_peak,
@@ -236,13 +235,13 @@ class Elastic:
         return (*found, self._settled(found[-1].schedule))
 
     def run(self, schedule: Schedule) -> Run:
-        """All requests on the replicas that are ready when they come."""
+        """Simulate all requests on the replicas that are ready when they arrive."""
         ready = tuple(tuple(range(n)) for n in schedule.ready)
         plan = self.course.plan._replace(class_index=self.course.window_index.astype(np.int32))
         return run_plan(fleet_by_class(self.question, self.kind.candidate, ready), plan)
 
     def _settled(self, first: Schedule) -> PolicyOutcome:
-        """The policy that looks at what is in flight.
+        """The outcome of the policy that reacts to requests in flight.
 
         Asked again with what came of it until its replicas are those that it saw.
         """
@@ -278,7 +277,7 @@ class Elastic:
 def capacities_of(
     question: SizingQuestion, kind: SizedKind, peak_per_s: float
 ) -> tuple[float, ...]:
-    """What 1, 2, … replicas carry within the promise, up to as many as the peak needs at least, and the sized number.
+    """Capacity within the SLO of 1, 2, … replicas, up to the peak's need and the sized number.
 
     Located by short runs of some numbers, per replica straight between them; scaled by what long
     runs left of the sized number's.
@@ -306,7 +305,7 @@ def capacities_of(
 
 
 def kept_windows(run: Run, question: SizingQuestion, course: Course) -> tuple[bool, ...]:
-    """By window: does each percentile, as it was seen, lie within its limit?"""
+    """For each window: is each percentile within its limit?"""
     requests = run.requests
     if requests is None:
         return ()
@@ -327,7 +326,7 @@ def kept_windows(run: Run, question: SizingQuestion, course: Course) -> tuple[bo
 
 
 def _in_flight_at_ends(run: Run, course: Course) -> list[float]:
-    """How many requests are there at the end of each window?"""
+    """Requests in flight at the end of each window."""
     requests = run.requests
     if requests is None:
         return [0.0] * course.n_windows
@@ -339,7 +338,7 @@ def _in_flight_at_ends(run: Run, course: Course) -> list[float]:
 
 
 def _paid_s(run: Run, schedule: Schedule, course: Course) -> float:
-    """When each replica runs: from its start to the end of its windows or their last request."""
+    """Paid seconds of all replicas: from start to the end of windows or of the last request."""
     requests, edges_ns = run.requests, _edges_ns(course)
     total_ns = 0
     for replica in range(max(schedule.paid)):
@@ -357,7 +356,7 @@ def _paid_s(run: Run, schedule: Schedule, course: Course) -> float:
 def _usd(kind: SizedKind, n_most: int, replica_s: float, span_s: float) -> float | None:
     """Rented replicas cost while they are there.
 
-    Bought ones always cost their capital, as many as there ever are, and power while on.
+    Bought devices always cost their capital, for the largest number used, and power while on.
     """
     offer, n_devices = kind.candidate.offer, kind.candidate.n_devices
     if offer.usd_per_hour is None:
@@ -370,7 +369,7 @@ def _usd(kind: SizedKind, n_most: int, replica_s: float, span_s: float) -> float
 
 
 def _last_end_ns(run: Run, requests: RequestTable, replica: int, from_ns: int, to_ns: int) -> int:
-    """When is the last request done that this replica got in this time?"""
+    """End of the last request that the replica got in this time."""
     came_ns, ended_ns = requests.intended_send_ns, requests.finished_ns
     is_own = (came_ns >= from_ns) & (came_ns < to_ns)
     if run.visits is not None:

@@ -1,4 +1,4 @@
-"""What happens when one of the replicas dies.
+"""Effect of the death of one replica.
 
 Who is lost, who misses the promise until another has started, and when is it as before?
 
@@ -42,7 +42,7 @@ _WITHOUT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureOutcome:
-    """One replica of several dies under the traffic that was sized for."""
+    """The effect of the death of one replica of several, under the sized traffic."""
 
     start_up_s: float
     """Until another answers in its place."""
@@ -62,14 +62,14 @@ class FailureOutcome:
 
 
 class FailureFound(NamedTuple):
-    """What comes of it, or why that was not examined; neither where there is one replica."""
+    """The effect of a failure, or why it was not examined; neither with one replica."""
 
     outcome: FailureOutcome | None
     why_not: str | None
 
 
 def failure_of(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> FailureFound:
-    """What comes of it, of plain replicas whose requests come by themselves and are few enough."""
+    """Simulate a failure, for plain replicas of an open loop with few enough requests."""
     if kind.n_replicas == 1:
         return FailureFound(None, None)
     why_not = _why_not(question, kind, start_up_s)
@@ -147,7 +147,7 @@ def _simulated(
 
 
 def _in_replica(run: Run, replica: int, at_ns: int) -> I64:
-    """The requests that are in it then."""
+    """Requests that are in the replica at this time."""
     visits = run.visits
     if visits is None:
         return np.zeros(0, np.int64)
@@ -197,14 +197,14 @@ def _without_cut_off(run: Run, first: I64) -> Run:
 
 
 def _good(question: SizingQuestion, run: Run, plan: RequestPlan) -> Estimate | None:
-    """Of what came while there was one replica less."""
+    """Share of requests within the SLO that arrived while one replica was missing."""
     requests = run.requests
     rows = None if requests is None else plan.class_index[requests.request_index] == _WITHOUT
     return request_summaries.judge_objective(run, question.objective, rows=rows).good
 
 
 def _course(plan: RequestPlan, from_ns: int, window_s: float) -> Course:
-    """The whole windows from an instant on; what comes before is in none."""
+    """Whole windows from an instant on; earlier requests are in none."""
     window_ns = round(window_s * NS_PER_S)
     return Course(
         plan,
@@ -220,7 +220,9 @@ def _slo_met_again_s(
     failed: tuple[Run, Course],
     start_up_s: float,
 ) -> float | None:
-    """The end of the last window that the failure broke before the first that is kept afterwards.
+    """Time from the failure to the first window that meets the SLO again, None: never.
+
+    Windows that miss after that one miss by chance.
 
     Later ones break by chance.
     """

@@ -36,7 +36,7 @@ MOST_STREAMS: Final = 8
 _LATE: Final = "no number of replicas was shown to meet the SLO within the time limit"
 UNUSED: Final = FoundGroup(0, "no requests", 0)
 ROUTING_FRACTION: Final = 0.6
-"""Of the time: when the partition is chosen from what is known."""
+"""Share of the time at which the routing is chosen from what is known."""
 
 
 class Stream(NamedTuple):
@@ -45,9 +45,9 @@ class Stream(NamedTuple):
     class_index: int
     groups: tuple[int, ...]
     share_fraction: float
-    """Of all requests."""
+    """Share of all requests."""
     load_fraction: float
-    """Of all requests, or of all users who wait for their answers."""
+    """Share of all requests, or of all users of a closed loop."""
 
 
 class Part(NamedTuple):
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
 
 class SearchMeans(NamedTuple):
-    """With what, and for how long, is a routing looked for?"""
+    """Executor and time limit of a search for a routing."""
 
     map_: Callable[[Callable[[Any], Any], Sequence[Any]], Sequence[Any]]
     n_at_once: int
@@ -68,19 +68,19 @@ class SearchMeans(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """Who serves what, and how many replicas that takes."""
+    """A routing, and the replicas that it needs."""
 
     parts: tuple[Part, ...]
     question: GroupsQuestion
-    """With the routes that send them there; a group without a part has none of the load."""
+    """Question with these routes; a group without a part has no load."""
     found: tuple[FoundGroup, ...]
-    """Of each group; 0 replicas where it has no part."""
+    """Result of each group; 0 replicas where it has no part."""
     n_sized: int
     """Pairs of a group and a set of streams that were sized."""
     is_late: bool
-    """Did the time limit leave ways out that may cost less?"""
+    """Did the time limit leave out routings that may cost less?"""
     unsplit_usd_per_hour: float | None = None
-    """Of the best way that splits no stream, where a split one costs less; None: no price."""
+    """Cost of the best routing without splits, where one with splits costs less; None: no price."""
 
 
 class Cost(NamedTuple):
@@ -92,7 +92,7 @@ class Cost(NamedTuple):
     n_groups: float
 
     def plus(self, other: "Cost") -> "Cost":
-        """Of both together."""
+        """The sum of two costs."""
         return Cost(*(a + b for a, b in zip(self, other, strict=True)))
 
 
@@ -174,7 +174,7 @@ class Sized(NamedTuple):
 
 
 class SizeTask(NamedTuple):
-    """Which group of a routed question is sized."""
+    """One group of a routed question, to be sized."""
 
     question: GroupsQuestion
     place: int
@@ -233,7 +233,7 @@ def cheapest_partition(table: "Table") -> Routed:
 
 
 class Table:
-    """What each group needs for each set of streams, as far as it is known; sets are bits."""
+    """Replicas of each group for each set of streams, as far as known; sets are bit masks."""
 
     def __init__(
         self, question: GroupsQuestion, streams: tuple[Stream, ...], means: SearchMeans
@@ -252,11 +252,11 @@ class Table:
         return len(self._short)
 
     def is_past(self, fraction: float) -> bool:
-        """Is more than this fraction of the time over?"""
+        """Has more than this fraction of the time passed?"""
         return self._spent_s > fraction * self.means.limit_s
 
     def is_known(self, pair: tuple[int, int]) -> bool:
-        """Was it sized?"""
+        """Was this pair sized?"""
         return pair in self._short
 
     def unknown_of(self, sets: Sequence[int] | None) -> list[tuple[int, int]]:
@@ -264,7 +264,7 @@ class Table:
         return [pair for pair in enumerate(sets or ()) if pair[1] and not self.is_known(pair)]
 
     def is_proved(self, pair: tuple[int, int]) -> bool:
-        """By long runs?"""
+        """Was this pair sized by long runs?"""
         return pair in self._long
 
     def number(self, place: int, members: int) -> int | None:
@@ -273,11 +273,11 @@ class Table:
         return None if found is None else found.n_replicas
 
     def proved(self, place: int, members: int) -> FoundGroup:
-        """What long runs found; 0 replicas for no requests."""
+        """The result of long runs; 0 replicas for no requests."""
         return self._long[place, members] if members else UNUSED
 
     def parts_of(self, sets: Sequence[int]) -> tuple[Part, ...]:
-        """Each stream whole in the group whose set has it."""
+        """Each stream, whole, in the group whose set has it."""
         return tuple(
             Part(number, place, 1.0)
             for number in range(len(self.streams))
@@ -295,7 +295,7 @@ class Table:
         return routed(self.question, self.streams, parts)
 
     def size(self, pairs: Sequence[tuple[int, int]], *, is_long: bool) -> None:
-        """Size these pairs, by long runs from what short ones found."""
+        """Size these pairs by long runs, starting from the results of short ones."""
         tasks = [
             SizeTask(
                 self.routed_to(place, members),
@@ -315,11 +315,11 @@ class Table:
         self.spend([one.took_s for one in done])
 
     def map(self, work: Callable[[Any], Any], tasks: Sequence[Any]) -> Sequence[Any]:
-        """Of each task."""
+        """Apply ``work`` to each task."""
         return self.means.map_(work, tasks)
 
     def spend(self, seconds: Sequence[float]) -> None:
-        """Note what the parts of the work took, side by side."""
+        """Add the time of parts that were computed side by side."""
         self._spent_s += sum(seconds) / max(min(self.means.n_at_once, len(seconds)), 1)
 
     def partition(self, *, is_known_alone: bool) -> tuple[int, ...] | None:
@@ -336,7 +336,7 @@ class Table:
         )
 
     def _bound(self, place: int, members: int, *, is_known_alone: bool) -> Cost:
-        """What the group costs with these streams, at least."""
+        """Lower bound on the cost of the group with these streams."""
         if not members:
             return FREE
         own = [number for number in range(len(self.streams)) if members >> number & 1]
@@ -358,7 +358,7 @@ class Table:
         return self.cost_of(place, max((one.n_replicas or 1 for one in known), default=1))
 
     def cost_of(self, place: int, n_replicas: int | None) -> Cost:
-        """Of this number of replicas."""
+        """Cost of this number of replicas."""
         if n_replicas is None:
             return NEVER
         if n_replicas == 0:
@@ -370,7 +370,7 @@ class Table:
         return Cost(price, n_devices, n_replicas, 1)
 
     def answer(self, parts: tuple[Part, ...], found: Sequence[FoundGroup]) -> Routed:
-        """These parts, and what each group needs for its own."""
+        """The routing of these parts, with the replicas of each group."""
         return Routed(
             parts=parts,
             question=routed(self.question, self.streams, parts),
@@ -380,7 +380,7 @@ class Table:
         )
 
     def nearest(self) -> Routed:
-        """Each stream in the group that comes nearest to its limits, where no way meets the SLO."""
+        """If no routing meets the SLO: each stream in the group nearest to its limits."""
         sets = [0] * len(self.question.kinds)
         for number, stream in enumerate(self.streams):
             alone = 1 << number
@@ -440,7 +440,7 @@ def cheapest_sets(costs: Sequence[Sequence[Cost]]) -> tuple[int, ...] | None:
 
 
 def _parts_of(members: int) -> Iterator[int]:
-    """All sets of bits within these, the empty one last."""
+    """All subsets of a bit mask, the empty one last."""
     part = members
     while part:
         yield part

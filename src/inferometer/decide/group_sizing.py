@@ -3,7 +3,7 @@
 Requests of one group meet those of another nowhere: the smallest number of each group is found by
 itself, by its own requests, as that of a single kind of replica is (``decide.sizing``): what a lone
 request takes, what the replicas carry at most, short runs, long runs. Then all groups are simulated
-together, on every server that may be the one (``decide.group_whole``).
+together, on every plausible server (``decide.group_whole``).
 
 Where the step times have draws, the draw that decides is the slowest but one of 19: an SLO is met
 where it is so at the likely step times and at 90 % of the draws. Which draw that is the group's own
@@ -43,7 +43,7 @@ from inferometer.simulate.fleet import Dealt, Fleet, Placement, ReplicaGroup
 from inferometer.stats.estimate import Verdict
 
 AGREEING_FRACTION: Final = 0.9
-"""Of the servers that may be the one: 18 of 19 draws, or both ends of an interval."""
+"""Share of the plausible servers: 18 of 19 draws, or both ends of an interval."""
 _COUNTED_FRACTION: Final = 0.7
 _OVERRUN_FRACTION: Final = 0.3
 """As in ``decide.sizing``: when the number is no longer refined, and how much more of the time a
@@ -58,21 +58,21 @@ N_OF_SHARES: Final = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupKind:
-    """Replicas of one kind, as many as it takes, and whose requests they get."""
+    """Replicas of one kind, and the rules of their requests."""
 
     name: str
     deployment: Deployment
     rules: ReplicaGroup
-    """Of one replica at likely step times, with the rules of who may go there."""
+    """One replica at likely step times, with the group's rules."""
     share_fraction: float
-    """Of all requests that go there."""
+    """Share of all requests that go there."""
     load_fraction: float
-    """Of the load that comes with these: the same, or of users who wait those that ask there."""
+    """Share of the load that goes there: of requests, or of users in a closed loop."""
     device_usd_per_hour: float | None
-    """None where nobody knows the price."""
+    """None: unknown."""
 
     def devices_of(self, n_replicas: int) -> int:
-        """Of this number of replicas."""
+        """Devices of this number of replicas."""
         return n_replicas * self.deployment.n_devices
 
     def usd_per_hour_of(self, n_replicas: int) -> float | None:
@@ -81,7 +81,7 @@ class GroupKind:
         return None if each is None else each * self.devices_of(n_replicas)
 
     def at(self, case: Case, n_replicas: int, *, has_rules: bool = True) -> ReplicaGroup:
-        """Replicas of this kind, as if they were known to be these."""
+        """Replicas of this kind on one plausible server."""
         known, rules = self.deployment.at(case), self.rules
         return ReplicaGroup(
             engine=known.config,
@@ -97,26 +97,26 @@ class GroupKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsQuestion:
-    """What must be met under which traffic, by which kinds of replicas?"""
+    """SLO, traffic, and the kinds of replica of the groups."""
 
     sizing: SizingQuestion
     kinds: tuple[GroupKind, ...]
     keeps_sessions: bool
     class_objectives: tuple[ClassObjective, ...]
     cases: tuple[Case, ...]
-    """Which servers may be the one: the likely one first."""
+    """Plausible servers, the likely one first."""
     is_sure: bool
-    """Must it be met on 90 % of the others too?"""
+    """Must the SLO be met on 90 % of the other servers too?"""
     routes: tuple[Route, ...] = ()
-    """Where classes, or parts of them, go by another rule than the file's."""
+    """Routes of classes, or parts of them, in place of the file's rules."""
 
     @property
     def placement(self) -> Placement:
-        """One replica of each, for the rules."""
+        """One replica of each group, for the routing rules."""
         return self.placed((1,) * len(self.kinds), "likely")
 
     def placed(self, numbers: Sequence[int], case: Case) -> Placement:
-        """These numbers of replicas, as if they were known to be these."""
+        """Groups of these numbers of replicas on one plausible server."""
         return Placement(
             groups=tuple(
                 kind.at(case, max(n_replicas, 1))  # one without requests stands idle
@@ -127,7 +127,7 @@ class GroupsQuestion:
         )
 
     def front_end_s(self, case: Case) -> float:
-        """All requests wait for the longest front end."""
+        """Front-end time of all requests: the longest of the groups'."""
         return max(kind.deployment.at(case).front_end_s for kind in self.kinds)
 
     def fleet(self, numbers: Sequence[int], case: Case) -> Fleet:
@@ -135,7 +135,7 @@ class GroupsQuestion:
         return _fleet(self.placed(numbers, case), self.front_end_s(case))
 
     def fleet_of(self, index: int, n_replicas: int, case: Case) -> Fleet:
-        """One group by itself: only its own requests come."""
+        """One group by itself, with only its own requests."""
         alone = Placement(groups=(self.kinds[index].at(case, n_replicas, has_rules=False),))
         return _fleet(alone, self.front_end_s(case), Dealt(self.placement, index))
 
@@ -148,7 +148,7 @@ class GroupsQuestion:
         return sum(known) if len(known) == len(each) else None
 
     def devices_of(self, numbers: Sequence[int]) -> int:
-        """Of all groups together."""
+        """Devices of all groups."""
         return sum(kind.devices_of(n) for kind, n in zip(self.kinds, numbers, strict=True))
 
 
@@ -170,7 +170,7 @@ class GroupTask(NamedTuple):
 
 
 class Fewer(NamedTuple):
-    """One replica less of a group, by its own requests, in a long run."""
+    """A long run of a group with one replica less, by the group's own requests."""
 
     n_replicas: int
     verdict: Verdict
@@ -189,12 +189,12 @@ class FoundGroup(NamedTuple):
     fewer: Fewer | None = None
     """None where one replica is all there is, or time was over."""
     margin_ratio: float | None = None
-    """What was seen of the weakest latency / its limit, where nothing meets it."""
+    """Nearest latency / its limit, where no number meets the SLO."""
     is_examined: bool = True
 
 
 class Start(NamedTuple):
-    """What is known of a group: the server that decides, and the number that short runs found."""
+    """The plausible server that decides, and the number of replicas that short runs found."""
 
     case: Case
     n_replicas: int
@@ -232,7 +232,7 @@ def size_group(task: GroupTask, start: Start | None = None) -> FoundGroup:
 
 
 def slowest_but_open(task: GroupTask) -> Case:
-    """The server that decides, by the step times alone: of the draws the one that 90 % are not slower than.
+    """The plausible server that decides: the draw of step times that 90 % do not exceed.
 
     By a prompt and a step of a batch, as long as the group's own requests are: their geometric mean.
     """
@@ -258,7 +258,7 @@ def slowest_but_open(task: GroupTask) -> Case:
 
 
 def _number(search: "Search", first: int, phases: Phases) -> int | None:
-    """The smallest number that long runs show to meet the SLO; the last one shown where it is late.
+    """Smallest number that long runs show to meet the SLO; out of time, the last one shown.
 
     Raises
     ------
@@ -281,12 +281,12 @@ def _number(search: "Search", first: int, phases: Phases) -> int | None:
 
 
 class Bound(NamedTuple):
-    """Where the search for a number begins."""
+    """The number of replicas at which a search begins."""
 
     most_load: float
-    """Of one replica."""
+    """Bound of one replica."""
     load: float
-    """Of the group."""
+    """Load of the group."""
     least: int
     start: int
 
@@ -315,7 +315,7 @@ class Search:
 
     @property
     def last(self) -> Reading:
-        """That of the largest number on the server that decides."""
+        """Result of the largest number of replicas on the server that decides."""
         keys = [key for key in self._readings if key[1] == self._case]
         return self._readings[max(keys, key=lambda key: (key[0], key[2]))]
 
@@ -337,7 +337,7 @@ class Search:
         return max(found, key=lambda one: one.margin_ratio, default=None)
 
     def first(self) -> int | None:
-        """The smallest number whose worst latency is within its limit in short runs, on enough servers.
+        """The smallest number within its limits in short runs, on enough plausible servers.
 
         None where not even idle replicas are enough.
         """
@@ -350,7 +350,7 @@ class Search:
             self._case, bound = slower, bound._replace(least=found, start=found)
 
     def bound(self) -> "Bound":
-        """What a replica carries at most; of users who wait, as many as its engine computes at once."""
+        """Upper bound of a replica's load; in a closed loop, the sequences that it runs at once."""
         sizing = self._question.sizing
         load = sizing.offered_load * self._kind.load_fraction
         if sizing.is_of_users:
@@ -373,7 +373,7 @@ class Search:
         )
 
     def _stalls(self, n_replicas: int, bound: "Bound") -> bool:
-        """Did more replicas change nothing, though each has a quarter of what it could do at most?"""
+        """Did more replicas not help, though each has at most a quarter of its possible load?"""
         fewer = [n for n, case, _ in self._readings if case == self._case and n < n_replicas]
         if not fewer or bound.load / n_replicas > _SPARE_FRACTION * bound.most_load:
             return False
@@ -424,7 +424,7 @@ class Search:
             effort, n_before = effort + 1, found.n_requests
 
     def fewer(self, n_replicas: int) -> Fewer | None:
-        """What one replica less does; None where there is none, or no time."""
+        """The result with one replica less; None where there is none, or no time."""
         if n_replicas == 1:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Does it cost less if several groups of replicas share a class of requests, and by which weights?
+"""Weighted splitting of a class over several groups of replicas, where that costs less.
 
 Where each class goes to one group whole, the last replica of each may stand half idle. Numbers of
 replicas that cost less than the best such way (``decide.group_routing``) are tried in the order of
@@ -38,14 +38,14 @@ _LEAST_WEIGHT: Final = 0.02
 _WEIGHT_STEPS: Final = 100
 """Weights are whole percents, as routers take them."""
 _TIGHTER: Final = 1.08
-"""How much more a stream is taken to cost on a group that missed the SLO with a proposed share."""
+"""Factor on a stream's assumed cost on a group that missed the SLO with a proposed share."""
 _MOST_CORRECTIONS: Final = 4
 _PROPOSED_RATIO: Final = 1.05
 """Proposals may fill replicas a little beyond what single streams showed: mixes are smoother."""
 _LEAST_PRICE: Final = 1e-9
 _MOST_VECTORS: Final = 200_000
 _SPLIT_FRACTION: Final = 0.85
-"""Of the time: when no further numbers are tried."""
+"""Share of the time after which no further numbers are tried."""
 
 
 def cheaper_split(table: Table, whole: Routed) -> Routed | None:
@@ -63,7 +63,7 @@ class FillTask(NamedTuple):
 
 
 def filled(task: FillTask) -> tuple[float | None, float]:
-    """How many such replicas does all of the stream fill, and how long did that take to find?
+    """Replicas that the stream needs, as a real number; and the seconds of the search.
 
     None: no load of it, however small, is within the SLO.
     """
@@ -79,7 +79,7 @@ def filled(task: FillTask) -> tuple[float | None, float]:
 
 
 def margin_of(task: FillTask) -> tuple[float, float]:
-    """What is nearest its limit in a short run of these replicas, and how long did that take?"""
+    """Margin of the nearest limit in a short run of these replicas; and its computing time."""
     phases = Phases(task.question.sizing.time_limit())
     search = Search(GroupTask(task.question, task.place), phases, task.case)
     try:
@@ -91,7 +91,7 @@ def margin_of(task: FillTask) -> tuple[float, float]:
 
 
 class _Splitting:
-    """Numbers of replicas that cost less than the best way without splits: can weights make them enough?"""
+    """Search for weights with which cheaper numbers of replicas suffice."""
 
     def __init__(self, table: Table, whole: Routed) -> None:
         self._table, self._whole = table, whole
@@ -135,7 +135,7 @@ class _Splitting:
         return total
 
     def _fill(self) -> None:
-        """How many replicas of each group each stream fills."""
+        """Compute how many replicas of each group each stream needs."""
         table = self._table
         pairs = [
             (place, number)
@@ -165,12 +165,12 @@ class _Splitting:
             self._fills[place, number] = math.inf if fills is None else fills
 
     def _can_split(self) -> bool:
-        """May a stream be served by several groups, and each by one?"""
+        """May several groups serve a stream, each by itself?"""
         may = np.isfinite(self._fills)
         return bool((may.sum(axis=0) > 1).any() and may.any(axis=0).all())
 
     def _vectors(self, limit: Cost) -> list[tuple[int, ...]]:
-        """Numbers of replicas that cost less, the cheapest first, those that are surely too few left out."""
+        """Cheaper numbers of replicas, cheapest first, without those surely too few."""
         table = self._table
         each = [table.cost_of(place, 1).price for place in range(len(table.question.kinds))]
         least = self._least_price(each)

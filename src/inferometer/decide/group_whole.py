@@ -1,4 +1,4 @@
-"""What becomes of all groups of replicas together, on every server that may be the one?
+"""Simulation of all groups of replicas together, on every plausible server.
 
 The numbers that each group needs by its own requests are simulated together. Where requests of one
 group wait for answers of another (users who ask both, sessions whose turns go to both), no group
@@ -35,14 +35,14 @@ from inferometer.simulate.deployment import Case
 from inferometer.stats.estimate import Verdict, worst_verdict
 
 _LEAST_REQUESTS: Final = 500
-"""Of the whole on one server, however little time there is."""
+"""Fewest requests of the whole on one server, however little time is left."""
 _IDLE_LOAD: Final = 0.1
 """Requests in a replica on average: one that has fewer is idle, and more of them answer no faster."""
 _STEP_RATIO: Final = 0.25
 
 
 class WholeTask(NamedTuple):
-    """All groups together on one of the servers that may be the one."""
+    """All groups together on one of the plausible servers."""
 
     question: GroupsQuestion
     numbers: tuple[int, ...]
@@ -51,7 +51,7 @@ class WholeTask(NamedTuple):
 
 
 class WholeCase(NamedTuple):
-    """What became of all requests, and of those of each group."""
+    """Simulated results of all requests, and of each group's."""
 
     case: Case
     n_requests: int
@@ -61,7 +61,7 @@ class WholeCase(NamedTuple):
 
 
 def whole_case(task: WholeTask) -> WholeCase:
-    """All groups together, simulated once."""
+    """Simulate all groups together once."""
     question, sizing = task.question, task.question.sizing
     plan = plan_at(sizing.spec, sizing.offered_load, task.n_requests)
     fleet = question.fleet(task.numbers, task.case)
@@ -103,20 +103,20 @@ def whole_case(task: WholeTask) -> WholeCase:
 
 
 class Confirmed(NamedTuple):
-    """All groups together on every server that may be the one."""
+    """All groups together on every plausible server."""
 
     numbers: tuple[int, ...]
     cases: tuple[WholeCase, ...]
-    """That of the likely step times first."""
+    """Cases, that of likely step times first."""
     verdict: Verdict
-    """Of all requests and of each group."""
+    """Verdict on all requests and each group."""
     group_verdicts: tuple[Verdict, ...]
     fewer: tuple[Fewer | None, ...]
-    """Of groups that needed more than by their own requests on the server that decides."""
+    """For groups that needed more than their own requests on the deciding server."""
 
 
 class Means(NamedTuple):
-    """With what, and for how long, is the whole simulated?"""
+    """Executor and time limit of simulating the whole."""
 
     map_: Callable[[Callable[[WholeTask], WholeCase], Sequence[WholeTask]], Sequence[WholeCase]]
     n_at_once: int
@@ -124,7 +124,7 @@ class Means(NamedTuple):
 
 
 def confirmed(question: GroupsQuestion, numbers: Sequence[int], means: Means) -> Confirmed:
-    """These numbers all together, on each server; a group that misses its SLO there gets more replicas.
+    """Simulate these numbers together on each server; add replicas to groups that miss their SLO.
 
     Simulated longer where noise leaves a verdict open, as long as there is time.
     """
@@ -197,7 +197,7 @@ def least_together(question: GroupsQuestion, means: Means) -> tuple[FoundGroup, 
 
 
 def _short_of(served: Sequence[ServedBy | None]) -> list[int]:
-    """The groups that need more; where a queue grows without bound, those that are beyond a limit."""
+    """Groups that need more replicas: those beyond a limit where a queue grows."""
     short = [place for place, one in enumerate(served) if _misses(one)]
     beyond = [place for place in short if _is_beyond(served[place])]
     return beyond or short
@@ -215,7 +215,7 @@ def _misses(served: ServedBy | None) -> bool:
 
 
 def _lowered(together: "_Together", numbers: Sequence[int]) -> tuple[int, ...]:
-    """The same numbers, each as small as it can be beside the others."""
+    """The numbers, each lowered as far as the others allow."""
     found = list(numbers)
     for place, number in enumerate(numbers):
         for fewer in range(number - 1, 0, -1):
@@ -241,13 +241,13 @@ class _Together:
         return len(self._served)
 
     def has_time(self) -> bool:
-        """May another one begin?"""
+        """Is there time for another simulation?"""
         return self._means.time_left_s() > 0
 
     def served(
         self, numbers: tuple[int, ...], case: Case | None = None
     ) -> tuple[ServedBy | None, ...]:
-        """What becomes of each group's requests with these numbers of replicas."""
+        """Results of each group's requests with these numbers of replicas."""
         key = numbers, self._case if case is None else case
         if key not in self._served:
             sizing = self._question.sizing
@@ -257,7 +257,7 @@ class _Together:
         return self._served[key]
 
     def proved(self, numbers: tuple[int, ...]) -> tuple[FoundGroup, ...]:
-        """The numbers, and what one replica less of each does."""
+        """The numbers, and results with one replica less of each."""
         return tuple(
             FoundGroup(
                 number,
@@ -295,11 +295,11 @@ class _Whole:
         return min(math.ceil(wanted), sizing.traffic.most_requests)
 
     def has_time_for(self, n_cases: int, n_requests: int) -> bool:
-        """May this number of servers still be simulated?"""
+        """Is there time to simulate this number of servers?"""
         return self._cost_s(n_cases, n_requests) <= self._left_s
 
     def simulate(self, numbers: tuple[int, ...], cases: Sequence[Case], n_requests: int) -> None:
-        """The whole on these servers; the first one says how long the others take."""
+        """Simulate the whole on these servers; the first one's time predicts the others'."""
         first, *others = cases
         before_s = self._means.time_left_s()
         self.found[first] = whole_case(WholeTask(self._question, numbers, first, n_requests))
@@ -315,7 +315,7 @@ class _Whole:
             self.found[task.case] = done
 
     def go_on(self, numbers: tuple[int, ...]) -> bool:
-        """Longer runs of the servers whose verdict is open; False where there is no time, or no more traffic."""
+        """Run longer where the verdict is open; False where time or traffic is used up."""
         is_open: list[Case] = [case for case in self._question.cases if self._is_open(case)]
         if not is_open:
             return False
@@ -341,7 +341,7 @@ class _Whole:
 
 
 def _verdict_of(question: GroupsQuestion, case: WholeCase, place: int) -> Verdict:
-    """Of this group's requests; of a group that gets none nothing can be missed."""
+    """Verdict of this group's requests; met where it gets none."""
     served = case.groups[place]
     if question.kinds[place].share_fraction == 0:
         return "met"
@@ -353,20 +353,20 @@ def _n_that_agree(question: GroupsQuestion) -> int:
 
 
 def _agreed(question: GroupsQuestion, verdicts: Sequence[Verdict]) -> Verdict:
-    """That of the likely step times where enough of the others agree."""
+    """Verdict of the likely step times where enough other servers agree, else undecided."""
     likely, *others = verdicts
     return likely if others.count(likely) >= _n_that_agree(question) else "undecided"
 
 
 def _is_too_few(question: GroupsQuestion, verdicts: Sequence[Verdict]) -> bool:
-    """Is the SLO shown to be missed where it must be met?"""
+    """Do the verdicts show that more replicas are needed?"""
     likely, *others = verdicts
     most_missed = len(others) - _n_that_agree(question)
     return likely == "missed" or (question.is_sure and others.count("missed") > most_missed)
 
 
 def _as_fewer(cases: Sequence[WholeCase], index: int) -> Fewer | None:
-    """What this number of replicas did, as one replica less than there are now."""
+    """These results, as those of one replica less than the final number."""
     likely = cases[0].groups[index]
     missed = next(
         (one for case in cases if (one := case.groups[index]) and one.verdict == "missed"), None

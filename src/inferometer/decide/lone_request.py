@@ -1,4 +1,4 @@
-"""How fast is one request that has the replica for itself, and how many devices does traffic need?
+"""Latency of a request alone on a replica, and the least number of devices for traffic.
 
 What even a lone request misses, no number of replicas meets.
 
@@ -35,14 +35,14 @@ class LoneRequest(NamedTuple):
     """The threshold that idle replicas are nearest to, or furthest beyond."""
 
     margin_ratio: float
-    """Its least possible latency / its limit."""
+    """Least possible latency / its limit."""
     why: str
 
 
 def lone_request(
     deployment: Deployment, step_times: StepTimeArrays, plan: RequestPlan, objective: ObjectiveSpec
 ) -> LoneRequest | None:
-    """What do idle replicas take at least; None where the objective limits nothing that step times bound."""
+    """Least latencies on an idle replica; None where no limit depends on step times."""
     plan = RequestPlan._make(
         column[plan.prompt_tokens < deployment.config.max_model_len] for column in plan
     )
@@ -74,7 +74,7 @@ def _bound(
 def _least_s(
     deployment: Deployment, step_times: StepTimeArrays, plan: RequestPlan, threshold: Threshold
 ) -> F64 | None:
-    """Of each request that has this latency."""
+    """Least value of this latency for each request that has one."""
     uncached_tokens = np.maximum(plan.prompt_tokens - plan.prefix_tokens, 1)
     first_s = deployment.front_end_s + _by_length(
         uncached_tokens, lambda n: prefill_shape(batch_size=1, prompt_tokens=n), step_times
@@ -130,12 +130,12 @@ class RequestTimes(NamedTuple):
 
 
 def least_s_of_request(question: SizingQuestion, candidate: Candidate) -> float:
-    """Of its prompt or of its output, whichever is more."""
+    """Seconds of a mean request's prompt or output, whichever is longer."""
     return max(request_times(question, candidate))
 
 
 def request_times(question: SizingQuestion, candidate: Candidate) -> RequestTimes:
-    """Of its prompt and of its output."""
+    """Device time of a mean request's prompt and output, each as its share of full steps."""
     plan = plan_at(question.spec, question.offered_load, question.n_requests)
     steps, config = (
         getattr(candidate.deployment.step_times, question.pace),

@@ -37,7 +37,7 @@ _MOST_SHARES: Final = 4
 percentiles are those of all requests. Prefill and decode replicas fill and drain one after the
 other: they are asked with no fewer, each of many with half as many as one by one."""
 _BREAKING: Final = ("overload", "stuck", "livelock", "rejected", "refused")
-"""Cautions of a simulated run under which no promise is kept, whatever its percentiles say."""
+"""Cautions of a simulated run that count as missing the SLO, whatever its percentiles."""
 _SEARCH_RATIO: Final = 64.0
 MOST_TOGETHER: Final = 8
 """Replicas that are simulated together. Of more, these with their part of the traffic: a router
@@ -54,7 +54,7 @@ _LEAST_SHARE_FRACTION: Final = 1 / 64
 
 
 class ClassObjective(NamedTuple):
-    """What the requests of a class of this name are promised."""
+    """SLO of a class of requests."""
 
     name: str
     objective: ObjectiveSpec
@@ -64,7 +64,7 @@ class ClassObjective(NamedTuple):
 def class_objectives_of(
     drawn: DrawnWorkload, objective: ObjectiveSpec
 ) -> tuple[ClassObjective, ...]:
-    """Of each class of a workload with several its own SLO, or this one."""
+    """SLO of each class of a workload with several: its own, else the given one."""
     if len(drawn.class_names) == 1:
         return ()
     return tuple(
@@ -78,7 +78,7 @@ def class_objectives_of(
 
 
 def own_objectives_of(traffic: Traffic) -> tuple[ClassObjective, ...]:
-    """Of the classes to which the workload's file gives an SLO of their own, that one."""
+    """SLOs of the classes that have their own in the workload's file."""
     return tuple(
         ClassObjective(one.name, _own(one.name, one.slo), index)
         for index, one in enumerate(traffic.spec.classes)
@@ -92,21 +92,20 @@ def _own(name: str, slo: str) -> ObjectiveSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetProbe:
-    """Asks a simulated fleet: ``probe(load, effort)``."""
+    """Simulates a fleet: ``probe(load, effort)``."""
 
     fleet: Fleet
     traffic: Traffic
     objective: ObjectiveSpec
     n_replicas: int | None = None
-    """The load is that of this number of replicas, of which ``fleet`` is a part with its part of
-    the load; None: of all of the fleet."""
+    """Replicas that share the load, of which ``fleet`` is a part; None: all are in ``fleet``."""
     class_objectives: tuple[ClassObjective, ...] = ()
     """The SLO of each class beside that of all; none: classes are not distinguished."""
     share_fraction: float = 1.0
-    """Of the drawn requests that come to this fleet; the others go to other groups of replicas."""
+    """Share of the drawn requests that come to this fleet."""
 
     def __call__(self, load: float, effort: int) -> Reading:
-        """The verdict and the margin at this load; of classes those of the one that fares worst.
+        """Verdict and margin at this load; with several classes, those of the worst class.
 
         A burst that is over before a queue builds up tells nothing of a load that goes on. Where no
         longer probes would follow, as many requests are taken as last, also more than were wanted.
@@ -139,7 +138,7 @@ class FleetProbe:
         return self.run_of(load, self.n_requests(effort))
 
     def n_requests(self, effort: int) -> int:
-        """Of a probe of this effort, the more replicas the more, up to the limits of the traffic."""
+        """Requests of a probe of this effort: more for more replicas, within the traffic's limits."""
         n_all = self.fleet.n_replicas
         has_pools = self.fleet.prefill is not None
         n_shares = max(n_all // 2, _MOST_SHARES) if has_pools else min(n_all, _MOST_SHARES)
@@ -153,7 +152,7 @@ class FleetProbe:
         return run_plan(self.fleet, plan, record_steps=record_steps, is_of_users=is_of_users)
 
     def users_at_work(self, run: Run, load: float, n_requests: int) -> AtWork | None:
-        """What all users make of such a run, while they are at work; None where the load is a rate."""
+        """Results while all users are active; None where the load is a rate."""
         if self.traffic.kind != "users":
             return None
         return users_at_work(run, self._plan(load, n_requests), load)
@@ -166,7 +165,7 @@ class FleetProbe:
         return plan if (plan.follows != NONE).any() else None
 
     def _plan(self, load: float, n_requests: int) -> RequestPlan:
-        """The requests of that part of the load that comes to the simulated replicas."""
+        """Requests of the simulated replicas' share of the load."""
         if self.n_replicas is not None:
             load = load * self.fleet.n_replicas / self.n_replicas
         n_drawn = math.ceil(n_requests / max(self.share_fraction, _LEAST_SHARE_FRACTION))
@@ -174,7 +173,7 @@ class FleetProbe:
 
 
 def _lifetimes(run: Run, sessions: RequestPlan | None) -> float:
-    """For how many times as long as a request stays on average do requests come?
+    """Span of the arrivals, in mean durations of a request, or of a session of ``sessions``.
 
     Where they are those of ``sessions``: as a session lasts, with its pauses, do new ones begin?
     """
@@ -208,7 +207,7 @@ def worst_reading(
     class_objectives: Sequence[ClassObjective] = (),
     rows: Bools | None = None,
 ) -> Reading:
-    """What a run says of the SLO, and of each class's own; of all that of what fares worst.
+    """Result of a run for the SLO and the classes' own SLOs: the worst of them.
 
     The margin is the largest of all. The reason is that of the verdict, which may be another one:
     a class of few requests is open while all together are nearer to their limit, and met.
@@ -232,7 +231,10 @@ def worst_reading(
 
 
 def binding(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> ObjectiveSpec | None:
-    """What of it binds these requests: a limit for workflows only those that have some; None: nothing."""
+    """Part of the SLO that applies to these requests; None: none of it does.
+
+    Limits of workflows apply to requests of workflows only.
+    """
     limits = objective.thresholds
     if not latencies.has_planners(run, rows):
         limits = tuple(one for one in limits if one.metric != "workflow")
@@ -240,7 +242,7 @@ def binding(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> Objective
 
 
 def _reading(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> Reading:
-    """What the run says of these requests."""
+    """Result of a run for these requests."""
     binds = binding(run, objective, rows)
     found = reading_of(run, request_summaries.judge_objective(run, binds or objective, rows=rows))
     if binds is not None or found.verdict == "missed":  # overloaded, say
@@ -253,9 +255,9 @@ def _reading(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> Reading:
 def run_plan(
     fleet: Fleet, plan: RequestPlan, *, record_steps: bool = False, is_of_users: bool = False
 ) -> Run:
-    """What becomes of these requests; of users without the first ones, which all come at once.
+    """Simulate these requests; of a closed loop the users' first ones are left out.
 
-    They are as many as there are users, however short the probe: their burst would decide.
+    The first requests of users arrive all at once, and that burst would dominate a short probe.
     """
     if fleet.dealt is not None and not plan.prefix_tokens.any() and (plan.follows == NONE).all():
         plan, fleet = fleet.dealt.own_plan(plan), replace(fleet, dealt=None)  # the same, sooner
@@ -293,7 +295,7 @@ def _cacheless(engine: EngineConfig) -> EngineConfig:
 
 
 def reading_of(run: Run, judgement: request_summaries.Judgement) -> Reading:
-    """What a simulated run says of a promise.
+    """Result of a simulated run for an SLO.
 
     Overload, and requests that are refused, break it whatever the percentiles say.
     """
@@ -334,7 +336,7 @@ def _span_s(run: Run) -> float:
 
 
 def n_simulated(fleets: Fleets, n_replicas: int) -> int:
-    """How many replicas of this number are simulated together, with their part of the load?"""
+    """How many of these replicas are simulated, with their share of the load."""
     return min(n_replicas, MOST_TOGETHER) if fleets.is_plain else n_replicas
 
 
@@ -369,7 +371,7 @@ def fleet_by_class(
     candidate: Candidate,
     class_replicas: tuple[tuple[int, ...], ...],
 ) -> Fleet:
-    """The replicas of a candidate, of which each class of requests has these: the least loaded gets one."""
+    """Replicas of a candidate, each class with its own, behind the least-loaded router."""
     n_replicas = 1 + max(max(replicas) for replicas in class_replicas)
     fleet = question.fleets.fleet(candidate.deployment, question.pace, n_replicas)
     replicas = replace(fleet.replicas, router="class-aware", class_replicas=class_replicas)
@@ -377,7 +379,7 @@ def fleet_by_class(
 
 
 def locate(probe: FleetProbe, start_load: float) -> float | None:
-    """Where short runs see the weakest link reach its limit.
+    """The load at which short runs reach the nearest limit.
 
     The highest load that was tried where none of them does; None where no load within a factor of
     64 meets the SLO.

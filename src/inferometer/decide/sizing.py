@@ -54,11 +54,10 @@ IDLE_FRACTION: Final = 0.02
 """Replicas that get this share of what they could do at most are idle: more of them answer no
 faster."""
 _SURE_EFFORT: Final = 1
-"""Of what is shown, against 0 of what is searched."""
+"""Effort of confirmed numbers, against 0 in the search."""
 _SEARCH_FRACTION: Final = 0.45
 _COUNTED_FRACTION: Final = 0.7
-"""Of a device's time: when the search ends, and when the number of its best replicas is no
-longer refined."""
+"""Shares of a device's time at which the search, and the refinement, end."""
 _OVERRUN_FRACTION: Final = 0.3
 _LAST_FRACTION: Final = 1.3
 """A simulation that was begun within the time of a phase may take this share more; the last phase
@@ -170,7 +169,7 @@ def _searched(question: SizingQuestion, candidate: Candidate, fewest: float) -> 
 
 
 class _LongRuns:
-    """What becomes of the traffic on this number of replicas of a kind at this pace, simulated at length, once."""
+    """Long simulations of a kind of replica at one pace, each number of replicas once."""
 
     def __init__(self, question: SizingQuestion, candidate: Candidate, phases: Phases) -> None:
         self._question, self._candidate, self._phases = question, candidate, phases
@@ -189,23 +188,11 @@ class _LongRuns:
         return _served(n_replicas, probe, short), short.known
 
     def is_enough(self, n_replicas: int) -> bool:
-        """Do these meet the SLO at the pace in question?
-
-        Raises
-        ------
-        OutOfTimeError
-            The time to count replicas is over.
-        """
+        """Does this number of replicas meet the SLO at the pace?"""
         return self.verdict(n_replicas) == "met"
 
     def verdict(self, n_replicas: int) -> Verdict:
-        """What these make of the SLO at the pace in question.
-
-        Raises
-        ------
-        OutOfTimeError
-            The time to count replicas is over.
-        """
+        """Verdict of this number of replicas at the pace."""
         last = _COUNTED_FRACTION + _OVERRUN_FRACTION
         return self._run(self._question.pace, n_replicas, last)[0].verdict
 
@@ -306,7 +293,7 @@ def _replicas_that_last(
 def fewest_shown(
     first: int, is_enough: Callable[[int], bool], is_late: Callable[[], bool]
 ) -> int | None:
-    """The smallest number that is enough, looked for from ``first``; None where twice as many are not."""
+    """Smallest sufficient number, searched from ``first``; None where twice that is too few."""
     too_few, enough, step = 0, first, max(1, first // 16)
     if is_enough(first):
         while enough > 1 and not is_late() and is_enough(max(enough - step, 1)):
@@ -379,14 +366,14 @@ def fewest_in_short_runs(
 
 
 def _nobody(question: SizingQuestion) -> str:
-    """Who fails where more replicas do not help; a gate, or prefill replicas, may be what is too narrow."""
+    """Subject of the sentence that more replicas do not help."""
     if question.fleets.is_plain:
         return "not even idle replicas"
     return "behind this gate, or these prefill replicas, not even idle replicas"
 
 
 def _fixed(question: SizingQuestion, candidate: Candidate, n_replicas: int) -> Searched:
-    """Is the number that was asked for enough?"""
+    """Result for a fixed number of replicas."""
     probe = probe_of(question, candidate, question.pace, n_replicas)
     reading = probe(question.offered_load, 0)
     is_enough = reading.margin_ratio <= 1
@@ -431,7 +418,7 @@ def sized(question: SizingQuestion, found: Searched, runs: _LongRuns, phases: Ph
 
 
 def _decided(paces: dict[Pace, PacedAnswer]) -> dict[Pace, PacedAnswer]:
-    """Steps that are faster make nobody wait longer.
+    """Settle undecided verdicts: what is met at likely step times is met at fast ones.
 
     Where likely ones meet the SLO, what noise leaves open at fast ones is met.
     """
@@ -442,7 +429,7 @@ def _decided(paces: dict[Pace, PacedAnswer]) -> dict[Pace, PacedAnswer]:
 
 
 def _rank(found: Searched) -> tuple[float, float, float, float]:
-    """Of what costs the same, what is furthest from its limit; of nearly equals the first."""
+    """Sort key: cost, then distance from the limits."""
     margin_ratio = math.inf if found.margin_ratio is None else found.margin_ratio
     return (
         found.usd_per_hour,
@@ -453,7 +440,7 @@ def _rank(found: Searched) -> tuple[float, float, float, float]:
 
 
 def most_of(question: SizingQuestion, candidate: Candidate) -> Bound:
-    """What this kind of replica can do at most.
+    """Upper bound on the load of a replica.
 
     Requests that all come at once are served no slower than any that come in time. Users wait:
     there as many are served at once as the engine computes.
@@ -524,7 +511,7 @@ class _LongRun(NamedTuple):
     known: Probe
     """The same as a probe of the capacity."""
     users: AtWork | None
-    """What users make of it; None where the load is a rate."""
+    """Results of a closed loop while all users are active; None in an open loop."""
 
 
 def _served(n_replicas: int, probe: FleetProbe, long_run: _LongRun) -> ServedBy:
@@ -546,7 +533,7 @@ def _served(n_replicas: int, probe: FleetProbe, long_run: _LongRun) -> ServedBy:
 
 
 def mean_in_flight(requests: RequestTable | None) -> float:
-    """How many requests are there on average, from the first arrival to the last end?"""
+    """Mean number of requests in flight, from the first arrival to the last end."""
     if requests is None:
         return 0.0
     is_done = latencies.is_one_of(requests, latencies.COMPLETED)
@@ -557,13 +544,7 @@ def mean_in_flight(requests: RequestTable | None) -> float:
 
 
 def _long_run(question: SizingQuestion, probe: FleetProbe, time_left_s: TimeLeft) -> _LongRun:
-    """A long run under the traffic, and longer ones while noise leaves it undecided and there is time.
-
-    Raises
-    ------
-    OutOfTimeError
-        Not even the first came to its end.
-    """
+    """A long run under the traffic, and longer ones while noise leaves it undecided and there is time."""
     load, effort = question.offered_load, _SURE_EFFORT if time_left_s() > 0 else 0
     found: _LongRun | None = None
     while True:

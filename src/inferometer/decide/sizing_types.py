@@ -1,4 +1,4 @@
-"""What is asked of a sizing, what does it answer, and what do its tokens cost?"""
+"""Types of a sizing: its question, its results, and costs per token."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -26,22 +26,22 @@ def unlimited() -> TimeLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizingQuestion:
-    """What is promised under which traffic?"""
+    """The SLO and the traffic."""
 
     spec: WorkloadSpec
     offered_load: float
     """Requests per second; of a closed loop its users: ``traffic.kind`` says which."""
     objective: ObjectiveSpec
     n_requests: int = 1000
-    """Of a probe at the lowest effort."""
+    """Requests of a probe at the lowest effort."""
     resolution_ratio: float = 0.05
-    """Of the capacities that are shown."""
+    """Resolution of the capacities."""
     fleets: Fleets = field(default_factory=Alike)
-    """What holds for all fleets that are tried: their router, a gate, prefill replicas."""
+    """Settings of all fleets that are tried: router, gate, prefill replicas."""
     pace: deployment.Pace = "likely"
-    """At which step times the SLO is to be met."""
+    """Step times at which the SLO must be met."""
     requests_cap: int | None = None
-    """Of a simulation; None: as many as decide it, within the traffic's own limit."""
+    """Most requests of a simulation; None: as many as decide, within the traffic's own limit."""
     time_limit: Callable[[], TimeLeft] = unlimited
     """Called where the work on a device begins: from then on it counts the seconds that are
     left."""
@@ -53,12 +53,12 @@ class SizingQuestion:
 
     @property
     def is_of_users(self) -> bool:
-        """Do users wait for an answer before they send the next request (closed loop)?"""
+        """Is it a closed loop?"""
         return self.traffic.kind == "users"
 
     @property
     def is_dealt_alike(self) -> bool:
-        """Is a part of this traffic, dealt at random, like the whole at a lower rate?"""
+        """Is a random share of this traffic like the whole at a lower rate?"""
         arrivals = self.spec.arrivals
         is_poisson = not isinstance(arrivals, OpenArrivals) or arrivals.process == "poisson"
         return is_poisson and self.fleets.is_plain
@@ -69,33 +69,33 @@ class Searched(NamedTuple):
 
     candidate: Candidate
     n_replicas: int | None
-    """None: no number keeps the promise, or it was not searched."""
+    """None: no number meets the SLO, or it was not searched."""
     why: str
     n_probes: int
     margin_ratio: float | None = None
-    """What was seen of the weakest link / its limit, last."""
+    """Last value of the nearest latency / its limit."""
     is_examined: bool = True
     """False: the time was over."""
     least_devices: int | None = None
-    """What it would need at least, of one that was not examined."""
+    """Least number of devices, for a kind that was not examined."""
     is_decided: bool = True
     """False: noise leaves open whether it meets the SLO."""
 
     @property
     def usd_per_hour(self) -> float:
-        """Of all replicas; infinite where there are none or nobody knows the price."""
+        """Price of all replicas; infinite where there are none or the price is unknown."""
         known = None if self.n_replicas is None else self.candidate.usd_per_hour_of(self.n_replicas)
         return math.inf if known is None else known
 
     @property
     def n_devices(self) -> float:
-        """Of all replicas; infinite where there are none."""
+        """Devices of all replicas; infinite where there are none."""
         return math.inf if self.n_replicas is None else self.candidate.devices_of(self.n_replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedBy:
-    """All replicas behind their router under the whole traffic, simulated at length."""
+    """Results of a long simulation of all replicas behind their router."""
 
     n_replicas: int
     verdict: Verdict
@@ -104,9 +104,9 @@ class ServedBy:
     in_flight_load: float
     """Requests that are in one replica on average, waiting or running."""
     users_requests_per_s: float | None = None
-    """What users send to all replicas together while they are at work; None: a rate is offered."""
+    """Completed rate of a closed loop while all users are active; None in an open loop."""
     nearest: Reading | None = None
-    """What is nearest its limit, be it a class's own; None: no class has one."""
+    """Reading nearest to its limit, classes' own included; None: no class has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +116,9 @@ class PacedAnswer:
     step_times: deployment.Pace
     served: ServedBy
     capacity: Capacity
-    """Of all replicas together."""
+    """Capacity of all replicas together."""
     n_replicas: int | None
-    """As many as would be needed at this pace, from the capacity; None where no load keeps the
-    promise."""
+    """Replicas that this pace needs, by the capacity; None where no load meets the SLO."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,35 +135,35 @@ class SizedKind:
     paces: Mapping[deployment.Pace, PacedAnswer]
     asked_pace: deployment.Pace
     offered_load: float
-    """Of the whole traffic: requests per second, or users."""
+    """Whole traffic: requests per second, or users."""
     without_one: ServedBy | None
-    """What is left when one replica is lost, under the same traffic; None where nothing is left."""
+    """Results with one replica less under the same traffic; None with one replica."""
 
     @property
     def is_of_users(self) -> bool:
-        """Is the load users, or requests per second?"""
+        """Is the load a number of users?"""
         return self.sized_at.capacity.kind == "users"
 
     @property
     def requests_per_s(self) -> float:
-        """Of the whole traffic; users send as many as they are served."""
+        """Rate of the whole traffic; in a closed loop, the completed rate."""
         of_users = self.sized_at.served.users_requests_per_s
         return self.offered_load if of_users is None else of_users
 
     @property
     def sized_at(self) -> PacedAnswer:
-        """At the step times at which the promise is to be kept."""
+        """Answer at the step times for which the replicas were counted."""
         return self.paces[self.asked_pace]
 
     @property
     def n_replicas_if_one_fails(self) -> int:
-        """One more than were shown to keep the promise."""
+        """Replicas that still meet the SLO when one fails: one more than needed."""
         can_lose_one = self.without_one is not None and self.without_one.verdict == "met"
         return self.n_replicas if can_lose_one else self.n_replicas + 1
 
     @property
     def verdict(self) -> Verdict:
-        """Met or missed where it is so at all three paces."""
+        """Met or missed where all three paces agree, else undecided."""
         verdicts: set[Verdict] = {answer.served.verdict for answer in self.paces.values()}
         return verdicts.pop() if len(verdicts) == 1 else "undecided"
 
@@ -181,14 +180,14 @@ class Task(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What was found of them."""
+    """Results of a task."""
 
     best: SizedKind | None
     searched: tuple[Searched, ...]
 
 
 class Bound(NamedTuple):
-    """What a kind of replica can do at most, its latency aside."""
+    """Upper bound on the load of a kind of replica, its latency aside."""
 
     most_load: float
     n_replicas: int
@@ -201,22 +200,21 @@ _MILLION: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiComparison:
-    """The same traffic at somebody else's price."""
+    """The same traffic at an API's price."""
 
     price: ApiPrice
     usd_per_hour: float
     break_even_requests_per_s: float | None
-    """From this rate on these replicas, as many as they are, cost less; None: it asks nothing
-    for these tokens."""
+    """Rate above which these replicas cost less; None: the API charges nothing."""
     is_carried: bool | None
-    """Do they carry that rate? None where their capacity is not known."""
+    """Can they serve that rate? None: capacity unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Of the best replicas of a device, under this traffic (not at capacity).
+    """Costs of the best replicas of a device under this traffic (not at capacity).
 
-    None where nobody knows a price, or a power.
+    None where a price or a power is unknown.
     """
 
     usd_per_million_output_tokens: float | None
@@ -235,7 +233,7 @@ class Costs:
 
 
 def costs_of(kind: SizedKind, apis: tuple[ApiPrice, ...] = ()) -> Costs:
-    """What the traffic costs on these replicas."""
+    """Costs of the traffic on these replicas."""
     served, offer = kind.sized_at.served, kind.candidate.offer
     arrays = getattr(kind.candidate.deployment.step_times, kind.asked_pace)
     share = prompt_time_fraction(arrays, served)
@@ -265,7 +263,7 @@ def mean_tokens(served: ServedBy) -> tuple[float, float]:
 
 
 def prompt_time_fraction(arrays: StepTimeArrays, served: ServedBy) -> float:
-    """How much of a mean request's time on the device is its prompt's?
+    """Share of a mean request's device time that its prompt takes.
 
     Its prompt takes the time of a step of its own; each token of its output takes the time of a
     step of the usual batch, shared by all in it: ``P / (P + n_out · D / batch)``.

@@ -1,4 +1,4 @@
-"""Which requests come at a load that can be turned: the same ones, faster or slower?"""
+"""Traffic at a variable load: the same requests, faster or slower."""
 
 import math
 from dataclasses import dataclass, replace
@@ -33,40 +33,40 @@ _BLOCK_TOKENS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """A workload whose load can be turned: the same seed draws the same requests, faster or slower."""
+    """A workload at any load: the same seed draws the same requests, faster or slower."""
 
     spec: types.WorkloadSpec
     n_requests: int = N_REQUESTS
     """At effort 0; each effort has four times as many as the one below."""
     requests_cap: int | None = None
-    """Of a probe, as somebody requested it."""
+    """Most requests of a probe, if given."""
 
     @property
     def most_requests(self) -> int:
-        """Of a probe of any effort: what is computed in about two seconds, so that a search ends in reasonable time."""
+        """Most requests of any probe: about two seconds of computing."""
         return self.requests_cap or max(self.n_requests, round(_MOST_WORK / _work_of(self.spec)))
 
     @property
     def longest_requests(self) -> int:
-        """Of a probe that goes on past its cap, as fewer are one burst; a trace has no more than it has."""
+        """Most requests of a probe that may exceed its cap to be more than one burst."""
         if self.is_trace:
             return _n_recorded(self.spec)
         return max(replace(self, requests_cap=None).most_requests, self.most_requests)
 
     def least_requests(self, load: float) -> int:
-        """Of a probe at this load: of users several each, as far as they can be had."""
+        """Fewest requests of a probe at this load: in a closed loop several for each user."""
         if self.kind != "users":
             return 1
         return min(math.ceil(LEAST_OF_EACH_USER * load), self.longest_requests)
 
     @property
     def is_trace(self) -> bool:
-        """Are the requests those of a trace, which has no more?"""
+        """Are the requests those of a trace, which cannot be extended?"""
         return isinstance(self.spec.replay, types.TraceSource)
 
     @property
     def kind(self) -> LoadKind:
-        """Is the load requests per second, or users?"""
+        """Unit of the load: requests per second, or users."""
         return "users" if isinstance(self.spec.arrivals, types.ClosedArrivals) else "requests_per_s"
 
 
@@ -86,7 +86,7 @@ def plan_at(spec: types.WorkloadSpec, load: float, n_requests: int) -> RequestPl
 
 
 def without_start(run: Run, plan: RequestPlan) -> Run:
-    """Of users: without the first request of each, unless no more than as many others are left."""
+    """The run without each user's first request, unless too few others are left."""
     if run.requests is None:
         return run
     is_later = plan.follows[run.requests.request_index] != NONE
@@ -96,7 +96,7 @@ def without_start(run: Run, plan: RequestPlan) -> Run:
 
 
 class AtWork(NamedTuple):
-    """What users do while none of them is done yet."""
+    """Results of a closed loop while all users are active."""
 
     requests_per_s: float
     in_flight_load: float
@@ -106,7 +106,7 @@ class AtWork(NamedTuple):
 def users_at_work(
     run: Run, plan: RequestPlan, n_users: float, rows: Bools | None = None
 ) -> AtWork | None:
-    """What this number of users makes of a closed loop whose last users are alone at the end.
+    """Results while all users of a closed loop are active, without the end when few are left.
 
     A rate over the whole run would be that of fewer users; here each counts for its own time.
     ``rows``: only these of the requests. None where nobody's request is completed.
@@ -129,7 +129,7 @@ def users_at_work(
 
 @lru_cache(maxsize=8)
 def _n_recorded(spec: types.WorkloadSpec) -> int:
-    """The number of requests of a trace, whose file may take seconds to read."""
+    """The number of requests of a trace; reading it may take seconds."""
     return replay.draw_workload(spec).plan.n_requests
 
 
@@ -141,7 +141,7 @@ def _unit_plan_of(spec: types.WorkloadSpec, n_requests: int) -> RequestPlan:
 
 @lru_cache(maxsize=8)
 def _work_of(spec: types.WorkloadSpec) -> float:
-    """Of a mean request."""
+    """Relative work of a mean request: output tokens plus blocks of prompt tokens."""
     plan = plan_at(spec, 1.0, N_REQUESTS)
     return max(float((plan.output_tokens + plan.prompt_tokens / _BLOCK_TOKENS).mean()), 1.0)
 

@@ -82,12 +82,12 @@ class Prior(NamedTuple):
     """Lower bounds, such as the times at a device's peaks; None: no bound."""
 
     def clipped(self, x: F64) -> F64:
-        """The nearest unknowns (..., K) that are not below the lower bounds."""
+        """The unknowns (..., K), raised to the lower bounds."""
         return x if self.lower is None else np.maximum(x, self.lower)
 
 
 class Optimum(NamedTuple):
-    """Where a search ended, the residuals there (N), and how many simulations it took."""
+    """End of a search, its residuals (N), and its number of simulations."""
 
     x: F64
     residuals: F64
@@ -117,12 +117,11 @@ class _Ensemble(NamedTuple):
 
 
 class _Information(NamedTuple):
-    """Of the likelihood, in spreads of the draws: gradient (K), curvature, information (K, K)."""
+    """Gradient (K) and information (K, K) of the likelihood, in spreads of the draws."""
 
     gradient: F64
     raw_curvature: F64
-    """With the slopes' noise still in it: steps divide by this one, so that they stay short where
-    the data say nothing."""
+    """Includes the slopes' noise; dividing steps by it keeps them short where data say nothing."""
     curvature: F64
     information: F64
 
@@ -233,7 +232,7 @@ def central_differences(residuals: Residuals, x: F64, prior: Prior) -> F64:
 
 
 def gradient_and_curvature(seen: F64, slopes: F64, x: F64, prior: Prior) -> tuple[F64, F64]:
-    """Of the negative log posterior, at residuals ``seen`` with these slopes (Gauss-Newton)."""
+    """Gradient and Gauss-Newton curvature of the negative log posterior."""
     weight = student_weights(seen)
     gradient = slopes.T @ (weight * seen) + (x - prior.mean) / prior.sd**2
     curvature = (slopes * weight[:, None]).T @ slopes + np.diag(1 / prior.sd**2)
@@ -269,7 +268,7 @@ def posterior_of(
 
 
 def refined(residuals: Residuals, prior: Prior, groups: I64, found: Optimum) -> Posterior:
-    """Posterior near an optimum where the data say much more than the prior.
+    """Posterior near an optimum where the data are much more informative than the prior.
 
     A simulation scatters at the least change, so a slope between two points is as much noise as
     slope. A line through many draws is not: the minimum along it is nearer to the truth than a
@@ -323,7 +322,7 @@ def _ensemble(residuals: Residuals, x: F64, spread: F64, half: F64) -> _Ensemble
 
 
 def _information(ensemble: _Ensemble, groups: I64) -> _Information:
-    """What the data say, in spreads of the draws: a sandwich over groups (Liang and Zeger 1986).
+    """Information of the data: a sandwich estimate over groups (Liang and Zeger 1986).
 
     Noise in the slopes looks like information, so its expectation is taken out of the curvature.
     """
@@ -406,7 +405,7 @@ class Conditional(NamedTuple):
         return np.asarray(1 / np.diag(self.precision), dtype=np.float64)
 
     def left_out_errors(self) -> F64:
-        """(N) Each datum less what the others predict."""
+        """(N) Residual of each datum against its prediction by the others."""
         return np.asarray(self.weights / np.diag(self.precision), dtype=np.float64)
 
 
@@ -425,7 +424,7 @@ def information_source(sd: float, prior_sd: float) -> InformedBy:
 
 
 def plain_value(name: str, place: float) -> float:
-    """The parameter in its own unit, from its place on the scale on which it is normal."""
+    """The parameter in its own unit, from its value on the scale on which it is normal."""
     return place if name in LINEAR else math.exp(place)
 
 

@@ -1,1 +1,1 @@
-"""WHAT IS ASKED: model, hardware, engine and sweep, parsed once into types that cannot be wrong."""
+"""INPUTS: model, hardware, engine and sweep, parsed once into validated types."""

@@ -129,7 +129,7 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
 
 
 def _alike(name: str) -> list[HardwareSpec]:
-    """Devices whose names have all words of this one, which must name a part: `Xeon` names a family."""
+    """Devices whose names contain all words of this one, which must have a number."""
     wanted = device_words(name)
     if not any(character.isdigit() for word in wanted for character in word):
         return []
@@ -141,7 +141,7 @@ def _alike(name: str) -> list[HardwareSpec]:
 
 
 def _meant(alike: list[HardwareSpec], wanted: frozenset[str]) -> HardwareSpec | None:
-    """The only device alike, the only one of just these words, or the usual one of several."""
+    """The only matching device, the only exact one, or the usual one of several."""
     exact = [
         device
         for device in alike
@@ -152,7 +152,7 @@ def _meant(alike: list[HardwareSpec], wanted: frozenset[str]) -> HardwareSpec | 
 
 
 def unsourced_constants(hardware: HardwareSpec) -> tuple[str, ...]:
-    """Which numbers of the device nobody has a source for: names of fields, to be marked in every output.
+    """Fields of the device whose numbers have no source, to be marked in every output.
 
     Example
     -------
@@ -224,7 +224,7 @@ class ConstantEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a device costs for an hour."""
+    """Price of a device per hour."""
 
     usd_per_hour: float
     basis: str
@@ -233,7 +233,7 @@ class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class KernelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What kernels reach that were timed alone."""
+    """Rates of kernels that were timed alone."""
 
     dense_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
         default_factory=dict[WeightFormat, ConstantEntry]

@@ -522,7 +522,7 @@ ALIASES: Final = {
 """Other names of the same shapes."""
 
 LLAMA_LIKE: Final = _LLAMA
-"""What an unknown ``model_type`` is read as."""
+"""Family of an unknown ``model_type``."""
 
 _LLAMA_SIZES: Final = {
     "num_hidden_layers": 32,

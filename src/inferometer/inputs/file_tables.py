@@ -1,4 +1,4 @@
-"""What do the tables of a TOML or JSON file say, and if they cannot be so.
+"""Validated tables from TOML or JSON files.
 
 Which key is wrong, what is its value, what is allowed there?
 
@@ -28,18 +28,18 @@ _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 def text_of(path: Path, *, noun: str, endings: str, try_: str | None = None) -> str:
-    """What stands in the file of ``noun``; ``try_``: how such a file is made.
+    """Content of the file of ``noun``; ``try_``: how to make such a file.
 
     Raises
     ------
     SpecError
-        It cannot be read.
+        The file cannot be read.
     """
     return Door(noun=noun, allowed=f"a {endings} file", try_=try_).text_of(path)
 
 
 def table_from_text(text: str, table: type[Table], *, where: str, is_json: bool = False) -> Table:
-    """The table that this TOML (or JSON) says.
+    """The table in this TOML (or JSON).
 
     Raises
     ------
@@ -51,7 +51,7 @@ def table_from_text(text: str, table: type[Table], *, where: str, is_json: bool 
 
 
 def table_from(raw: object, table: type[Table], *, where: str, example: str | None = None) -> Table:
-    """The same from the values of a file that was decoded; ``example``: what to try else.
+    """The table in decoded values; ``example``: a remedy in errors.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def table_from(raw: object, table: type[Table], *, where: str, example: str | No
 
 
 def _named(message: str, raw: object, table: type[msgspec.Struct], where: str) -> SpecError:
-    """The error of msgspec with the key, its value, and what the types allow there."""
+    """The error of msgspec with key, value and allowed values."""
     match = _AT.match(message)
     what, path = (match["what"], match["path"] or "") if match else (message, "")
     key = path.removeprefix(".")
@@ -156,7 +156,7 @@ def _options(shape: shapes.Type | None) -> Iterator[shapes.Type]:
 
 
 def _structs(shape: shapes.Type | None, value: object) -> list[shapes.StructType]:
-    """The tables that are possible here, that of the value's kind alone where it says one."""
+    """Possible tables here; only that of the value's kind where it names one."""
     structs = [one for one in _options(shape) if isinstance(one, shapes.StructType)]
     kind = value.get("kind") if isinstance(value, dict) else None
     return [one for one in structs if one.tag == kind] or structs

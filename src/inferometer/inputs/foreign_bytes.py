@@ -30,7 +30,7 @@ from inferometer.units import MOST_COUNT, check_number, format_limit
 
 MOST_DEPTH: Final = 64
 MOST_VALUES: Final = 30_000_000
-"""Of a JSON document: a few gigabytes in memory at worst."""
+"""Limit of a JSON document: a few gigabytes in memory at worst."""
 MOST_KEY_PARTS: Final = 32
 MOST_KEYS: Final = 100_000
 
@@ -43,17 +43,17 @@ _TOML_TOKEN: Final = re.compile(
 Decoded = TypeVar("Decoded")
 
 MOST_DOCUMENT_BYTES: Final = 2**30
-"""Of a file that is read whole."""
+"""Limit of a file that is read whole."""
 MOST_TABLE_BYTES: Final = 4 * 2**20
-"""Of a TOML file: they are written by hand."""
+"""Limit of a TOML file: they are written by hand."""
 MOST_LINE_BYTES: Final = 2**26
 MOST_UNPACKED_BYTES: Final = 2**35
-"""Of what a .gz file holds, read line by line."""
+"""Limit of a .gz file's contents, read line by line."""
 _BROKEN: Final = (msgspec.MsgspecError, zlib.error, EOFError, csv.Error, struct.error)
 _PACKED: Final = {b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"BZh": "bzip2", b"PK\3\4": "zip"}
 """How files begin that are packed, whatever they are called."""
 _WRONG: Final = (ValueError, RecursionError, ArithmeticError, LookupError, MemoryError)
-"""What decoders raise for bytes that their authors did not think of."""
+"""Exceptions that decoders raise for unexpected bytes."""
 
 
 def repeated(names: Iterable[str]) -> str | None:
@@ -87,13 +87,7 @@ def shortened(value: object) -> str:
 
 
 def check_json(content: bytes | str, noun: str) -> None:
-    """Nothing, if this JSON is not empty, not nested too deeply and not of too many values.
-
-    Raises
-    ------
-    SpecError
-        It is.
-    """
+    """Refuse JSON that is empty, nested too deeply, or has too many values."""
     if not content or content.isspace():
         raise SpecError(f"the {noun} is empty")
     if len(content) < 2 * MOST_DEPTH:
@@ -108,7 +102,7 @@ def check_json(content: bytes | str, noun: str) -> None:
 
 
 def check_toml(text: str, most_characters: int) -> None:
-    """The same of TOML, whose decoder is in Python and quadratic in the parts of a key.
+    """Refuse TOML that is too long or too deep for its decoder, which is slow.
 
     Raises
     ------
@@ -141,13 +135,7 @@ def check_toml(text: str, most_characters: int) -> None:
 
 
 def check_values(value: object) -> None:
-    """Nothing, if each number in these tables is finite and not larger than its name allows.
-
-    Raises
-    ------
-    SpecError
-        One is not: the message names its key.
-    """
+    """Refuse numbers that are not finite, or larger than their names allow."""
     level: list[tuple[str, object]] = [("", value)]
     while level:
         inner: list[tuple[str, object]] = []
@@ -176,32 +164,32 @@ def _json_depth(data: bytes) -> int:
 
 
 def check_length(text: str, most_characters: int) -> None:
-    """Nothing, if a text is no longer than this; else a ``SpecError``."""
+    """Refuse a text that is longer than this."""
     if len(text) > most_characters:
         raise SpecError(f"{len(text):,} characters", allowed=f"{most_characters:,} characters")
 
 
 def too_deep() -> SpecError:
-    """The refusal of what is nested more than ``MOST_DEPTH`` deep."""
+    """The error for nesting deeper than ``MOST_DEPTH``."""
     return SpecError(f"nested more than {MOST_DEPTH} deep", allowed=f"{MOST_DEPTH} levels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """How one kind of foreign bytes is read.
+    """A validating reader of one kind of foreign bytes.
 
     What it is called, which error refuses it, what is allowed, and how large it may be.
     """
 
     noun: str
-    """In messages: the trace, the price list."""
+    """Name in messages: the trace, the price list."""
     allowed: str
     refusal: type[InferometerError] = SpecError
     try_: str | None = None
     max_bytes: int = MOST_DOCUMENT_BYTES
 
     def bytes_of(self, path: Path) -> bytes:
-        """The content of a file; of a .gz file, what it holds.
+        """Content of a file, decompressed if .gz.
 
         Raises
         ------
@@ -238,7 +226,7 @@ class Door:
             return content.decode("utf-8-sig")
 
     def lines_of(self, path: Path) -> Iterator[tuple[int, bytes]]:
-        """The lines that are not blank, stripped, numbered from 1, one in memory at a time.
+        """Non-blank lines, stripped, numbered from 1, one in memory at a time.
 
         Of a .gz file, those inside.
         """
@@ -263,20 +251,20 @@ class Door:
                     yield number, stripped
 
     def json(self, content: bytes | str, kind: type[Decoded], *, where: str) -> Decoded:
-        """What this JSON says, as the type that is asked for."""
+        """Decode JSON into a type."""
         with self.refusing(where):
             check_json(content, self.noun)
             return msgspec.json.decode(content, type=kind)
 
     def msgpack(self, content: bytes, kind: type[Decoded], *, where: str) -> Decoded:
-        """What this MessagePack says, as the type that is asked for."""
+        """Decode MessagePack into a type."""
         with self.refusing(where):
             if len(content) > self.max_bytes:
                 raise SpecError(f"{len(content):,} bytes", allowed=f"{self.max_bytes:,} bytes")
             return msgspec.msgpack.decode(content, type=kind)
 
     def loose_json(self, text: str, *, where: str) -> object:
-        """What this JSON says, in which NaN and Infinity may occur: Python's tools write them."""
+        """Decode JSON that may contain NaN and Infinity, as Python's tools write them."""
         with self.refusing(where):
             check_json(text, self.noun)
             value: object = json.loads(text)
@@ -287,7 +275,7 @@ class Door:
             return value
 
     def toml(self, text: str, *, where: str) -> object:
-        """What this TOML says; ``file_tables.table_from`` checks its numbers."""
+        """Decode TOML; ``file_tables.table_from`` checks its numbers."""
         with self.refusing(where):
             check_toml(text, MOST_TABLE_BYTES)
             return cast("object", msgspec.toml.decode(text))
@@ -320,7 +308,7 @@ class Door:
                 yield dict(zip(names, row, strict=True))
 
     def number(self, text: str, name: str, *, where: str, most: float = 1e15) -> float:
-        """The finite number that a text says."""
+        """A finite number from text."""
         try:
             value = float(text)
         except ValueError:
@@ -332,7 +320,7 @@ class Door:
         return value
 
     def convert(self, value: object, kind: type[Decoded], *, where: str) -> Decoded:
-        """A decoded value as the type that is asked for."""
+        """Convert a decoded value into a type."""
         with self.refusing(where):
             return msgspec.convert(value, kind)
 
@@ -347,7 +335,7 @@ class Door:
 
     @contextmanager
     def refusing(self, where: str) -> Generator[None]:
-        """Whatever goes wrong inside, because of the bytes, is the refusal of these bytes."""
+        """Turn errors inside the context that the bytes cause into a refusal of them."""
         try:
             yield
         except InferometerError as error:
@@ -378,7 +366,7 @@ _MOST_NAMES: Final = 1000
 
 
 def nearby(path: Path) -> str | None:
-    """Which files are called like one that is not there; None where none is, or its folder is not there.
+    """Files with a name like a missing one; None where there are none, or no folder.
 
     Example
     -------
@@ -455,7 +443,7 @@ _MOST_OF: Final = {
     "num_attention_heads": 100_000,
     "num_key_value_heads": 100_000,
 }
-"""Of what is gone through one by one."""
+"""Limit of what is read item by item."""
 _MOST_LETTERS: Final = 1000
 
 
@@ -508,7 +496,7 @@ class ConfigFields:
         Raises
         ------
         SpecError
-            It is anything else.
+            The value is of another type, or out of range.
         """
         found = self.value(name)
         if isinstance(found, list) and found and found.count(found[0]) == len(found):
@@ -531,7 +519,7 @@ class ConfigFields:
         Raises
         ------
         SpecError
-            It is anything else.
+            The value is of another type.
         """
         found = self.value(name)
         if found is None:
@@ -550,7 +538,7 @@ class ConfigFields:
         Raises
         ------
         SpecError
-            It is anything else.
+            The value is of another type.
         """
         found = self.value(name)
         if found is not None and (not isinstance(found, str) or len(found) > _MOST_LETTERS):
@@ -567,7 +555,7 @@ class ConfigFields:
         Raises
         ------
         SpecError
-            It is anything else.
+            The value is of another type.
         """
         found = self.value(name)
         if found is None:

@@ -1,4 +1,4 @@
-"""Which columns does a Parquet file hold that may be damaged, or somebody else's?
+"""Reading Parquet files that may be damaged or foreign.
 
 Through duckdb alone.
 """
@@ -50,7 +50,7 @@ def parquet_columns(path: Path, door: Door) -> dict[str, NDArray[Any]]:
 
 
 def parquet_metadata(path: Path, key: str, door: Door) -> bytes | None:
-    """What the file's metadata says under a key; None where it has none."""
+    """The file's metadata under a key; None where it has none."""
     with door.refusing(str(path)), connection() as database:
         found = database.execute(
             "SELECT value FROM parquet_kv_metadata(?) WHERE decode(key) = ?", [str(path), key]
@@ -83,7 +83,7 @@ def connection() -> Generator["duckdb.DuckDBPyConnection"]:
 
 @cache
 def _database() -> "duckdb.DuckDBPyConnection":
-    """A database without threads of its own (they would disturb measurements) or extensions."""
+    """A database without extensions or threads (which would disturb measurements)."""
     import duckdb  # noqa: PLC0415
 
     return duckdb.connect(

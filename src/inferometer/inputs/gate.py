@@ -24,7 +24,7 @@ OTHERS: Final = "*"
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who is turned away: newcomers who find the queue full, and those who waited too long.
+    """Limits on the queue: its length, and the waiting time.
 
     ``max_queued_tokens`` counts the prompts and ``max_tokens`` of all who wait. ``too_late``:
     ``keep`` those who cannot meet their deadline any more, or turn them away when it has
@@ -114,7 +114,7 @@ class GateTenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A gate; what is not said is no rule.
+    """A gate; rules that are not given do not apply.
 
     ``order`` among those who may go in; with ``priority_bands`` the more urgent before all others.
     ``lengths``: what the gate knows of an answer, ``declared`` (``max_tokens``) or, to see what

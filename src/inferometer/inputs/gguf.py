@@ -90,12 +90,12 @@ class GgufTensor:
 
     @property
     def n_elements(self) -> int:
-        """How many weights it holds."""
+        """The number of weights in it."""
         return math.prod(self.shape)
 
     @property
     def n_bytes(self) -> int | None:
-        """How many bytes they take; None in a format that is not known here."""
+        """Bytes of the weights; None for an unknown format."""
         known = _BY_NAME.get(self.format)
         return None if known is None else self.n_elements // known.block_weights * known.block_bytes
 
@@ -121,7 +121,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
 
 
 class _Cursor:
-    """A place in the file that moves as it is read."""
+    """A position in the file that advances while reading."""
 
     __slots__ = ("content", "offset")
 
@@ -335,7 +335,7 @@ def _config(header: GgufHeader, *, where: str) -> dict[str, object]:
 
 
 def _single(value: object) -> object:
-    """Some writers give a list with a number for each layer; where all agree it is that number."""
+    """A per-layer list whose values all agree, as one number."""
     if isinstance(value, list):
         distinct = {item for item in value if isinstance(item, int)}
         return distinct.pop() if len(distinct) == 1 else None
@@ -406,12 +406,12 @@ class GgufContent:
 
 
 def read_gguf(path: Path) -> GgufContent:
-    """Which tensors does this file hold?
+    """Read the tensors and metadata of this file.
 
     Raises
     ------
     SpecError
-        It is no GGUF file that we can read.
+        The file is no GGUF file of a known version.
     """
     parameters, weight_bytes = Counter[str](), list[int | None]()
     for tensor in read_gguf_header(path).tensors:

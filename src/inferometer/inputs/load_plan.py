@@ -37,8 +37,7 @@ class LoadPlan:
     max_connections: int | None = None
     """The most at once; None: as many as there are requests in flight."""
     max_concurrency: int | None = None
-    """Of an open loop: the most requests in flight; those that are due beyond it wait at the
-    client. None: no such cap."""
+    """Most requests in flight of an open loop; others wait at the client. None: no limit."""
     prompt_form: PromptForm = "words"
     """token-ids: exact lengths, where the server takes ids; tokenizer: text of exact lengths by
     a local one; words: one word per token asked for, whose true length only the server's usage
@@ -46,26 +45,25 @@ class LoadPlan:
     tokenizer: str | None = None
     """Folder or file of the local tokenizer."""
     text_seed: int | None = None
-    """Of the prompts' words and token ids; None: the workload's, of which arrivals and lengths
-    are drawn."""
+    """Seed of the prompts' words and token ids; None: the workload's."""
     repeats_prompts: bool = True
     """Prompts hold the same words in each run; else new ones, which no server's prefix cache
     remembers from an earlier run."""
     ignores_eos: bool = True
     """Ask for answers of exactly the workload's lengths, as engines' own benchmarks do."""
     sends_priorities: bool = False
-    """Each body says the request's priority: the smaller, the more urgent."""
+    """Does each body have the request's priority (smaller is more urgent)?"""
     extra_body: tuple[tuple[str, str], ...] = ()
     """Further keys of the request's body and their values as JSON, sorted; texts in them as
     ``without_secrets`` stores them."""
     header_names: tuple[str, ...] = ()
-    """Names of the custom headers that were sent; their values are not kept."""
+    """Names of the custom headers that were sent; values are not stored."""
     sends_bearer_token: bool = False
     verifies_tls: bool = True
     proxy: str | None = None
     """Without its credentials."""
     metrics_url: str | None = None
-    """Where the server's own numbers were scraped, without credentials and query."""
+    """Where the server's metrics were scraped, without credentials and query."""
 
 
 def most_in_flight(load: LoadPlan, n_processes: int, process_index: int) -> int | None:
@@ -103,7 +101,7 @@ def body_value_without_secrets(value: str) -> str:
 
 
 def texts_of(value: str) -> tuple[str, ...]:
-    """The texts in a JSON value, which may be secrets.
+    """All texts in a JSON value, which may be secrets.
 
     >>> texts_of('{"a": 0.5, "b": ["one", {"c": "two"}]}')
     ('one', 'two')

@@ -19,13 +19,13 @@ Metric: TypeAlias = Literal["ttft", "tpot", "e2e", "queue", "workflow"]
 
 
 class MetricWords(NamedTuple):
-    """How a latency is written and what it is."""
+    """Name and definition of a latency."""
 
     name: str
-    """In tables and charts."""
+    """Name in tables and charts."""
     meaning: str
     synonyms: tuple[str, ...]
-    """What else users and tools call it; hyphens and underscores count as spaces."""
+    """Other names by users and tools; hyphens and underscores count as spaces."""
 
 
 METRICS: Final[dict[Metric, MetricWords]] = {
@@ -83,7 +83,7 @@ _FEW_SECONDS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """One promise: this percentile of this latency is below this limit.
+    """One limit: this percentile of this latency must be below this value.
 
     ``percentile_fraction`` is None for a limit that counts for goodput alone.
     """
@@ -106,7 +106,7 @@ class Threshold:
 
     @property
     def text(self) -> str:
-        """As it is written: ``ttft:p95<500ms``."""
+        """The limit as written: ``ttft:p95<500ms``."""
         statistic = (
             ""
             if self.percentile_fraction is None
@@ -118,7 +118,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveSpec:
-    """All that is promised (an SLO): one threshold or more."""
+    """An SLO: one limit or more."""
 
     thresholds: tuple[Threshold, ...]
 
@@ -128,12 +128,12 @@ class ObjectiveSpec:
 
     @property
     def text(self) -> str:
-        """As it is written, one threshold after the other."""
+        """The limits as written, separated by commas."""
         return ", ".join(threshold.text for threshold in self.thresholds)
 
     @property
     def percentile_fractions(self) -> tuple[float, ...]:
-        """Of the thresholds that promise a percentile."""
+        """Fractions of the limits on percentiles."""
         return tuple(
             one.percentile_fraction
             for one in self.thresholds
@@ -189,13 +189,7 @@ def check_workflows(
     where: str = "--slo",
     why_none: str = _UNKNOWN,
 ) -> None:
-    """Refuse a limit for workflows where the traffic has none, or nobody knows which they are.
-
-    Raises
-    ------
-    SpecError
-        It has one.
-    """
+    """Refuse a limit on workflows where the traffic has none, or they are unknown."""
     limit = next((one.text for one in objective.thresholds if one.metric == "workflow"), None)
     if limit is not None and not has_workflows:
         raise SpecError(
@@ -211,13 +205,7 @@ def check_workflows(
 def check_second_tokens(
     objective: ObjectiveSpec, *, has_second: bool, where: str = "--slo"
 ) -> None:
-    """Refuse a limit of TPOT where each answer is one token: nothing could meet or miss it.
-
-    Raises
-    ------
-    SpecError
-        It has one.
-    """
+    """Refuse a limit of TPOT where each answer is one token: nothing could meet or miss it."""
     paced = [one for one in objective.thresholds if one.metric == "tpot"]
     if not paced or has_second:
         return
@@ -232,7 +220,7 @@ def check_second_tokens(
 
 
 def loosest_of(objectives: Sequence[ObjectiveSpec]) -> ObjectiveSpec | None:
-    """What all requests meet where those of each class meet its own; None: the classes limit no latency alike.
+    """The loosest limits of several classes; None where they have no latency in common.
 
     Example
     -------
@@ -257,7 +245,7 @@ def loosest_of(objectives: Sequence[ObjectiveSpec]) -> ObjectiveSpec | None:
 
 
 def percentile_name(fraction: float) -> str:
-    """How is a percentile called?
+    """Name of a percentile.
 
     Example
     -------
@@ -268,7 +256,7 @@ def percentile_name(fraction: float) -> str:
 
 
 def _unfolded(text: str) -> str:
-    """What a preset stands for; other text as it is."""
+    """The SLO of a preset; other text unchanged."""
     return find_presets(text)[0].text if text.lower().startswith("mlperf:") else text
 
 
@@ -316,7 +304,7 @@ def _threshold(part: str, where: str) -> Threshold:
 
 
 def _no_threshold(part: str, below: str, where: str) -> SpecError:
-    """The refusal, with what was left out filled in: the percentile, the metric, the unit."""
+    """The error, with a suggestion that adds the missing percentile, metric or unit."""
     bare = _NO_STATISTIC.fullmatch(below)
     if bare is None:
         missing, try_ = "", _EXAMPLE
@@ -382,7 +370,7 @@ class PresetObjective:
 
     name: str
     text: str
-    """As it is written after ``--slo``."""
+    """As written after ``--slo``."""
     what: str
     source: Source
 
@@ -425,12 +413,12 @@ PRESET_OBJECTIVES: Final = {preset.name: preset for preset in _PRESETS}
 
 
 def find_presets(name: str | None = None) -> tuple[PresetObjective, ...]:
-    """All of them, or the one of this name.
+    """All presets, or the one of this name.
 
     Raises
     ------
     SpecError
-        None has it.
+        There is no preset of this name.
     """
     if name is None:
         return _PRESETS

@@ -67,12 +67,12 @@ class Span(NamedTuple):
         return value if isinstance(value, str) else None
 
     def instant_ns(self, name: str) -> int | None:
-        """When did the first event with this name happen? None where none did."""
+        """Time of the first event with this name; None without one."""
         return next((event.at_ns for event in self.events if event.name == name), None)
 
 
 class HistogramPoint(NamedTuple):
-    """What one instrument counted of one run, for one set of attributes."""
+    """One run's histogram of an instrument, for one set of attributes."""
 
     instrument: names.Instrument
     attributes: dict[str, Value]
@@ -81,10 +81,10 @@ class HistogramPoint(NamedTuple):
     end_ns: int
     edges: tuple[float, ...]
     counts: tuple[int, ...]
-    """One more than edges: what lies above the last."""
+    """One more than edges: the last is above the last edge."""
     total: float
     least: float | None
-    """None: nobody could tell, as of ``most``."""
+    """None: unknown, like ``most``."""
     most: float | None
 
 
@@ -95,7 +95,7 @@ class SpanTree:
         self._spans = {(span.trace_id, span.span_id): span for span in spans}
 
     def parent(self, span: Span) -> Span | None:
-        """The span that this one is a part of; None where it is not in the file."""
+        """Parent of the span; None where it is not in the file."""
         return None if span.parent_id is None else self._spans.get((span.trace_id, span.parent_id))
 
     def above(self, span: Span) -> Iterator[Span]:
@@ -189,7 +189,7 @@ class SpanExport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def is_spans_file(path: Path) -> bool:
-    """Does this file hold spans, going by its beginning?"""
+    """Does this file begin like one of spans?"""
     if not path.is_file():
         return False
     try:
@@ -261,7 +261,7 @@ def _kind(kind: int | str) -> Kind:
 
 
 def _value(value: _Value) -> Value | None:
-    """The value; None where it is of a kind that nobody here asks for."""
+    """The value; None where its kind is not used here."""
     if value.int_value is not None:
         whole = int(value.int_value)
         return whole if abs(whole) < _LATEST_NS else None

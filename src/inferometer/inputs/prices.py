@@ -1,4 +1,4 @@
-"""What does a device cost for an hour, rented or owned, and what do others ask for tokens.
+"""Prices: of a device per hour, rented or owned, and of API tokens.
 
 From a user's file, or the catalogue?
 
@@ -74,10 +74,10 @@ class _PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedPrice:
-    """What an hour of use of one bought device costs."""
+    """Cost of an hour of use of one bought device."""
 
     capital_usd_per_hour: float
-    """Of each hour of its life."""
+    """For each hour of its life."""
     power_usd_per_hour: float
     """At its full power, while it is used."""
     used_fraction: float
@@ -87,7 +87,7 @@ class OwnedPrice:
 
     @property
     def usd_per_hour(self) -> float:
-        """Of an hour in which it is used."""
+        """Cost of an hour in which it is used."""
         return self.capital_usd_per_hour / self.used_fraction + self.power_usd_per_hour
 
     def break_even_fraction(self, rented_usd_per_hour: float) -> float | None:
@@ -101,7 +101,7 @@ class OwnedPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiPrice:
-    """What somebody else asks for tokens."""
+    """Price of tokens from an API."""
 
     name: str
     input_usd_per_million_tokens: float
@@ -126,8 +126,8 @@ def read_prices(path: Path) -> PriceTable:
     ------
     SpecError
         The file cannot be read, a key is missing or unknown, a price is not above 0, a device is
-        not in the catalogue, or bought devices are to be reckoned with and nobody says what power
-        costs.
+        not in the catalogue, or bought devices have no price of
+        power.
     """
     read = _read(path)
     for device, price in read.usd_per_hour.items():
@@ -167,7 +167,7 @@ def rents_of(devices: Sequence[HardwareSpec], prices: PriceTable | None) -> list
     Those of the file where there is one, else the catalogue's, of one kind where it has one for all
     that have any.
 
-    Without a common kind each one's first; None where nobody says.
+    Without a common kind the first of each; None where not given.
     """
     if prices is not None:
         return [prices.rented.get(device.hardware_id) for device in devices]

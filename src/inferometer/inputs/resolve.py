@@ -27,7 +27,7 @@ ResolvedKind: TypeAlias = Literal["folder", "gguf", "catalog", "hub_cache"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedModel:
-    """What MODEL turned out to be.
+    """The model that MODEL names.
 
     ``path`` is the folder or file that an engine loads; None where there is an architecture alone:
     the catalogue's, or a configuration under a name of its own.
@@ -93,7 +93,7 @@ def resolve_model(
 
 
 def hub_cache_folder() -> Path:
-    """Where Hugging Face libraries keep what they have downloaded on this machine.
+    """Folder of Hugging Face downloads on this machine.
 
     Source
     ------

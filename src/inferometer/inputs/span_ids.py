@@ -1,4 +1,4 @@
-"""Which ids have the spans of a load test, and which requests are traced?
+"""Ids of a load test's spans, and which requests are traced.
 
 All follow from the run's name and the request's number, so the client sends them without keeping
 anything, and the spans that are made after the run have the same ones.
@@ -20,7 +20,7 @@ _TRACEPARENT: Final = re.compile(
 
 
 class TraceParent(NamedTuple):
-    """What a client says of the span that its request belongs to."""
+    """Content of a client's ``traceparent`` header."""
 
     trace_id: int
     span_id: int
@@ -28,7 +28,7 @@ class TraceParent(NamedTuple):
 
 
 def traceparent_of(header: str | None) -> TraceParent | None:
-    """What this header says; None where there is none, or one that cannot be read.
+    """Parse this header; None where it is missing or invalid.
 
     Example
     -------
@@ -48,7 +48,7 @@ class SpanIds(NamedTuple):
     trace_id: int
     key: int
     sampled_below: int
-    """Of 2^64: requests whose multiple of the golden ratio lies below are traced."""
+    """Of 2^64: requests whose multiple of the golden ratio is below it are traced."""
 
     def is_sampled(self, row: int) -> bool:
         """Is this request traced? Traced ones are spread evenly over the run.

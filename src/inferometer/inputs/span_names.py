@@ -1,4 +1,4 @@
-"""Under which names do spans and metrics say what happened to requests, ours and those of servers?
+"""Names of OpenTelemetry spans and metrics, ours and those of servers.
 
 All names of OpenTelemetry's GenAI conventions that this program writes or reads stand here: the
 conventions are in development, and a name that changes changes in this file only.
@@ -15,7 +15,7 @@ names for token counts are older ones.
 from typing import Final, NamedTuple
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai-dev/1.42.0-dev"
-"""Of the conventions whose names the load client writes, with their version."""
+"""Version of the conventions whose names the load client writes."""
 
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
@@ -36,7 +36,7 @@ TEXT_COMPLETION: Final = "text_completion"
 GENERATIONS: Final = frozenset({CHAT, TEXT_COMPLETION, "generate_content"})
 """Operations that ask a model for tokens; agents and tools contain such spans."""
 OPENAI: Final = "openai"
-"""Which interface is spoken: the conventions mean the client's view, whoever serves."""
+"""The interface in use, from the client's view, whoever serves."""
 
 
 class Instrument(NamedTuple):

@@ -52,7 +52,7 @@ def shuffled(plan: SweepPlan) -> SweepPlan:
 
 
 def visits_of(plan: SweepPlan) -> tuple[SweepVisit, ...]:
-    """Each point's turns, in the order in which they come.
+    """Visits to the points, in order.
 
     Every other round runs backwards, so that a steady drift of the machine weighs on all points
     alike. Points that were seen before need no more than one warm-up.

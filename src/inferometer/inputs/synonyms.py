@@ -40,7 +40,7 @@ AWQ and GPTQ name ways to find the weights, nearly always of 4 bits; other width
 _FORMAT_OF: Final = {word: name for name, words in _FORMATS.items() for word in (name, *words)}
 
 _ENGINES: Final = {"vllm": "vllm", "sgl": "sglang", "tensorrt": "trtllm", "trt": "trtllm"}
-"""How engines' names begin, in tables and on command lines."""
+"""Beginnings of engines' names, in tables and on command lines."""
 
 _SPECULATIONS: Final = {
     "ngram": ("prompt_lookup", "prompt_lookup_decoding", "ngram_gpu"),
@@ -238,10 +238,10 @@ SWEPT: Final = (
     *("--prompt", "--prompts", "--prompt-lens", "--prompt-lengths"),
     *("--seq-lens", "--seq-lengths", "--lengths", "-p"),
 )
-"""Of a sweep, whose lengths are a list."""
+"""Names in a sweep, whose lengths are a list."""
 
 USUAL_DEVICES: Final = ("h100_sxm", "a100_80gb_sxm", "v100_sxm2_32gb", "rtx_5070ti", "rtx_5070")
-"""Of several devices that share a name, the one that people mean by it: `h100` is the SXM one."""
+"""Of devices that share a name, the usual one: `h100` is the SXM one."""
 
 
 def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
@@ -276,7 +276,7 @@ def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
 
 
 def known_format(text: str) -> str | None:
-    """The format that this spelling names, in any case; None where nobody uses it.
+    """Number format of this spelling, in any case; None where it is unknown.
 
     Example
     -------
@@ -288,7 +288,7 @@ def known_format(text: str) -> str | None:
 
 
 def engine_name(text: str) -> str:
-    """The engine under this program's name for it; a name that nobody uses in small letters.
+    """Name of the engine in this program; unknown names in lower case.
 
     Example
     -------
@@ -300,7 +300,7 @@ def engine_name(text: str) -> str:
 
 
 def speculation_method(text: str) -> str | None:
-    """The method of speculation that this spelling names; None where it is none, as a model's name.
+    """Method of speculation of this spelling; None for others, such as a model's name.
 
     Example
     -------
@@ -377,7 +377,7 @@ def _digits(number: float) -> str:
 
 
 def counted_devices(text: str) -> tuple[int, str] | None:
-    """How many devices, and which, in text such as `8xH100`; None where no number is beside a name.
+    """Number and device in text such as `8xH100`; None without a number.
 
     Example
     -------

@@ -32,7 +32,7 @@ SourceKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where does a constant come from?"""
+    """Source of a constant."""
 
     kind: SourceKind
     where: str
@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caution:
-    """Something that makes a run's numbers less good, and what to do about it."""
+    """A reason why a run's numbers are less certain, with a remedy."""
 
     code: str
     text: str
@@ -87,7 +87,7 @@ class KvSharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
-    """How does the model attend?
+    """Attention of a model.
 
     Multi-head, grouped-query and multi-query differ only by ``n_kv_heads``.
 
@@ -119,7 +119,7 @@ class AttentionSpec:
 
     @property
     def shape_text(self) -> str:
-        """Query heads, KV heads and their width: ``32, 16, 256``, and those of full layers."""
+        """Query heads, KV heads and head size: ``32, 16, 256``, and those of full layers."""
         shape = f"{self.n_heads}, {self.n_kv_heads}, {self.head_dim}"
         full = self.full
         return shape + (f"; full layers {full.n_kv_heads}, {full.head_dim}" if full else "")
@@ -127,7 +127,7 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexerSpec:
-    """Which earlier tokens does sparse attention read (DeepSeek-V3.2, arXiv 2512.02556)?
+    """Selection of tokens in sparse attention (DeepSeek-V3.2, arXiv 2512.02556).
 
     Small heads score them, and attention reads the best ``top_k_tokens``. ``n_layers`` have
     an indexer; the others take over the choice of the layer before (GLM-5.2).
@@ -265,7 +265,7 @@ class PerLayerInputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeSpec:
-    """The mixture of experts of the layers that are not among the first ``n_dense_layers``.
+    """Mixture of experts of all layers but the first ``n_dense_layers``.
 
     ``has_bias``: router and experts have biases; ``has_router_bias``: only the router has
     (DeepSeek-V3's score correction), but for the first ``n_hashed_layers``, which look experts up
@@ -289,7 +289,7 @@ class MoeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What is a decoder-only language model, as far as its speed and memory go?
+    """A decoder-only language model, as far as speed and memory go.
 
     ``vocab_size`` is the number of rows of the embedding matrix (padded), not the tokenizer's size.
     ``architecture`` is the ``model_type`` of the Hugging Face configuration. ``checkpoint_dtype``
@@ -384,7 +384,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceSpec:
-    """What one device costs for an hour, on which basis and when."""
+    """Price of one device per hour, with its basis and date."""
 
     usd_per_hour: float
     basis: str
@@ -394,7 +394,7 @@ class PriceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakSpec:
-    """How many operations per second can a device do in one number format, dense?"""
+    """Peak operations per second in one number format, dense."""
 
     dtype: DType
     flop_per_s: Constant
@@ -408,12 +408,12 @@ WeightFormat: TypeAlias = Literal["bfloat16", "float8", "nvfp4", "mxfp4", "int4"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRate:
-    """What the best measured kernel of one kind reaches with weights of one format."""
+    """Rate of the best measured kernel of one kind, for one weight format."""
 
     weights: WeightFormat
     flop_per_s: Constant
     read_bytes_per_s: Constant | None = None
-    """Of weights, in a batch that uses each once and has few rows."""
+    """Bandwidth of reading weights in a batch of few rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,14 +423,14 @@ class KernelRates:
     dense: tuple[KernelRate, ...] = ()
     experts: tuple[KernelRate, ...] = ()
     message_s: Constant | None = None
-    """Of an all-reduce of few KiB over the devices of a node."""
+    """Time of an all-reduce of few KiB over the devices of a node."""
     reduce_bytes_per_s: Constant | None = None
-    """What a device sends in a second beyond that, in all-reduces up to 2 MiB over eight."""
+    """Bandwidth per device beyond that, in all-reduces up to 2 MiB over eight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareSpec:
-    """What is one device, as far as serving goes? Absent facts are None, never 0.
+    """One device, as far as serving goes; unknown facts are None, never 0.
 
     ``link_bytes_per_s`` is one direction, all scale-up links of one device together;
     ``linked_devices`` is how many of them these links join. Peaks are dense.
@@ -458,12 +458,12 @@ class HardwareSpec:
 
     @property
     def is_blackwell(self) -> bool:
-        """One of NVIDIA's devices since Blackwell, for which engines have kernels of their own."""
+        """Is it an NVIDIA device since Blackwell, for which engines have own kernels?"""
         return self.vendor == "nvidia" and self.peak_flop_per_s("float4") is not None
 
     @property
     def usual_dtype(self) -> DType:
-        """The format in which an engine serves a model here when nobody asks for one.
+        """Default number format of an engine on this device.
 
         float32 on CPUs; else bfloat16, or float16 on devices without it, to which vLLM falls back.
         """
@@ -482,7 +482,7 @@ AttentionKernel: TypeAlias = Literal["eager", "sdpa", "flash_attention_2", "flex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
-    """Which engine is to run the model, and how? Knobs carry vLLM's names where it has them.
+    """Engine and settings; names are vLLM's where it has them.
 
     ``mode``: *eager* = dynamic KV cache, one kernel launch after another; *static* = preallocated
     KV cache; *compiled* = static cache through torch.compile, CUDA graphs on a GPU.
@@ -555,7 +555,7 @@ class SweepVisit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """What a sweep measures, in the order in which it does.
+    """Points of a sweep, in the order of measurement.
 
     Points shuffled by ``seed``, so drift is not taken for an effect.
 

@@ -1,4 +1,4 @@
-"""What is to be proved: which server is believed, what will be asked of it, and what is promised?
+"""Plans of ``inferometer verify``: server, loads or points, and SLO.
 
 These are the tables of a plan of ``inferometer verify``, key for key, and ``read_plan`` reads one.
 A plan has either ``[traffic]``, loads that are replayed against a server, or ``[points]``, prefills
@@ -20,7 +20,7 @@ from inferometer.inputs.workload.distributions import Natural
 
 PlanKind: TypeAlias = Literal["load", "sweep"]
 SIZED_PLAN: Final = "verify.toml"
-"""Its name in the folder of ``inferometer size --out``."""
+"""File name in the folder of ``inferometer size --out``."""
 
 Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
@@ -65,7 +65,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How requests are sent: the flags of ``inferometer load``.
 
-    ``served_model`` is the model's id where nobody says.
+    ``served_model`` defaults to the model's id.
     """
 
     served_model: str | None = None
@@ -113,7 +113,7 @@ class VerifyPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def kind(self) -> PlanKind:
-        """Is a server loaded, or are points of a sweep measured?"""
+        """Kind of plan: loads of a server, or points of a sweep."""
         return "load" if self.traffic is not None else "sweep"
 
 

@@ -1,1 +1,1 @@
-"""ASK THE MACHINE: sweeps of real engines, ceilings of the machine, telemetry."""
+"""MEASURE: sweeps of real engines, ceilings of the machine, telemetry."""

@@ -37,7 +37,7 @@ _NUMPY_MATMUL: Final = ("float32",)
 
 
 def probe_footprint_bytes(weight_bytes: int | None) -> int:
-    """How many bytes should a probe touch that judges a model with these weight bytes?
+    """Bytes that a probe should touch, for a model with these weight bytes.
 
     Whole MiB, between the clamps.
 
@@ -70,9 +70,9 @@ def n_threads_used(spec: EngineSpec) -> int:
 def fastest_s(
     passes: Callable[[], object], *, budget_s: float = PROBE_S, min_passes: int = MIN_PASSES
 ) -> float:
-    """How long did the fastest of several passes take?
+    """Seconds of the fastest of several passes.
 
-    As many as fit the budget, at least ``min_passes``.
+    Passes are repeated for ``budget_s``, at least ``min_passes`` times.
     """
     best_ns, n_passes, begin_ns = None, 0, time.perf_counter_ns()
     while n_passes < min_passes or time.perf_counter_ns() - begin_ns < budget_s * 1e9:
@@ -99,7 +99,7 @@ class NumpyCeilings:
         return sum(0 if held is None else held.nbytes for held in (self._words, self._copies))
 
     def measure(self, settings: ProbeSettings) -> tuple[Ceiling, ...]:
-        """One measurement of each kind asked for that numpy can answer."""
+        """One measurement of each requested kind that numpy can make."""
         self._prepare(settings)
         return tuple(
             ceiling

@@ -30,7 +30,7 @@ LIBRARIES: Final[dict[EngineName, tuple[str, ...]]] = {
     "vllm": ("vllm",),
     "openvino": ("openvino_genai",),
 }
-"""What an interpreter must be able to import to run an engine."""
+"""Libraries that an interpreter needs to run an engine."""
 
 _TORCH: Final = ("-r", "torch.lock")
 _INSTALLS: Final[dict[EngineName, tuple[tuple[str, ...], ...]]] = {
@@ -57,7 +57,7 @@ class EngineEnvironment:
 
 
 def find_environment(engine: EngineName) -> EngineEnvironment:
-    """Which interpreter runs this engine: the one a variable names, else this one, else the managed one?
+    """Interpreter of this engine: from its variable, else this one, else the managed one.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def find_environment(engine: EngineName) -> EngineEnvironment:
 
 
 def python_variable(engine: EngineName) -> str:
-    """Which environment variable names the interpreter of this engine?
+    """Environment variable that names this engine's interpreter.
 
     Example
     -------
@@ -108,7 +108,7 @@ def python_variable(engine: EngineName) -> str:
 
 
 def managed_folder(engine: EngineName) -> Path:
-    """Where do we keep this engine's own environment, whether it exists or not?"""
+    """Folder of this engine's managed environment, whether or not it exists."""
     named = os.environ.get(ENGINES_DIR)
     if named:
         return Path(named).absolute() / f".venv-{engine}"

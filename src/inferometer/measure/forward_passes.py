@@ -32,17 +32,17 @@ class Listener:
     """The messages of one endpoint, as they came."""
 
     def __init__(self, endpoint: str) -> None:
-        """Of a publisher that is bound to ``endpoint``."""
+        """Listen to the publisher that is bound to ``endpoint``."""
         self.endpoint = endpoint
         self._frames: list[tuple[bytes, ...]] = []
 
     @property
     def n_messages(self) -> int:
-        """That came until now."""
+        """The number of messages received so far."""
         return len(self._frames)
 
     def hear(self, zmq: ModuleType, socket: Any, stopped: threading.Event) -> None:  # noqa: ANN401
-        """Keep messages until told to stop."""
+        """Store messages until stopped."""
         while not stopped.is_set():
             if socket.poll(_POLL_MS):
                 frames = tuple(socket.recv_multipart(zmq.NOBLOCK))
@@ -50,7 +50,7 @@ class Listener:
                     self._frames.append(frames)
 
     def step_log(self) -> StepLog:
-        """The steps that were heard of.
+        """The steps received so far.
 
         Raises
         ------
@@ -90,7 +90,7 @@ def _has_number(frames: tuple[bytes, ...]) -> bool:
 
 @contextmanager
 def listening(endpoint: str | None) -> Generator[Listener | None]:
-    """Hear what is published at this endpoint until the block ends; None: there is none.
+    """Receive the steps published at this endpoint inside the context; None: no endpoint.
 
     Raises
     ------

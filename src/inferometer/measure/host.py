@@ -40,19 +40,19 @@ _ALLOWED_VARIABLES: Final = (
     "PYTORCH_CUDA_ALLOC_CONF",
 )
 _LOOK_S: Final = 0.5
-"""How long other processes are watched."""
+"""Time for which other processes are watched."""
 BUSY_FRACTION: Final = 0.05
-"""Of one core: a neighbour below it is not worth a word."""
+"""Share of one core below which another process is not mentioned."""
 MIN_FREE_FRACTION: Final = 0.1
 
 
 def hostname_hash() -> str:
-    """Of this machine's name."""
+    """Hash of this machine's host name."""
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
 
 
 def host_facts(*, n_threads: int | None, uses_device: bool) -> HostFacts:
-    """Which machine is this? What it does not tell is None."""
+    """Facts about this machine; None for unknown ones."""
     nvml = NvmlDevices.open(1) if uses_device else None
     device = None if nvml is None else nvml.facts()
     return HostFacts(
@@ -75,7 +75,7 @@ def host_facts(*, n_threads: int | None, uses_device: bool) -> HostFacts:
 
 
 def examine_machine() -> tuple[Caution, ...]:
-    """What would make numbers bad on this machine, each with its remedy? Takes half a second."""
+    """Cautions on what would distort measurements here, with remedies; takes half a second."""
     busy, stolen_fraction = _watch_others()
     looks = (_load, _swap, _free_memory, _quota, _hyperthreads, _clock_source, _wait_policy)
     found = (_governor(), *busy, _stolen(stolen_fraction), *(look() for look in looks), *_device())
@@ -83,7 +83,7 @@ def examine_machine() -> tuple[Caution, ...]:
 
 
 def busy_text() -> str | None:
-    """Who else uses the processors now, or did in the last minute; None: nobody. Takes half a second."""
+    """Other users of the processors, now or in the last minute; None: none. Takes half a second."""
     busy, stolen_fraction = _watch_others()
     return "; ".join(one.text for one in (*busy, _stolen(stolen_fraction), _load()) if one) or None
 
@@ -103,7 +103,7 @@ def _governor() -> Caution | None:
 
 
 def _watch_others() -> tuple[list[Caution], float | None]:
-    """Who else computes, and how much of our time did the hypervisor give to others, while we watch?"""
+    """Cautions on other processes' CPU use, and the share of time stolen by the hypervisor."""
     ours = {os.getpid(), os.getppid()}
     before = {
         process.pid: process for process in psutil.process_iter(["name"]) if process.pid not in ours

@@ -22,11 +22,11 @@ from typing import Final, NamedTuple
 
 _VARIABLE: Final = "INFEROMETER_LIFELINE"
 _PR_SET_PDEATHSIG: Final = 1
-"""Of <sys/prctl.h>."""
+"""Constant of <sys/prctl.h>."""
 
 
 class Line(NamedTuple):
-    """What a child needs of its parent: a descriptor to inherit and variables to find it by."""
+    """A descriptor that a child inherits, and the variables by which it finds it."""
 
     descriptor: int
     variables: dict[str, str]
@@ -45,7 +45,7 @@ def line() -> Line:
 
 @contextmanager
 def without_script() -> Generator[None]:
-    """Children that are spawned in the block do not run our script again to begin with.
+    """Children spawned in the block do not import the main script.
 
     ``multiprocessing`` imports the script of its parent in each child, for functions that are
     defined there; ours are not. A script without ``if __name__ == "__main__"`` would start
@@ -60,7 +60,7 @@ def without_script() -> Generator[None]:
 
 
 def starts_in_main_thread() -> bool:
-    """May a child started here ask the kernel?
+    """May a child of this thread use the kernel's parent-death signal?
 
     Its signal comes at the end of the *thread* that started the child.
     """
@@ -69,7 +69,7 @@ def starts_in_main_thread() -> bool:
 
 @functools.cache
 def _pipe() -> tuple[int, int]:
-    """One for all children of this process.
+    """The one pipe for all children of this process.
 
     Python inherits neither end by itself; the writing end closes when this process ends.
     """
@@ -103,7 +103,7 @@ def hold(*, grace_s: float = 0.0, is_group: bool = False) -> None:
 def hold_in_pool(
     may_ask_kernel: bool,  # noqa: FBT001 -- an initializer of a pool gets it by place
 ) -> None:
-    """The same in a process of ``multiprocessing``, which brings a pipe of its own."""
+    """The same in a process of ``multiprocessing``, which has a pipe of its own."""
     parent = multiprocessing.parent_process()
     if parent is None or parent.pid is None:
         return

@@ -1,4 +1,4 @@
-"""How do a server's own processes fare on this machine: do its threads wait for a core, is the accelerator held down?
+"""Checks of a server's processes on this machine: waits for cores, throttling, placement.
 
 The kernel counts for each thread how long it computed, and how long it could have and waited for a
 core (proc(5), ``/proc/PID/schedstat``). The server's processes are the one that listens at its
@@ -30,7 +30,7 @@ LocalNumbers = dict[PitfallName, float | None]
 
 
 class _CoreTime(NamedTuple):
-    """Of all threads so far, in seconds."""
+    """CPU times of all threads so far, in seconds."""
 
     computed_s: float
     waited_s: float
@@ -38,7 +38,7 @@ class _CoreTime(NamedTuple):
 
 @contextmanager
 def watching(url: str) -> Generator[Callable[[], LocalNumbers]]:
-    """While it is open the server's processes are watched; what it yields tells what became of them.
+    """Watch the server's processes inside the context; yields a function that returns the results.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def _core_time(processes: tuple[psutil.Process, ...]) -> _CoreTime | None:
 
 
 def _waited_fraction(before: _CoreTime | None, after: _CoreTime | None) -> float | None:
-    """Of the time for which threads wanted a core, that for which they waited for one."""
+    """Share of the time threads were runnable in which they waited for a core."""
     if before is None or after is None:
         return None
     waited_s = after.waited_s - before.waited_s
@@ -158,7 +158,7 @@ def _waited_fraction(before: _CoreTime | None, after: _CoreTime | None) -> float
 
 
 def _placement(leader: psutil.Process) -> LocalNumbers:
-    """Of the threads that its environment asks for; None where it is not ours to read."""
+    """Thread settings in its environment; None where we may not read it."""
     try:
         return placement(leader.environ(), os.sched_getaffinity(leader.pid))
     except (psutil.Error, OSError):

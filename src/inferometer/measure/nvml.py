@@ -42,7 +42,7 @@ class DeviceCounter(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """Which accelerator is the first one?"""
+    """Facts about the first accelerator."""
 
     name: str
     driver: str | None
@@ -73,7 +73,7 @@ class NvmlDevices:
         return cls(nvml, handles) if handles else None
 
     def facts(self) -> DeviceFacts:
-        """Which accelerator is it?"""
+        """Facts about the accelerator."""
         nvml, first = self._nvml, self._handles[0]
         name = self._ask(lambda: nvml.nvmlDeviceGetName(first))
         driver = self._ask(nvml.nvmlSystemGetDriverVersion)
@@ -83,13 +83,13 @@ class NvmlDevices:
         )
 
     def other_processes(self) -> int | None:
-        """How many processes compute on the devices?"""
+        """The number of processes that compute on the devices."""
         return self._whole(
             self._sum(lambda handle: len(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
         )
 
     def sample(self) -> DeviceSample:
-        """How is it now?"""
+        """Current state of the devices."""
         nvml = self._nvml
         reasons = {reason for handle in self._handles for reason in self._reasons(handle)}
         return DeviceSample(
@@ -107,7 +107,7 @@ class NvmlDevices:
         )
 
     def counters(self) -> tuple[DeviceCounter, ...]:
-        """Power, clocks, utilisation and memory of each device; what one does not tell is left out."""
+        """Power, clocks, utilisation and memory of each device, as far as reported."""
         nvml = self._nvml
         asked: dict[str, Callable[[Any], float]] = {
             "DCGM_FI_DEV_POWER_USAGE": lambda handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,

@@ -34,12 +34,12 @@ _EXPORTER: Final = f"{_HTTP}.trace_exporter"
 
 
 def traces_url(endpoint: str) -> str:
-    """Where an exporter posts to: an endpoint without a path gets the protocol's.
+    """URL to which spans are posted; an endpoint without a path gets the protocol's.
 
     Raises
     ------
     SpecError
-        It is no URL.
+        The URL is invalid.
 
     Example
     -------
@@ -83,12 +83,12 @@ class SpanSender:
         self._readable = _converter(sdk, service_name)
 
     def check(self) -> None:
-        """Ask the collector to take an export without spans.
+        """Send an export without spans to check that the collector accepts it.
 
         Raises
         ------
         MeasureError
-            Nobody takes it.
+            The collector does not accept it.
         """
         self._export([])
 
@@ -98,7 +98,7 @@ class SpanSender:
         Raises
         ------
         MeasureError
-            The collector does not take one.
+            The collector does not accept a span.
         """
         n_sent, left = 0, iter(spans)
         while batch := list(islice(left, _PER_EXPORT)):
@@ -112,12 +112,12 @@ class SpanSender:
         _check_taken("spans", result, self._why, self._url)
 
     def close(self) -> None:
-        """Nothing more will be sent."""
+        """Close the exporter."""
         self._exporter.shutdown()
 
 
 class SpanStream:
-    """Sends a server's spans from a thread of the SDK's, while the server goes on.
+    """Sends a server's spans in a thread of the SDK.
 
     Raises
     ------
@@ -137,14 +137,14 @@ class SpanStream:
         self._processor.on_end(self._readable(span))
 
     def close(self) -> None:
-        """Send what waits."""
+        """Send the remaining spans."""
         self._processor.shutdown()
 
 
 def send_metrics(endpoint: str, service_name: str, points: Iterable[HistogramPoint]) -> int:
     """Send the metrics of a run that is over, once; how many there were.
 
-    0 where ``OTEL_METRICS_EXPORTER`` says that nobody wants any.
+    Returns 0 where ``OTEL_METRICS_EXPORTER`` is ``none``.
 
     Raises
     ------
@@ -201,7 +201,7 @@ def _check_taken(what: str, result: Any, why: "_LastWarning", url: str) -> None:
 
 
 def _sender(service_name: str) -> tuple[Any, Any]:
-    """Who sends: the service, and this program as the scope."""
+    """The sending service, and this program as the scope."""
     resource = _imported("opentelemetry.sdk.resources").Resource.create(
         {"service.name": service_name, "service.version": __version__}
     )
@@ -240,7 +240,7 @@ def _converter(sdk: ModuleType, service_name: str) -> Callable[[Span], Any]:
 
 
 class _LastWarning(logging.Handler):
-    """What the SDK's exporter last complained of, which it only logs."""
+    """The SDK exporter's last warning, which it only logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

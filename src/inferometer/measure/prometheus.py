@@ -1,4 +1,4 @@
-"""What did Prometheus scrape of a model server in a time gone by?
+"""Samples of a model server from Prometheus, for a time in the past.
 
 The time is written ``2026-11-23T14:00..14:20``, in UTC where no offset is written.
 """
@@ -33,12 +33,12 @@ class TimeRange(NamedTuple):
 
     @property
     def duration_s(self) -> float:
-        """From the start to the end."""
+        """Length of the range."""
         return self.end_s - self.start_s
 
     @property
     def text(self) -> str:
-        """As it is written, in UTC.
+        """Start and end in UTC, as on the command line.
 
         Example
         -------
@@ -60,7 +60,7 @@ def time_range(text: str, *, where: str) -> TimeRange:
     Raises
     ------
     SpecError
-        It is none, or ends before it starts.
+        The range is invalid, or ends before it starts.
     """
     start_text, _, end_text = text.partition("..")
     try:
@@ -79,7 +79,7 @@ def time_range(text: str, *, where: str) -> TimeRange:
 
 
 def prometheus_samples(url: str, instance: str, past: TimeRange) -> ServerSampleTable:
-    """All that the Prometheus at ``url`` scraped of ``instance`` then.
+    """Everything the Prometheus at ``url`` scraped from ``instance`` in this time.
 
     The samples are those that were scraped, not those of a ``query_range``, which would repeat or
     skip some of them at its own step.
@@ -177,12 +177,12 @@ def selector(instance: str, for_s: float) -> str:
 def samples_of(answer: bytes, *, where: str) -> ServerSampleTable:
     """The samples of one instance; instants since the first scrape.
 
-    Where several jobs scrape the instance, those of the one with most scrapes.
+    If several jobs scrape the instance, the job with the most scrapes counts.
 
     Raises
     ------
     RecordError
-        It is no such answer, or has no scrape.
+        The answer has another form, or no scrape.
     """
     series = _DOOR.json(answer, _Answer, where=where).data.result
     tries = max(
@@ -216,14 +216,14 @@ def instances_of(answer: bytes, *, where: str) -> tuple[str, ...]:
     Raises
     ------
     RecordError
-        It is no such answer.
+        The answer has another form.
     """
     series = _DOOR.json(answer, _Answer, where=where).data.result
     return tuple(sorted({one.metric.get("instance", "?") for one in series}))
 
 
 def _kept(metric: dict[str, str], target: dict[str, str]) -> SeriesName | None:
-    """The series with the server's own labels; None where nothing reads it, or it is another job's."""
+    """The series with the server's own labels; None where unused, or of another job."""
     name = metric.get("__name__", "")
     if name == UP or any(metric.get(label) != value for label, value in target.items()):
         return None

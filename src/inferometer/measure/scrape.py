@@ -41,11 +41,11 @@ _FAILURES: Final = (OSError, http.client.HTTPException, ValueError)
 TIMEOUT_S: Final = 5.0
 MAX_PAGES: Final = 7200
 MAX_STORED_BYTES: Final = 128 * 2**20
-"""Of compressed pages."""
+"""Limit of the compressed pages."""
 
 
 def metrics_url(url: str) -> str:
-    """Where does the server at this address tell its metrics?
+    """URL of the metrics of the server at this address.
 
     Example
     -------
@@ -61,7 +61,7 @@ def metrics_url(url: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSource:
-    """Where a server's metrics are, and the way there: the same proxy and trust as its requests."""
+    """URL of a server's metrics, with the proxy and TLS settings of its requests."""
 
     url: str = field(repr=False)
     """The server's, to which ``/metrics`` is added, or that of the metrics themselves.
@@ -73,7 +73,7 @@ class MetricsSource:
 
 
 def remedy(problem: str, otherwise: str) -> str:
-    """What to try where metrics cannot be read: where nobody listens, no other page of theirs helps."""
+    """Remedy for metrics that cannot be read; if nobody listens, no other page helps."""
     is_nobody_there = "refused" in problem or "not known" in problem
     return "start the server, or check the URL" if is_nobody_there else otherwise
 
@@ -81,7 +81,7 @@ def remedy(problem: str, otherwise: str) -> str:
 def source_of(
     load: LoadPlan, secrets: Secrets, *, url: str | None = None, asked_proxy: str | None = None
 ) -> MetricsSource:
-    """Where the metrics of a load test's server are: at ``url``, else at its own address.
+    """Source of a load test's server metrics: ``url``, else the server's own address.
 
     ``asked_proxy`` is that of ``--proxy``.
 
@@ -90,7 +90,7 @@ def source_of(
     Raises
     ------
     SpecError
-        The URL is none.
+        The URL is invalid.
     """
     try:
         parts, server = urlsplit(url or load.url), urlsplit(load.url)
@@ -116,10 +116,10 @@ def source_of(
 
 
 class MetricsPage:
-    """One page of a server, over a connection that is kept."""
+    """One page of a server, over a persistent connection."""
 
     def __init__(self, source: MetricsSource, timeout_s: float) -> None:
-        """The page at the source's ``url``; the attribute ``url`` is as it may be shown."""
+        """The page at the source's ``url``; the attribute ``url`` has no secrets."""
         self._parts = _checked(source.url)
         self.url = shown_url(self._parts.geturl())
         self._source = source
@@ -128,9 +128,9 @@ class MetricsPage:
         self._connection: http.client.HTTPConnection | None = None
 
     def get(self) -> bytes:
-        """The page as it is now.
+        """Fetch the page.
 
-        A kept connection that the server has closed meanwhile is opened anew.
+        Reconnects if the server has closed the connection.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class MetricsPage:
             raise MeasureError(str(error) or type(error).__name__, where=self.url) from error
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -167,7 +167,7 @@ class MetricsPage:
 
     @property
     def _is_relayed(self) -> bool:
-        """Does a proxy pass on each request, which then names the whole URL?
+        """Does an HTTP proxy relay each request (which then needs the whole URL)?
 
         TLS goes through a tunnel.
         """
@@ -245,10 +245,10 @@ def _own_authorization(parts: SplitResult) -> dict[str, str]:
 
 
 class Scrape(NamedTuple):
-    """One try."""
+    """One attempt to read the page."""
 
     at_ns: int
-    """When the answer was there, by ``time.monotonic_ns``."""
+    """Arrival of the answer, by ``time.monotonic_ns``."""
     page: bytes | None
     """Compressed; None where there was no answer."""
     problem: str
@@ -257,7 +257,7 @@ class Scrape(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeLimits:
-    """How long may a try take, and how much is kept?"""
+    """Time limit of an attempt, and size limit of the stored pages."""
 
     timeout_s: float = TIMEOUT_S
     max_pages: int = MAX_PAGES
@@ -292,11 +292,11 @@ class Scraper:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why tries failed, each reason once."""
+        """Reasons of failed attempts, each once."""
         return tuple(dict.fromkeys(scrape.problem for scrape in self._scrapes if scrape.problem))
 
     def start(self) -> None:
-        """Scrape once, and go on doing so.
+        """Scrape now, and then periodically.
 
         Raises
         ------
@@ -322,7 +322,7 @@ class Scraper:
             self._page.close()
 
     def table(self, *, keeps_all: bool = False) -> ServerSampleTable:
-        """What was scraped so far: known families, or all; ``up`` says of each try whether it was answered.
+        """Samples so far, of known families or all; ``up`` tells whether an attempt succeeded.
 
         A sample is there where a value changed, NaN where a series went away. A page that cannot be
         read counts as not answered.
@@ -334,7 +334,7 @@ class Scraper:
         return sample_table(pages, keeps_all=keeps_all)
 
     def _kind_of(self, first: Scrape) -> ServerKind:
-        """Raise unless it is a page of a known model server."""
+        """Kind of the model server; raises where it is unknown."""
         if first.page is None:
             raise MeasureError(
                 f"the server's metrics cannot be read: {first.problem}",
@@ -376,7 +376,7 @@ class Scraper:
         return scrape
 
     def _thin(self) -> None:
-        """Every second page goes; the first and the last stay, so growth over the run is still known."""
+        """Drop every second page except the first and the last, which show growth over the run."""
         self._scrapes = self._scrapes[:-1:2] + self._scrapes[-1:]
         self._stored_bytes = sum(
             len(scrape.page) for scrape in self._scrapes if scrape.page is not None

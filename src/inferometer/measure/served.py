@@ -34,13 +34,13 @@ _ASK_S: Final = 2.0
 _WARM_S: Final = 60.0
 _N_WARM: Final = 4
 _STOP_S: Final = 30.0
-"""From SIGTERM to SIGKILL."""
+"""Time from SIGTERM to SIGKILL."""
 _GONE_S: Final = 30.0
 """Until killed processes, and what they held, are gone."""
 _TAIL_BYTES: Final = 4000
 _TAIL_LINES: Final = 6
 _SPARE_BYTES: Final = 256 * 2**20
-"""Of an accelerator's memory: drivers keep a little."""
+"""Accelerator memory that drivers may use."""
 _MOST_DEVICES: Final = 64
 _MOST_CODES: Final = 192
 """Above it an exit code is 256 less a signal's number, as the guard has it; a shell has 128 and it."""
@@ -51,27 +51,27 @@ class ServerFault(EngineError):
 
 
 class PlaceFault(EngineError):
-    """A server cannot be started here now, whichever it is: what was there before is not gone."""
+    """No server can be started here now, whichever it is."""
 
 
 class ServedFacts(NamedTuple):
-    """What was seen of one server."""
+    """Facts about one started server."""
 
     start_s: float
-    """From its start until it listed its models."""
+    """Time from its start until it listed its models."""
     version: str | None
     """None: it does not tell."""
     memory_bytes: int
     """Resident, of its group, when it was ready."""
 
     def as_json(self, command: str) -> bytes:
-        """The facts beside the command, for a file."""
+        """The facts as JSON, for a file beside the command."""
         return msgspec.json.encode({**self._asdict(), "command": command})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStart:
-    """Which command, where it answers, and how long it may take."""
+    """Start command, address and time limit."""
 
     words: tuple[str, ...]
     url: str
@@ -114,7 +114,7 @@ def address_of(url: str) -> tuple[str, int]:
 
 @contextmanager
 def served(start: ServerStart) -> Generator[ServedFacts]:
-    """The server while it runs; it is stopped however this is left.
+    """Run a server inside the context; it is stopped in any case.
 
     Raises
     ------
@@ -155,9 +155,9 @@ def served(start: ServerStart) -> Generator[ServedFacts]:
 
 
 def warm_up(url: str, model: str) -> None:
-    """A few short answers that nobody counts: the first ones of a server are slow.
+    """Send a few short requests that do not count: the first ones of a server are slow.
 
-    What a server refuses here is not worth a word: the load test says it.
+    What a server refuses here is not reported: the load test will report it.
     """
     parts = urlsplit(url)
     body = msgspec.json.encode(
@@ -237,7 +237,7 @@ def _ended(process: subprocess.Popen[bytes], start: ServerStart, what: str) -> S
 
 
 def _ending(code: int) -> str:
-    """How a command ended, by the exit code of its guard: a signal's number is taken from 256."""
+    """How a command ended, by its guard's exit code (256 + signal number for signals)."""
     number = 256 - code if code > _MOST_CODES else code - 128
     if number not in {int(one) for one in signal.Signals}:
         return f"exit code {code}"
@@ -257,7 +257,7 @@ def _last_words(log: Path) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask, then kill the whole group; returns when nobody is left in it."""
+    """Terminate, then kill the process group; returns when it is empty."""
     with suppress(ProcessLookupError):
         process.terminate()
     with suppress(subprocess.TimeoutExpired):

@@ -13,7 +13,7 @@ from typing import Final
 from inferometer.measure import lifeline
 
 NOT_FOUND: Final = 127
-"""As a shell exits for a command that is not there."""
+"""Exit code of a shell for an unknown command."""
 
 
 def main(words: list[str]) -> int:

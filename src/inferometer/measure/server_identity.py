@@ -27,20 +27,20 @@ _Pages: TypeAlias = Callable[[str], _Json]
 
 
 class ServerIdentity(NamedTuple):
-    """What the server says of itself; None: it does not."""
+    """Model, version and settings that the server reports; None: not reported."""
 
     model: str | None
     facts: EngineFacts | None
-    """With its scheduler's limits where it tells them."""
+    """Facts, with the scheduler's limits where reported."""
 
     @property
     def scheduler(self) -> SchedulerFacts | None:
-        """The limits; None where it does not tell them."""
+        """Scheduler limits; None where not reported."""
         return None if self.facts is None else self.facts.scheduler
 
 
 def server_identity(source: MetricsSource | str, kind: ServerKind) -> ServerIdentity:
-    """What the server of this kind says, at the address of its metrics.
+    """What the server of this kind reports about itself, at the address of its metrics.
 
     A page that is not there says nothing.
     """
@@ -76,7 +76,7 @@ def _of_others(pages: _Pages, kind: ServerKind) -> _Stated:
 
 
 def _of_vllm(pages: _Pages, kind: ServerKind) -> _Stated:
-    """Its ``VllmConfig``, field by field (vLLM 0.32, ``entrypoints/serve/dev/server_info``)."""
+    """Fields of its ``VllmConfig`` (vLLM 0.32, ``entrypoints/serve/dev/server_info``)."""
     _, facts = _of_others(pages, kind)
     config = _object(pages("/server_info?config_format=json").get("vllm_config"))
     scheduler, model, parallel, cache = (
@@ -106,7 +106,7 @@ def _of_vllm(pages: _Pages, kind: ServerKind) -> _Stated:
 
 
 def _of_sglang(pages: _Pages, kind: ServerKind) -> _Stated:
-    """Its arguments, and what the first data-parallel rank made of them (SGLang 0.5, ``http_server.py``).
+    """Its arguments, as the first data-parallel rank resolved them (SGLang 0.5).
 
     A prefill is cut at ``chunked_prefill_size``; where that is -1, prompts are taken whole up to
     ``max_prefill_tokens``.
@@ -182,7 +182,7 @@ def _switch(page: _Json, name: str) -> bool | None:
 
 
 def _count(page: _Json, name: str) -> int | None:
-    """A whole number above 0; None for what servers write where there is no limit: null, 0, -1."""
+    """A whole number above 0; None for "no limit" (null, 0, -1)."""
     value = page.get(name)
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST
     return value if is_count else None

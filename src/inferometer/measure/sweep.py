@@ -58,7 +58,7 @@ Row: TypeAlias = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRepetition:
-    """One repetition and what the machine did meanwhile."""
+    """One repetition with the machine's telemetry."""
 
     repetition: Repetition
     telemetry: Telemetry
@@ -66,7 +66,7 @@ class MeasuredRepetition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedCeiling:
-    """One ceiling and where it stood: before repetition ``repetition``, or after the last.
+    """One ceiling, measured before repetition ``repetition`` or after the last.
 
     ``point_index`` -1 is outside all points.
     """
@@ -78,7 +78,7 @@ class ProbedCeiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPoint:
-    """All that happened at one visit to a point of the plan."""
+    """All measurements of one visit to a point of the plan."""
 
     visit: SweepVisit
     point: SweepPoint
@@ -88,7 +88,7 @@ class MeasuredPoint:
     why: str | None
     """Why the status is not OK."""
     ended_ns: int = field(default_factory=time.perf_counter_ns)
-    """When it was over: now, when this is made."""
+    """End: the time at which this object is made."""
 
 
 def sweep_table(measured: MeasuredPoint, *, start_ns: int) -> SweepTable:
@@ -216,7 +216,7 @@ OUTSIDE_KINDS: Final = (ProbeKind.READ, ProbeKind.COPY, ProbeKind.MATMUL)
 N_TRIES: Final = 2
 """A point whose engine died is tried once more, in a fresh process, before it counts as failed."""
 _SAFE_VOCAB: Final = 256
-"""Size of a vocabulary that every model has, where its own is not known."""
+"""Vocabulary size that every model has, where its own is unknown."""
 
 
 class PointMeasurer:
@@ -254,7 +254,7 @@ class PointMeasurer:
         self._sampler.__exit__(kind, error, trace)
 
     def device_samples(self, *, start_ns: int) -> ServerSampleTable | None:
-        """Counters of the accelerators since the last call; None where the driver tells nothing."""
+        """Counters of the accelerators since the last call; None where not reported."""
         rows = [
             {
                 "scraped_ns": at_ns - start_ns,
@@ -291,7 +291,7 @@ class PointMeasurer:
         )
 
     def cautions(self) -> tuple[Caution, ...]:
-        """What telemetry found to be wrong so far."""
+        """Cautions from telemetry so far."""
         reasons = self._sampler.throttle_reasons
         caution = Caution(
             code="THROTTLED",
@@ -365,7 +365,7 @@ class PointMeasurer:
 
 
 _FEWEST_POINTS: Final = 2
-"""As many are measured even when time is short: one does not show how times change."""
+"""Points that are measured even when time is short: one shows no trend."""
 
 
 def measure_missing(
@@ -376,7 +376,7 @@ def measure_missing(
     *,
     until_s: float | None = None,
 ) -> tuple[Caution, ...]:
-    """Measure and store what is not stored of each point; what went wrong on the way comes back.
+    """Measure and store what each point lacks; returns cautions.
 
     No point is begun whose visits, and those that points begun before still need, would not all be
     over at ``until_s`` of the monotonic clock, by those made so far.
@@ -414,7 +414,7 @@ def measure_missing(
 
 
 def _left_out(plan: SweepPlan, done: frozenset[int], until_s: float | None) -> tuple[Caution, ...]:
-    """What was not measured for want of time, in words."""
+    """Points that were not measured for lack of time, in words."""
     measured = {visit.point_index for visit in visits_of(plan) if visit.number in done}
     n_left = len(plan.points) - len(measured)
     if until_s is None or not n_left:
@@ -497,7 +497,7 @@ def run_sweep(
     settings: WorkerSettings | None = None,
     until_s: float | None = None,
 ) -> Run:
-    """Measure what is missing of the plan, store it point by point, and give back the whole run.
+    """Measure the missing points of the plan, store each, and return the run.
 
     ``until_s`` of the monotonic clock: points that would not be over by then are left out.
 

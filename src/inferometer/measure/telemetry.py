@@ -41,7 +41,7 @@ class Telemetry:
 
 
 class _Used(NamedTuple):
-    """What the engine's processes have used since they began."""
+    """Resources that the engine's processes have used since their start."""
 
     cpu_s: float
     minor_faults: int | None
@@ -61,7 +61,7 @@ class _Series:
             self.values.append(value)
 
     def grown(self, start_ns: int, end_ns: int) -> float:
-        """How much it grew between two instants; NaN where the samples do not reach around them."""
+        """Growth between two instants; NaN where samples do not cover them."""
         if len(self.at_ns) < 2 or self.at_ns[0] > start_ns or self.at_ns[-1] < end_ns:
             return float("nan")
         before, after = np.interp([start_ns, end_ns], self.at_ns, self.values)
@@ -117,11 +117,11 @@ class Sampler:
 
     @property
     def throttle_reasons(self) -> tuple[str, ...]:
-        """Why did the accelerator run below its clocks, at any time so far?"""
+        """Reasons for which the accelerator ran below its clocks, at any time so far."""
         return tuple(sorted(self._throttled))
 
     def between(self, start_ns: int, end_ns: int) -> Telemetry:
-        """What was sampled between two readings of ``time.perf_counter_ns``?
+        """Telemetry between these instants.
 
         Waits for the sample that follows the second.
         """
@@ -203,7 +203,7 @@ class Sampler:
 
 
 def page_faults(pid: int) -> tuple[int, int] | None:
-    """A process's page faults since it began, without and with a read from disk; None where nobody tells.
+    """Page faults of a process since its start, minor and major; None where unknown.
 
     Source: proc(5), ``/proc/PID/stat``, fields 10 (minflt) and 12 (majflt).
     """

@@ -20,7 +20,7 @@ _DTYPES: Final[tuple[DType, ...]] = ("float32", "bfloat16")
 
 
 THIS_MACHINE: Final = "this"
-"""Its name on the command line, and the id of a CPU whose ceilings were measured."""
+"""Name on the command line, and id of a CPU with measured ceilings."""
 
 
 @cache

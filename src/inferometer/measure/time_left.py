@@ -16,12 +16,12 @@ so they cancel once points of all sizes are done."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a sweep stands: before each visit to a point, and once after the last."""
+    """Progress of a sweep: before each visit to a point, and after the last."""
 
     n_done: int
     n_visits: int
     point: SweepPoint | None
-    """What is measured now; None when all is done."""
+    """Point being measured; None when all are done."""
     left_s: float | None
     """None as long as nothing was measured in this session."""
 
@@ -49,7 +49,7 @@ class TimeLeft:
         return self._done_s / self._done_work * sum(self._work(visit) for visit in rest)
 
     def within_s(self, rest: Sequence[SweepVisit], until_s: float | None) -> float | None:
-        """As ``estimate_s``, but what ends after this instant is left out rather than waited for."""
+        """As ``estimate_s``, without points that would end after this instant."""
         estimate_s = self.estimate_s(rest)
         if until_s is None or estimate_s is None:
             return estimate_s

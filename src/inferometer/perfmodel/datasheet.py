@@ -64,7 +64,7 @@ _PRIOR_LAUNCH: Final = (
     "the host's launch time is a prior of 0.26 to 1.2 ms a layer: fit a sweep to know"
 )
 STEP_TIME_CAUTIONS: Final = frozenset({_SLOW_KERNELS, _OTHER_VENDOR, _PRIOR_LAUNCH})
-"""Of the datasheet's step times alone: they do not hold for fitted ones."""
+"""Cautions on the datasheet's step times, which do not hold for fitted ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Sizes:
     n_active_parameters: int
     weight_bytes: int
     kv_bytes_per_token: int
-    """All devices together, while no window is full."""
+    """On all devices together, while no window is full."""
     memory: MemoryBudget
     largest_batch_size: int
     """The most such sequences that fit; 0 where not even one does."""
@@ -104,9 +104,9 @@ class Speeds:
     total_tokens_per_s: Estimate
     """Prompt and output tokens over the whole duration of the batch."""
     mbu_fraction: Estimate
-    """Of decode, against the datasheet's bandwidth."""
+    """MBU of decode, against the datasheet's bandwidth."""
     mfu_fraction: Estimate
-    """Of prefill, against the datasheet's dense peak."""
+    """MFU of prefill, against the datasheet's dense peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class DatasheetPrediction:
     speeds: Speeds
     costs: Costs
     cautions: tuple[str, ...]
-    """Reasons for doubt: it does not fit, a number has no source, a format loses accuracy."""
+    """Cautions: it does not fit, a number has no source, a format loses accuracy."""
 
 
 def predict_scenario(
@@ -200,7 +200,7 @@ def sheet_at(sheet: DatasheetPrediction, ttft_s: Estimate, tpot_s: Estimate) -> 
 def memory_question(
     scenario: Scenario, *, utilization_fraction: float = DEFAULT_UTILIZATION.value
 ) -> MemoryQuestion:
-    """What the memory of each device must hold in this scenario."""
+    """Memory that each device needs in this scenario."""
     return MemoryQuestion(
         model=scenario.model,
         engine=scenario.engine,
@@ -294,46 +294,48 @@ def _costs(scenario: Scenario, speeds: Speeds, price: PriceSpec | None) -> Costs
 
 
 def _device_cautions(hardware: HardwareSpec, engine: EngineSpec) -> list[str]:
-    said: list[str] = []
+    cautions: list[str] = []
     too_wide = beyond_link(hardware, engine.tensor_parallel_size)
     if too_wide is not None:
-        said.append(f"{too_wide}; {WITHIN_LINK}")
+        cautions.append(f"{too_wide}; {WITHIN_LINK}")
     unsourced = unsourced_constants(hardware)
     if unsourced:
-        said.append(f"without a source in the catalogue of {hardware.name}: {', '.join(unsourced)}")
+        cautions.append(
+            f"without a source in the catalogue of {hardware.name}: {', '.join(unsourced)}"
+        )
     if hardware.vendor != "nvidia":
-        said.append(_OTHER_VENDOR)
-    return said
+        cautions.append(_OTHER_VENDOR)
+    return cautions
 
 
 def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]:
     engine, hardware = scenario.engine, scenario.hardware
-    said: list[str] = []
+    cautions: list[str] = []
     if not sizes.memory.fits:
         missing = f"{-sizes.memory.free_bytes / 2**30:,.1f} GiB are missing on each device"
-        said.append(
+        cautions.append(
             f"does not fit: {missing}; largest batch {sizes.largest_batch_size}; times assume"
             " it did"
         )
-    said += _device_cautions(hardware, engine)
+    cautions += _device_cautions(hardware, engine)
     if engine.quantization not in {None, scenario.model.checkpoint_dtype}:
-        said.append(f"weights in {engine.quantization} lose quality: check it beside the speed")
+        cautions.append(f"weights in {engine.quantization} lose quality: check it beside the speed")
     if engine.quantization in {"int4", "float4"}:
-        said.append(_SLOW_KERNELS)
+        cautions.append(_SLOW_KERNELS)
     if scenario.is_sparse:
         known = (
             ""
             if hardware.vendor == "nvidia"
             else "; its gains were published for NVIDIA devices alone"
         )
-        said.append(
+        cautions.append(
             "2:4 sparsity needs pruned weights, a check of quality, and an engine with kernels for"
             f" it{known}"
         )
     if scenario.launch_overhead_s is None and scenario.mode == "eager":
-        said.append(_PRIOR_LAUNCH)
+        cautions.append(_PRIOR_LAUNCH)
     if costs.price is not None:
-        said.append(f"price: {costs.price.basis}; prices on different bases do not compare")
+        cautions.append(f"price: {costs.price.basis}; prices on different bases do not compare")
     if scenario.model.note is not None:
-        said.append(scenario.model.note)
-    return tuple(said)
+        cautions.append(scenario.model.note)
+    return tuple(cautions)

@@ -23,17 +23,17 @@ _WORDS: Final = {
 TRANSFERABLE: Final = frozenset(
     {"hardware", "tp", "model", "dtype", "kv_dtype", "quantization", "engine"}
 )
-"""What ``fit.published.transfer`` can change."""
+"""Properties that ``fit.published.transfer`` can change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSubject:
-    """What was fitted; None: not stated."""
+    """Model, engine, device and formats that a fit is of; None: not stated."""
 
     hardware_id: str | None
-    """Of the catalogue; None also where the catalogue does not have the device."""
+    """Id in the catalogue; None where it does not have the device."""
     device: str | None
-    """Its name, as the catalogue or the machine gives it."""
+    """Name, by the catalogue or the machine."""
     engine: str | None
     """vllm, sglang, trtllm, transformers or openvino."""
     engine_version: str | None
@@ -48,11 +48,11 @@ class FitSubject:
     transferred_from: str | None = None
     """The measured device, where step times were carried over to another one."""
     reservation: str | None = None
-    """Why it is less than measured steps, where no steps were measured."""
+    """Why it is less certain than measured steps, where no steps were measured."""
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which of device, engine, number format and number of devices are not stated."""
+        """Device, engine, number format or number of devices that are not stated."""
         facts = {
             "device": self.device,
             "engine": self.engine,
@@ -68,7 +68,7 @@ class FitSubject:
 
     @property
     def text(self) -> str:
-        """``vllm 0.32.0, bfloat16, 2 x NVIDIA H100 SXM5 80GB``; what is not stated is named."""
+        """``vllm 0.32.0, bfloat16, 2 x NVIDIA H100 SXM5 80GB``, with parts not stated named."""
         version = "" if self.engine_version is None else f" {self.engine_version}"
         formats = [self.dtype or "format not stated"] + (
             [f"{self.quantization} weights"] if self.quantization else []
@@ -98,7 +98,7 @@ class FitSubject:
         return self.engine is not None and self.engine not in _WITH_SCHEDULER
 
     def reservations(self, policy: str | None = None) -> tuple[str, ...]:
-        """Why an answer is less than one from measured step times.
+        """Why answers are less certain than from measured step times.
 
         They were carried over, their subject is not stated, or the engine's rules are another's.
         """
@@ -132,18 +132,18 @@ NOTHING_STATED: Final = FitSubject(
     quantization=None,
     tensor_parallel_size=None,
 )
-"""Of fits by versions that did not store it."""
+"""Subject of fits by versions that did not store it."""
 
 
 class FitQuestion(NamedTuple):
-    """What an answer is wanted for; None: as in the fit."""
+    """Model, engine and device of a question; None: as in the fit."""
 
     model: ModelSpec | None
     hardware: HardwareSpec | None
     flags: Mapping[str, object]
     """dtype, kv_dtype, quantization and tp, where they were given; a tuple of acceptable values."""
     policy: str | None = None
-    """Whose scheduler, if given."""
+    """Scheduler, if given."""
     policy_flag: str = "--policy"
 
 
@@ -233,19 +233,19 @@ def differences(
 
 
 class Refusal(NamedTuple):
-    """What an error reports beside the difference."""
+    """Parts of an error besides the difference."""
 
     where: str
     is_transfer: bool
     """A transfer was requested."""
     is_transferable: bool
-    """One would have been possible."""
+    """Would a transfer have been possible?"""
     measure: str
     """The commands that would measure it."""
 
 
 def refuse(differing: Difference, refusal: Refusal) -> None:
-    """The error that says what differs.
+    """The error that names the difference.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What attention keeps and reads: the KV cache's rows, recurrent states, (query, key) pairs."""
+"""KV cache and attention: rows stored and read, recurrent states, (query, key) pairs."""
 
 import math
 from functools import lru_cache
@@ -22,24 +22,24 @@ class CacheRows(NamedTuple):
     elements: float
     """Numbers that a layer stores for a token; of a compressed block, each token's share."""
     prefill_flop: float
-    """Of one (query, key) pair in a layer, on all devices together."""
+    """FLOP of one (query, key) pair in a layer, on all devices together."""
     decode_flop: float
     most_kept_tokens: int | None = None
     """A sliding window: older rows are dropped."""
     most_read_tokens: int | None = None
     """A sliding window, or the choice of an indexer."""
     bits: float | None = None
-    """Of an element, where it is not the KV cache's format."""
+    """Bits of an element, where not in the KV cache's format."""
     is_shared: bool = False
-    """Read from an earlier layer's rows, and not kept again."""
+    """Are the rows an earlier layer's, not stored again?"""
 
 
 class HeadKind(NamedTuple):
-    """The layers that attend as far, and what their heads are."""
+    """Layers with the same attention span, and their heads."""
 
     n_layers: int
     n_shared_layers: int
-    """Of them, those that read the keys and values of earlier layers."""
+    """Layers among them that read keys and values of earlier layers."""
     n_kv_heads: int
     head_dim: int
     value_head_dim: int
@@ -125,7 +125,7 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
 
 
 def _rows_of_heads(model: ModelSpec, top_k: int | None) -> list[CacheRows]:
-    """Of keys and values, first of the layers of full attention, then of those with a window."""
+    """Rows of keys and values: of full-attention layers, then of sliding-window layers."""
     window = model.attention.sliding_window_tokens
     found = list[CacheRows]()
     limits = ((None, top_k), (window, window))
@@ -242,10 +242,10 @@ def n_full_attention_layers(model: ModelSpec) -> int:
 
 
 class KvGroups(NamedTuple):
-    """How vLLM splits the layers of a model over tables of KV blocks, all from one pool of blocks."""
+    """How vLLM divides a model's layers into groups with KV block tables, from one pool."""
 
     n_layers: int
-    """Of each group, layers of padding included: a block has this many layers of a few tokens."""
+    """Layers of each group with padding: a block holds few tokens of this number of layers."""
     n_sliding: int
     n_full: int
     window_tokens: int | None
@@ -329,7 +329,7 @@ def _blocks_of_a_layer(model: ModelSpec) -> tuple[int, int]:
 
 
 def kv_block_fraction(model: ModelSpec) -> float:
-    """The bytes of a group's block for those of the same tokens in all layers (``kv_groups``).
+    """Bytes of a group's block relative to a block of all layers (``kv_groups``).
 
     Example
     -------
@@ -349,7 +349,7 @@ def kv_block_fraction(model: ModelSpec) -> float:
 def kv_block_bytes(
     model: ModelSpec, dtype: DType, *, block_tokens: int, is_grouped: bool = False
 ) -> int:
-    """Bytes of a KV block on all devices together: all layers of its tokens, or those of a group."""
+    """Bytes of a KV block on all devices: of all layers, or of a group."""
     whole_bytes = kv_bytes_per_token(model, dtype) * block_tokens
     if not is_grouped:
         return whole_bytes

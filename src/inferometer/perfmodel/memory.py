@@ -40,7 +40,7 @@ USUAL_BEFORE: Final = Constant(
 _MOST_SEQUENCES: Final = 1 << 24
 _NODE_DEVICES: Final = 8
 GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
-"""Of these, the smallest that fits is named."""
+"""Sizes of which the smallest that fits is named."""
 _SAMPLER_COPIES: Final = 4
 """Of the logits in float32, when a sampler sorts them: logits, sorted, indices of 64 bit. The
 difference of two budgets on A100 (0.64 GiB for 6,144 tokens) leaves 0.5 GiB for 256 sequences of
@@ -58,12 +58,12 @@ RUNTIME: Final = Constant(
 """Bytes of a device that an engine takes beside weights and activations: the kernels' own buffers
 and captured graphs."""
 _SCORE_BYTES: Final = 10
-"""Of an attention score that is stored: in 16 bit before and after, and in 32 for the softmax."""
+"""Bytes of a stored attention score: 16 bit before and after, 32 bit in the softmax."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """What one device of the group holds for a batch, in bytes.
+    """Memory use of one device for a batch, in bytes.
 
     ``free_bytes`` is negative where it does not fit.
     """
@@ -78,7 +78,7 @@ class MemoryBudget:
 
     @property
     def free_bytes(self) -> int:
-        """What is left."""
+        """Bytes that are left."""
         return (
             self.total_bytes
             - self.reserve_bytes
@@ -96,7 +96,7 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryQuestion:
-    """What is to be held: ``batch_size`` sequences that grow to ``context_tokens``."""
+    """``batch_size`` sequences that grow to ``context_tokens``, on a device."""
 
     model: ModelSpec
     engine: EngineSpec
@@ -147,7 +147,7 @@ class LogitsTrap:
 
 
 def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
-    """What each device holds for this batch.
+    """Memory use of each device for this batch.
 
     With pipeline parallelism the largest stage counts, with its share of weights and cache.
     Activations are those of the widest layer (its outputs, what its activation function makes of
@@ -193,7 +193,7 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
 
 
 def largest_batch_size(question: MemoryQuestion) -> int:
-    """The most such sequences that fit at once; 0 where not even one does.
+    """The largest batch that fits; 0 where not even one sequence does.
 
     Example
     -------
@@ -220,7 +220,7 @@ def n_kv_blocks_that_fit(
     is_grouped: bool = False,
     paging: StatePaging | None = None,
 ) -> int:
-    """Blocks of ``block_tokens`` that fit beside the weights and the largest step.
+    """KV blocks of ``block_tokens`` that fit besides the weights and the largest step.
 
     A block holds all layers of its tokens, or those of a group (``kv_groups``). States of recurrent
     layers lie in blocks with ``paging``, else beside them, one for each of ``max_num_seqs``.
@@ -261,14 +261,14 @@ class SmallestGroup:
 
     @property
     def flags(self) -> str:
-        """As they are typed: ``--tp 8 --pp 2``."""
+        """Command-line flags: ``--tp 8 --pp 2``."""
         return f"--tp {self.n_tensor}" + f" --pp {self.n_pipeline}" * (self.n_pipeline > 1)
 
 
 def smallest_group(
     question: MemoryQuestion, holds: Callable[[MemoryQuestion], bool]
 ) -> SmallestGroup | None:
-    """The fewest devices on which this fits: as many ranks as their link joins, then stages.
+    """Fewest devices on which this fits: ranks up to the link's width, then stages.
 
     None where not even 64 devices hold it.
 
@@ -291,7 +291,7 @@ def smallest_group(
 
 
 def groups_on(hardware: HardwareSpec, model: ModelSpec) -> tuple[SmallestGroup, ...]:
-    """Groups that could hold this model, the smallest first: ranks up to what the link joins, then stages."""
+    """Groups that could hold this model, smallest first: ranks up to the link, then stages."""
     joined = hardware.linked_devices
     most = _NODE_DEVICES if joined is None else joined.value
     widths = [n for n in GROUP_SIZES if n <= most and model.attention.n_heads % n == 0]
@@ -306,7 +306,7 @@ def groups_on(hardware: HardwareSpec, model: ModelSpec) -> tuple[SmallestGroup, 
 
 
 def how_it_fits(flags: str | None) -> str:
-    """What to try, given the flags of the smallest group that fits; None where none does."""
+    """A remedy, given the flags of the smallest group that fits (None: none does)."""
     if flags is None:
         return (
             "fewer bits (--quantization int4), a device with more memory, or a smaller model:"
@@ -318,7 +318,7 @@ def how_it_fits(flags: str | None) -> str:
 def logits_trap(
     model: ModelSpec, engine: EngineSpec, *, batch_size: int, prompt_tokens: int
 ) -> LogitsTrap:
-    """Memory of the logits of every position of the prompts, against those of the last."""
+    """Memory of logits at every prompt position, against those of the last."""
     return LogitsTrap(
         last_bytes=logits_bytes(model, engine.dtype, batch_size=batch_size, n_positions=1),
         all_bytes=logits_bytes(
@@ -328,7 +328,7 @@ def logits_trap(
 
 
 def _state_bytes(question: MemoryQuestion) -> float:
-    """Of linear attention, on one device, for a sequence."""
+    """State of linear attention for a sequence on one device, in bytes."""
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
     return state_bytes(model, engine.dtype) / engine.tensor_parallel_size * stage_fraction
@@ -359,14 +359,14 @@ class BatchLimits(NamedTuple):
 
 _USUAL: Final = BatchLimits(256, 2048)
 _TPU_STEP_TOKENS: Final = {"v5e": 512, "v5p": 256, "v6e": 1024}
-"""Of the API server; other TPUs have the usual ones."""
+"""Default step budget of the API server on these TPUs; others have the usual ones."""
 _UNIFIED_MEMORY: Final = "gb10"
 """A DGX Spark has the memory of a large GPU, not its speed: vLLM 0.33.0 gives it the limits of a
 small one."""
 
 
 def default_limits(hardware: HardwareSpec | None, *, n_devices: int) -> BatchLimits:
-    """Those of ``vllm serve`` on ``n_devices`` of these; where the device is not known, those of a small one.
+    """Defaults of ``vllm serve`` on ``n_devices`` of these; unknown devices count as small.
 
     Source
     ------

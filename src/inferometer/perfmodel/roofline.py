@@ -87,7 +87,7 @@ WITHIN_LINK: Final = "--link RATE or --all-reduce-us N states it; or --pp N betw
 
 
 def beyond_link(hardware: HardwareSpec, n_tensor: int) -> str | None:
-    """Why the times of a tensor-parallel group wider than the device's link are too short; else None.
+    """A note where the tensor-parallel group is wider than the device's link; else None.
 
     Example
     -------

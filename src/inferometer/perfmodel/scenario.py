@@ -115,13 +115,12 @@ class Scenario:
     """Without one each output token computes all tokens before it again."""
     mode: RunMode = "engine"
     max_step_tokens: int | None = None
-    """Of a serving engine, which computes long prompts in parts; None: whole prompts of the whole
-    batch in one step."""
+    """Step budget of a serving engine; None: whole prompts of the whole batch in one step."""
     launch_overhead_s: float | None = None
     prefill_launch_ratio: float = 1.0
     kernels_launch_ratio: float | None = None
     least_launch_s: float = 0.0
-    """What launching takes at least in eager mode: the host's time of a captured step."""
+    """Least launch time in eager mode: the host's time of a captured step."""
     all_reduce_s: float | None = None
     has_all_logits: bool = False
     """The prefill computes the logits of every position, not of the last only."""
@@ -201,22 +200,21 @@ class Efficiency:
 
     compute_fraction: float
     memory_fraction: float
-    """Of weights and activations."""
+    """Format of weights and activations."""
     kv_fraction: float
-    """Of the memory's bandwidth, when attention reads the KV cache."""
+    """Share of the memory bandwidth when attention reads the KV cache."""
     link_fraction: float
     host_link_fraction: float
-    """Of PCIe's bandwidth, where it carries the traffic between devices."""
+    """Share of PCIe's bandwidth, where it carries the traffic between devices."""
     message_latency_s: float
     graph_layer_s: float
-    """What the small kernels of a layer and the gaps between kernels take, however little they
-    do."""
+    """Least time of a layer's small kernels and the gaps between kernels."""
     eager_layer_s: float
-    """What the host takes to launch a layer's kernels one by one; the device may hide it."""
+    """Host time to launch a layer's kernels one by one; the device may hide it."""
     engine_step_s: float
-    """What a serving engine's scheduler, sampler and output add to each step."""
+    """Time that scheduler, sampler and output of a serving engine add to each step."""
     front_end_s: float
-    """Of a request in a server before its first step: HTTP, tokenizer, queues between processes."""
+    """Time of a request before its first step: HTTP, tokenizer, queues between processes."""
     overlap: Overlap
     sparse_rate_ratio: float
     """FLOP/s of 2:4 sparse matrices / FLOP/s of dense ones (``SPARSE_RATES``)."""
@@ -393,7 +391,7 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
 
 
 def stored_scores_bytes(scenario: Scenario, n_scores: int) -> float:
-    """What eager attention writes and reads of the scores of a head, which kernels that tile never store.
+    """Bytes of a head's scores that eager attention writes and reads; tiled kernels store none.
 
     ``n_scores``: of each sequence and head. 24 bytes for each: products, scale and mask in 16 bit,
     softmax in 32, and back.
@@ -406,7 +404,7 @@ def stored_scores_bytes(scenario: Scenario, n_scores: int) -> float:
 
 
 def fixed_step_s(model: ModelSpec, efficiency: Efficiency, mode: RunMode = "engine") -> float:
-    """What follows the matrices of a step: small kernels, gaps, and an engine's own work."""
+    """Fixed time of a step: small kernels, gaps, and the engine's own work."""
     engine_s = efficiency.engine_step_s * (mode == "engine")
     return model.n_blocks / 2 * efficiency.graph_layer_s + engine_s
 
@@ -421,7 +419,7 @@ def host_step_s(scenario: Scenario, efficiency: Efficiency) -> float:
 
 
 def peaks_at(hardware: HardwareSpec, engine: EngineSpec, efficiency: Efficiency) -> Peaks:
-    """What the device does at this efficiency; at the best, what no kernel exceeds."""
+    """The device's rates at this efficiency; at the best one, an upper bound of any kernel."""
     peaks = (bound_peaks if efficiency is BEST else peaks_of)(hardware, engine)
     link = efficiency.host_link_fraction if peaks.is_host_link else efficiency.link_fraction
     return replace(

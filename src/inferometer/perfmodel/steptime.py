@@ -69,7 +69,7 @@ stopped."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedParameter:
-    """One physical parameter (its name ends in its unit), its interval, and what decided it."""
+    """A physical parameter with unit in its name, its interval, and what determines it."""
 
     name: str
     estimate: Estimate
@@ -78,7 +78,7 @@ class FittedParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedOn:
-    """What a model was fitted to."""
+    """Data that a model was fitted to."""
 
     run_ids: tuple[str, ...]
     hardware: str | None
@@ -122,7 +122,7 @@ class StepTimeModel:
     """Order of ``covariance``: names of parameters, then ``rows N`` for the knots of the
     staircase."""
     covariance: tuple[tuple[float, ...], ...]
-    """Of the free parameters, as logarithms (the sag and the knots as they are)."""
+    """Covariance of the free parameters, as logarithms (the sag and the knots as they are)."""
     uncertainties: tuple[PhaseUncertainty, ...]
     box: tuple[BoxRange, ...]
     trained_on: TrainedOn
@@ -135,7 +135,7 @@ class StepTimeModel:
     """Time of a request before the scheduler and after its tokens left it, where clients
     measured."""
     subject: FitSubject | None = None
-    """What was fitted; None in files of versions that did not store it."""
+    """None in files of versions that did not store it."""
     captured_tokens: int = 0
     """The most rows of a step with prompts that the engine captures, in pieces; 0: none."""
     machine_ratio: float = 0.0
@@ -147,7 +147,7 @@ class StepTimeModel:
 
     @property
     def other_times_fraction(self) -> float:
-        """By how much more or less time a step may take at another time, in 90 % of cases."""
+        """Relative change of a step's time between occasions, in 90 % of cases."""
         return float(np.expm1(Z_90 * self.machine_ratio))
 
     def predict(self, shape: BatchShape) -> StepPrediction:
@@ -192,7 +192,7 @@ class StepTimeModel:
         )
 
     def prefill_launch_ratio(self, n_rows: int) -> float:
-        """Host time of a step with prompts of so many tokens, in that of a decode step."""
+        """Host time of a step with ``n_rows`` prompt tokens, relative to a decode step."""
         share = CAPTURED_SHARE if n_rows <= self.captured_tokens else 1.0
         return float(self.physical().prefill_ratio ** share)
 
@@ -249,7 +249,7 @@ class StepTimeModel:
         return self.physical().matmul_flop_per_s / self.fastest.matmul_flop_per_s
 
     def at_peaks(self) -> "StepTimeModel | None":
-        """The fastest machine that this may be; None where nothing bounds it."""
+        """The fastest possible machine; None where nothing bounds it."""
         if self.fastest is None:
             return None
         return replace(
@@ -364,7 +364,7 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
 
 
 class _Reach(NamedTuple):
-    """What attention takes for a token, a pair, a sequence and a row, and how far back it reads."""
+    """Attention work per token, pair, sequence and row, and its window."""
 
     window_tokens: float
     kv_token_s: float
@@ -376,7 +376,7 @@ class _Reach(NamedTuple):
 
 
 def _reach(model: StepTimeModel) -> _Reach:
-    """Of layers with several limits, those with the longest keep it.
+    """Attention work of the model; of layers with several windows, the longest counts.
 
     The others (a window of 128 tokens beside a choice of 4,096) count as full from the first token.
     """

@@ -142,14 +142,14 @@ def group_step_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plai
 
 
 def layers_duration_s(arrays: StepTimeArrays, n_rows: int, n_group_rows: int) -> float:
-    """The matrix products of all layers: the same in each step with as many rows."""
+    """Time of all layers' matrix products; depends on the number of rows only."""
     read_s = _interpolated(arrays.read_log_rows, arrays.read_s, math.log(n_group_rows))
     multiply_s = arrays.matmul_row_s * n_rows + arrays.expert_row_s * n_group_rows
     return _product_s(arrays, read_s, multiply_s, n_group_rows)
 
 
 def head_duration_s(arrays: StepTimeArrays, n_logit_positions: int) -> float:
-    """The logits: the same in each step that computes as many."""
+    """Time of the logits; depends on their number only."""
     if n_logit_positions == 0:
         return 0.0
     multiply_s = arrays.head_row_s * n_logit_positions

@@ -56,20 +56,19 @@ _OF_PROMPTS: Final = (
     "prefill_launch_s",
     "captured_launch_s",
 )
-"""What a prefill's time consists of and a decode step's hardly does."""
+"""Parts of the time of prefills that decode steps hardly have."""
 _MOST_SPREADS: Final = 3.0
 _TYPICAL_BATCHES: Final = (1, 8, 64)
 _TYPICAL_TOKENS: Final = 512
 
 
 Basis: TypeAlias = Literal["fitted", "published", "datasheet"]
-"""From what step times are: a fit that the user names, published rows whose fit is in the package,
-or a datasheet."""
+"""Source of step times: the user's fit, the package's fit of published rows, or a datasheet."""
 _WEAKEST_LAST: Final[tuple[Basis, ...]] = get_args(Basis)
 
 
 def weakest_basis(bases: Iterable[Basis]) -> Basis:
-    """Of servers of several kinds: the source that says least about the servers that run.
+    """The least certain source of several kinds of server.
 
     Example
     -------
@@ -80,14 +79,14 @@ def weakest_basis(bases: Iterable[Basis]) -> Basis:
 
 
 class StepDraw(NamedTuple):
-    """One possible machine: its step times, and the time of a request outside of the engine."""
+    """One plausible machine: step times, and a request's time outside of the engine."""
 
     steps: StepTimeArrays
     front_end_s: float
 
 
 class _Draws(NamedTuple):
-    """Of D machines."""
+    """Step times of D plausible machines."""
 
     vector: F64
     """(D, parameters)"""
@@ -208,11 +207,11 @@ class StepTimes:
     """Time of a request outside of the engine; None of datasheets and sweeps, which do not see
     it."""
     subject: FitSubject | None = None
-    """What was fitted; None of a datasheet."""
+    """Subject of the fit; None for a datasheet."""
     n_sharing: int = 1
     """Replicas that share their experts and take each step together."""
     draws: tuple[StepDraw, ...] = ()
-    """Machines that may as well be the one, the fastest first; none of a datasheet."""
+    """Plausible machines, the fastest first; empty for a datasheet."""
     all_reduce_s: float | None = None
     """Latency of one all-reduce, where it is stated."""
 
@@ -269,13 +268,13 @@ def datasheet_levels(
 
 
 def _sheet_text(hardware: HardwareSpec) -> str:
-    """From where the device's peaks are."""
+    """Source of the device's peaks, in words."""
     is_measured = hardware.memory_bytes_per_s.source.kind == "measured"
     return f"{'ceilings measured on' if is_measured else 'the datasheet of'} {hardware.name}"
 
 
 def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
-    """Step times of a fit, and the machines that they may as well be those of.
+    """Step times of a fit, with draws of plausible machines.
 
     ``n_sharing`` replicas share their experts, and take each step together.
 
@@ -472,7 +471,7 @@ def check_sharing(model: ModelSpec, n_devices: int, n_replicas: int) -> None:
 
 
 def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
-    """Step times of a replica of the group, given its own statistics and the rows of all.
+    """Step times of a replica in a lockstep group, by its own tokens and the rows of all.
 
     Two exchanges in each layer of experts: every replica's rows are gathered by all, and results
     are summed and scattered.
@@ -534,13 +533,13 @@ def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
 
 
 _REACHED: Final[dict[str, Efficiency]] = {"fast": BEST, "likely": LIKELY, "slow": WORST}
-"""Which share of the way's bandwidth is reached at each pace, and how long does a message take?"""
+"""Share of the link's bandwidth and message time at each pace."""
 
 
 def through_stages(
     times: StepTimes, model: ModelSpec, hardware: HardwareSpec | None, n_stages: int
 ) -> StepTimes:
-    """These step times on ``n_stages`` stages, all of them together.
+    """These step times on ``n_stages`` pipeline stages, summed.
 
     Transfers between stages go over the network, which is no faster than the host link.
 

@@ -47,7 +47,7 @@ class BoxRange:
 
 
 class Distance(NamedTuple):
-    """Distance from the box: sum of log ratios to the nearest edges, and what lies outside."""
+    """Distance from the valid box: sum of log ratios to the edges, and what is outside."""
 
     log_distance: float
     reasons: tuple[str, ...]
@@ -171,7 +171,7 @@ class ParameterPosterior:
         return np.asarray((ends[0] - ends[1]) / (2 * _STEP), dtype=np.float64)
 
     def _moved(self, step: float) -> tuple[F64, Staircase]:
-        """K sets of parameters, in each of which one free parameter has moved."""
+        """K sets of parameters, each with one free parameter changed."""
         return moved(self.vector, self.staircase, self.free, step)
 
 

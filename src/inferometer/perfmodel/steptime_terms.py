@@ -79,7 +79,7 @@ class WorkColumns(NamedTuple):
     n_requests: F64
     n_prefill_requests: F64
     launched_share: F64
-    """Of a step's kernels, by exponent: 1 with prompts, ½ where those are captured in pieces, else 0."""
+    """Share of launches by step: 1 with prompts, ½ for piecewise graphs, else 0."""
     layer_bytes: F64
     head_bytes: F64
     matmul_flop: F64
@@ -148,7 +148,7 @@ class TermColumns(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParameters:
-    """The physical parameters; the module's docstring says what each does."""
+    """The physical parameters; the module's docstring defines each."""
 
     launch_s: float
     weight_bytes_per_s: float
@@ -186,7 +186,7 @@ def work_columns(
     plan: ParallelPlan | None = None,
     captured_tokens: int = 0,
 ) -> WorkColumns:
-    """Work of these steps; the plan is the engine's tensor parallelism unless it is given.
+    """Work of these steps; the plan defaults to the engine's tensor parallelism.
 
     ``kv_traffic_ratio`` is the number of bytes that attention moves for each byte of KV cache
     that a decoding request holds; ``captured_tokens`` the most rows of a step with prompts that
@@ -292,7 +292,7 @@ def _work_columns(
     plan: ParallelPlan | None,
     captured_tokens: int,
 ) -> WorkColumns:
-    """Cached, and so read-only: a sizing needs the same ones for each pace, draw and knob."""
+    """Work columns, cached and therefore read-only."""
     rows = [
         _work_of(model, engine, shape, kv_traffic_ratio, plan, captured_tokens) for shape in shapes
     ]

@@ -15,7 +15,7 @@ Limit: TypeAlias = Literal[
     "communication",
     "undecided",
 ]
-"""What can limit a step, in the words of every report."""
+"""Limits of a step, in the words of every report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def decode_shape(*, batch_size: int, context_tokens: int) -> BatchShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What a step computes and moves on one device."""
+    """FLOP and bytes of a step on one device."""
 
     matmul_flop: float
     attention_flop: float
@@ -110,7 +110,7 @@ class StepBound:
 
     @property
     def upper_s(self) -> float:
-        """Nothing overlaps: the sum of the three."""
+        """Upper bound: the sum of the three times, without overlap."""
         return self.compute_s + self.memory_s + self.link_s
 
 
@@ -134,12 +134,12 @@ class StepPrediction:
     limited_by: Limit
     is_inside_box: bool
     outside_why: str | None
-    """Which quantity lies outside which range, if ``is_inside_box`` is false."""
+    """Quantity and range, if ``is_inside_box`` is false."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFormat:
-    """How a quantised matrix is stored.
+    """Storage of a quantised matrix.
 
     ``value_bits`` for a weight, and a scale and a zero point for each group of weights.
     """

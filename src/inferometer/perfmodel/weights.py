@@ -169,7 +169,7 @@ def expected_experts(n_experts: int, n_experts_per_token: int, n_tokens: int) ->
 
 
 def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) -> float:
-    """Bits stored for a weight of this matrix; what is not quantised is not pruned either."""
+    """Stored bits per weight of this matrix."""
     if not part.is_quantised:
         return DTYPE_BITS[engine.dtype]
     return _bits_as(part.stored, engine, is_sparse=is_sparse)
@@ -198,7 +198,7 @@ def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
     Raises
     ------
     SpecError
-        They cannot.
+        The matrices cannot be divided by this number.
     """
     n_devices = engine.tensor_parallel_size
     n_heads = model.attention.n_heads
@@ -226,13 +226,13 @@ def _positions(model: ModelSpec) -> int:
 
 
 def _per_layer_elements(model: ModelSpec) -> int:
-    """Of the table of each layer's inputs, which is looked up like the embedding."""
+    """Elements of the per-layer input tables, which are looked up like the embedding."""
     inputs = model.per_layer_inputs
     return 0 if inputs is None else inputs.vocab_size * inputs.size * model.n_layers
 
 
 def _small_vectors(model: ModelSpec) -> int:
-    """Norms, biases, attention sinks, and what linear attention has beside matrices."""
+    """Norms, biases, attention sinks, and vectors of linear attention."""
     mla = model.mla
     norm = model.hidden_size * (2 if model.norm_has_bias else 1)
     per_layer = 0

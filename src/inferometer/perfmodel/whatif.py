@@ -39,12 +39,12 @@ class Change:
     """The flags of ``inferometer predict`` for it, if any."""
     scenario: Scenario
     needs: str | None = None
-    """What must be true or done first, such as other weights."""
+    """What it requires, such as other weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """What a change gains.
+    """Gains of a change.
 
     Ratios are before / after: above 1 is faster; that of throughput is after / before.
     """
@@ -138,7 +138,7 @@ def with_sparsity(scenario: Scenario) -> Change:
 
 
 def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
-    """As many query heads sharing fewer (or more) KV heads.
+    """The model with another number of KV heads for its query heads.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
 
 
 def with_window(scenario: Scenario, *, window_tokens: int, n_sinks: int) -> Change:
-    """Each layer keeps and reads the first tokens (sinks) and the last ones (the window) alone."""
+    """The model with attention to the first tokens (sinks) and a window of the last ones."""
     model = windowed(scenario.model, window_tokens=window_tokens, n_sinks=n_sinks)
     return Change(
         name=suggestions.flags("--attention-window", window_tokens, "--attention-sinks", n_sinks),
@@ -197,12 +197,12 @@ def windowed(model: ModelSpec, *, window_tokens: int, n_sinks: int) -> ModelSpec
     )
 
 
-def with_devices(scenario: Scenario, *, n_tensor: int, n_pipeline: int = 1) -> Change:
-    """The model over more devices: matrices split, layers split, or both."""
-    plan = ParallelPlan(n_tensor=n_tensor, n_pipeline=n_pipeline)
+def with_devices(scenario: Scenario, *, n_tensor: int) -> Change:
+    """The model over more devices, with its matrices split."""
+    plan = ParallelPlan(n_tensor=n_tensor)
     engine = replace(scenario.engine, tensor_parallel_size=n_tensor)
     return Change(
-        name=suggestions.flags("--tp", n_tensor, "--pp", n_pipeline),
+        name=suggestions.flags("--tp", n_tensor, "--pp", 1),
         scenario=replace(scenario, engine=engine, plan=plan),
     )
 
@@ -227,8 +227,8 @@ def with_graphs(scenario: Scenario) -> Change:
 def with_eager(scenario: Scenario) -> Change:
     """Kernels that the host launches one by one, in a bare loop, instead of captured graphs.
 
-    A fit whose prompts are launched so shows how long that takes on its host; another fit, that it
-    takes no less than a captured step.
+    If the fit has launches of prompts, their host time is used; else at least that of a captured
+    step.
     """
     captured_s, ratio = scenario.launch_overhead_s, scenario.kernels_launch_ratio
     is_known = captured_s is not None and ratio is not None
@@ -286,7 +286,7 @@ def with_sequence_parallelism(scenario: Scenario) -> Change:
 
 
 def without_kv_cache(scenario: Scenario) -> Change:
-    """Each output token computes the whole sequence again."""
+    """No KV cache: each output token computes the whole sequence again."""
     return Change(
         name="no KV cache: token N computes N",
         scenario=replace(scenario, has_kv_cache=False),
@@ -321,7 +321,7 @@ class Acceptance(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """How drafts are made, how many tokens at most, and how many are accepted in publications."""
+    """A speculation method: its drafts, their largest number, and published acceptance."""
 
     name: MethodName
     needs: str
@@ -381,7 +381,7 @@ _KNOWN: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLength:
-    """What a number of draft tokens gains at the scenario's batch."""
+    """Gain of a number of draft tokens at the scenario's batch."""
 
     n_draft_tokens: int
     tpot_gain_ratio: float
@@ -409,7 +409,7 @@ class BestSpeculation:
     break_even_high_batch: int
     """The same at the lowest and the highest acceptance."""
     largest_batch: int
-    """That fits in memory; it is the break-even batch where all that fit gain."""
+    """Largest batch in memory; the break-even batch where all of them gain."""
 
     @property
     def best_length(self) -> DraftLength:
@@ -426,7 +426,7 @@ class Draft(NamedTuple):
 
 
 def find_method(name: MethodName) -> Method:
-    """What publications say of this method.
+    """Published numbers of this method.
 
     Example
     -------

@@ -30,7 +30,7 @@ from inferometer.perfmodel.weights import checked_tensor_parallel, head_elements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelPlan:
-    """How the model is spread over devices: the group has tensor · pipeline · sharing devices.
+    """Division of the model over devices: tensor · pipeline · sharing of them.
 
     ``has_expert_parallelism``: each expert lives whole on one device of the tensor group (vLLM's
     --enable-expert-parallel), and tokens travel to it. ``has_sequence_parallelism``: norms work
@@ -95,7 +95,7 @@ def plan_of(engine: EngineSpec) -> ParallelPlan:
 def step_traffic(
     model: ModelSpec, dtype: DType, plan: ParallelPlan, *, n_rows: int, n_logit_positions: int
 ) -> Traffic:
-    """What one device sends in a step of ``n_rows`` new tokens.
+    """Bytes that one device sends in a step of ``n_rows`` new tokens.
 
     Tensor parallel (arXiv 1909.08053): two all-reduces of the hidden states in each layer, one
     after the split embedding, and a gather of the logits. Expert parallel: the all-reduce after

@@ -36,20 +36,20 @@ DONE: Final = b"[DONE]"
 
 
 class Event(NamedTuple):
-    """One event of a stream."""
+    """One event of a server-sent event stream."""
 
     end: int
-    """How many bytes of the body it takes until it is complete."""
+    """Bytes of the body up to the end of the event."""
     name: bytes
     """b'' where the stream gives it none."""
     data: bytes
-    """Its data lines, joined by line feeds."""
+    """Data lines, joined by line feeds."""
     is_whole: bool
     """False where the body ended before the event did."""
 
 
 def events_of(body: bytes) -> list[Event]:
-    r"""All events with data, in order; comments, keep-alives and fields that are none of ours are none.
+    r"""All events with data, in order; comments, keep-alives and unknown fields are skipped.
 
     Example
     -------
@@ -115,7 +115,7 @@ def reads_of(ends: Sequence[int], read_bytes: Sequence[int]) -> list[int]:
 
 
 def _taken(line: bytes, lines: list[bytes], name: bytes) -> bytes:
-    """Take a line into the event that is being read; gives the event's name."""
+    """Add a line to the event that is being read; returns the event's name."""
     if line[0] == _COMMENT:
         return name
     field, _, value = line.partition(b":")
@@ -134,7 +134,7 @@ class Usage(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """What an event says."""
+    """Parsed content of an event."""
 
     text: str = ""
     kind: ChunkKind = ChunkKind.CONTENT
@@ -142,7 +142,7 @@ class Payload(NamedTuple):
     """It has a delta that is more than a role: where the text is empty, a token may hide behind
     it, such as half of a character."""
     n_token_ids: int = ABSENT
-    """Where the server tells the ids of a chunk's tokens (vLLM's ``return_token_ids``)."""
+    """Number of token ids, where the server sends them (vLLM's ``return_token_ids``)."""
     finish_reason: str = ""
     usage: Usage | None = None
     is_error: bool = False
@@ -205,7 +205,7 @@ digit."""
 
 
 def said_by(data: bytes, name: bytes = b"") -> Payload:
-    """What does the data of an event, or a whole JSON body, say?
+    """Parse the data of an event, or a whole JSON body.
 
     Example
     -------
@@ -300,27 +300,27 @@ def _count(value: int | None) -> int:
 
 
 TokenEnds: TypeAlias = Callable[[str], Sequence[int]]
-"""After how many characters of a text does each of its tokens end?"""
+"""A function that gives the end of each token of a text, in characters."""
 
 _NO_USAGE: Final = Usage(ABSENT, ABSENT, ABSENT)
 _MOST_ADDED_TOKENS: Final = 131_072
-"""To a prompt by the server: its template, and a long system prompt of its own."""
+"""Most tokens that a server adds to a prompt: template, and a long system prompt."""
 _HTTP_OK: Final = range(200, 300)
 
 
 class Chunk(NamedTuple):
-    """One event that brought tokens."""
+    """One event with tokens."""
 
     arrived_ns: int
     n_tokens: int
-    """ABSENT where nobody could tell."""
+    """ABSENT: unknown."""
     n_characters: int
     kind: int
     read_index: int
 
 
 class Answer(NamedTuple):
-    """One answer, as far as it came."""
+    """One answer, as far as it was received."""
 
     chunks: tuple[Chunk, ...]
     output_tokens: int
@@ -332,18 +332,18 @@ class Answer(NamedTuple):
     """'' or a code of ``records.exchange_errors``: the wire's, else what is wrong with the
     content."""
     is_stream: bool = True
-    """Else it was given whole: nobody saw when its first token was there."""
+    """False: sent whole, so that the time of the first token is unknown."""
 
     @property
     def first_token_ns(self) -> int:
-        """When the first chunk with a token came; ABSENT where none did, and of a whole answer."""
+        """Arrival of the first chunk with a token; ABSENT without one, or if not streamed."""
         if not self.is_stream:
             return ABSENT
         return next((chunk.arrived_ns for chunk in self.chunks if chunk.n_tokens != 0), ABSENT)
 
     @property
     def last_token_ns(self) -> int:
-        """When the last chunk with a token came; ABSENT where none did."""
+        """Arrival of the last chunk with a token; ABSENT without one."""
         return next(
             (chunk.arrived_ns for chunk in reversed(self.chunks) if chunk.n_tokens != 0), ABSENT
         )
@@ -365,7 +365,7 @@ class _Heard(NamedTuple):
 
 
 def answer_of(frame: RequestFrame, token_ends: TokenEnds | None = None) -> Answer:
-    """What did this request's answer say?
+    """Parse this request's answer.
 
     ``token_ends`` is asked only where the server's count is not enough.
     """
@@ -422,7 +422,7 @@ def _last_usage(heard: Sequence[_Heard]) -> Usage:
 
 
 def _asker(heard: Sequence[_Heard], token_ends: TokenEnds) -> Callable[[], list[int]]:
-    """Tokens of each event by the tokenizer; asked when it is called."""
+    """A function that counts the tokens of each event with the tokenizer, when called."""
 
     def per_event() -> list[int]:
         ends = token_ends("".join(one.payload.text for one in heard))
@@ -442,7 +442,7 @@ def _asker(heard: Sequence[_Heard], token_ends: TokenEnds) -> Callable[[], list[
 def _has_false_count(
     frame: RequestFrame, heard: Sequence[_Heard], usage: Usage, *, is_stream: bool
 ) -> bool:
-    """Does the server report more tokens than can be?
+    """Does the server report more tokens than possible?
 
     Output tokens are as many as requested at most, and in a stream one for each byte; a prompt has
     a token for each byte that was sent at most, beside what the server adds to it.
@@ -489,7 +489,7 @@ def _chunks(
 def _counts(
     heard: Sequence[_Heard], total: int, source: str, by_tokenizer: Callable[[], list[int]] | None
 ) -> list[int]:
-    """Tokens of each event; ABSENT for those with text where nobody can tell."""
+    """Tokens of each event; ABSENT for those with text whose count is unknown."""
     counts = _by_running_usage(heard) or _by_token_ids(heard)
     if counts is not None:
         return counts
@@ -515,7 +515,7 @@ def _counts(
 
 
 def _by_running_usage(heard: Sequence[_Heard]) -> list[int] | None:
-    """Where every event that may bring a token says how many there are so far."""
+    """Tokens of each event, where each reports the number of tokens so far; else None."""
     counts: list[int] = []
     before = 0
     for one in heard:

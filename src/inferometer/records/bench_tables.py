@@ -29,7 +29,7 @@ _TEST: Final = re.compile(r"(pp|tg)\s*(\d{1,9})(?:\s*@\s*d(\d{1,9}))?")
 _RATE: Final = re.compile(r"\s*([\d.]+)\s*(?:±.*)?")
 _NS_PER_MS: Final = 1e6
 _START_CHARACTERS: Final = 2**14
-"""In which a first record names its test, behind names of files and devices."""
+"""Length of the start in which a first record names its test."""
 _SETTINGS: Final = (
     "model", "model_filename", "model_type", "backend", "backends", "gpu_info", "ngl", "n_gpu_layers",
     "threads", "n_threads", "n_batch", "n_ubatch", "fa", "flash_attn", "type_k", "type_v", "sm", "split_mode", "mmap",
@@ -139,7 +139,7 @@ def _of_mapping(one: object, where: str) -> Mapping[str, Any]:
 
 
 def _test(row: Mapping[str, Any], door: Door, where: str) -> _Test | None:
-    """What was timed; None for a test that tells neither phase."""
+    """The test's times; None for a test of neither phase."""
     if "test" in row:
         match, rate = _TEST.fullmatch(str(row["test"])), _RATE.fullmatch(str(row.get("t/s", "")))
         if match is None or rate is None:

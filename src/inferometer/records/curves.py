@@ -23,7 +23,7 @@ _LINEAR: Final = (0.9, 1.1)
 """Exponents of a growth law that is called linear."""
 _NEARLY_FLAT: Final = 0.1
 _BEND: Final = 0.3
-"""Exponents of the two halves of a curve that differ by more are told apart."""
+"""Difference of exponents above which a curve's two halves count as different."""
 _MIN_POINTS: Final = 3
 _MIN_SPAN_RATIO: Final = 4.0
 WITHOUT_INTERVAL: Final = "one number per point: no interval"
@@ -31,32 +31,32 @@ WITHOUT_INTERVAL: Final = "one number per point: no interval"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveFinding:
-    """One thing that the curves say."""
+    """One finding about a curve."""
 
     code: str
     sentence: str
 
 
 class Curve(NamedTuple):
-    """One number over one axis, with everything else held."""
+    """One number over one axis, with everything else fixed."""
 
     x: tuple[float, ...]
     """Rising, above 0."""
     y: tuple[float, ...]
     x_name: str
-    """Of the axis: batch, prompt tokens, users."""
+    """Name of the axis: batch, prompt tokens, users."""
     y_name: str
     held: str = ""
-    """What is the same at all points, as the end of a sentence: `` at batch 8``."""
+    """What is fixed, as the end of a sentence: `` at batch 8``."""
 
     @property
     def range_words(self) -> str:
-        """From the first to the last x."""
+        """The first and the last x, in words."""
         return f"from {self.x_name} {format_number(self.x[0])} to {format_number(self.x[-1])}"
 
 
 def growth(curve: Curve) -> CurveFinding | None:
-    """By which power of x does y grow; is it flat, linear, or more?
+    """The power law by which y grows with x: flat, linear, or more.
 
     The exponent is the slope of the least-squares line through the logarithms; of a curve that
     bends, the slopes of its two halves. None with fewer than three points or less than a factor
@@ -103,7 +103,7 @@ def _law(slope: float) -> str:
 
 
 def knee(curve: Curve) -> CurveFinding | None:
-    """From which x does another doubling gain less than 1.5x, and from which nothing?
+    """The x from which doubling gains less than 1.5x, and from which it gains nothing.
 
     Gains per doubling are those between neighbouring points, to the power of one doubling. None
     with fewer than three points, or less than a factor of four between the first and the last.
@@ -146,7 +146,7 @@ def _doubling_gains(curve: Curve) -> np.ndarray:
 
 
 def peak(curve: Curve) -> CurveFinding | None:
-    """Where is y highest, if it falls again before the last point by more than a tenth?"""
+    """The highest y, if y falls by more than a tenth after it."""
     best = int(np.argmax(curve.y))
     if len(curve.y) < _MIN_POINTS or curve.y[-1] * _FLAT_RATIO > curve.y[best]:
         return None
@@ -159,7 +159,7 @@ def peak(curve: Curve) -> CurveFinding | None:
 
 
 def cheapest(curve: Curve) -> CurveFinding | None:
-    """Where is y least, and does a larger x ever make it cheaper again?"""
+    """The lowest y, and whether y falls again at a larger x."""
     if not _is_long(curve) or min(curve.y) <= 0:
         return None
     best = int(np.argmin(curve.y))
@@ -176,7 +176,7 @@ def cheapest(curve: Curve) -> CurveFinding | None:
 
 
 def share(curve: Curve) -> CurveFinding | None:
-    """How does a phase's share of the time move, and where does it pass one half?"""
+    """How a phase's share of the time changes, and where it passes one half."""
     if len(curve.y) < 2:
         return None
     first, last = curve.y[0], curve.y[-1]
@@ -190,7 +190,7 @@ def share(curve: Curve) -> CurveFinding | None:
 
 
 def jumps(curve: Curve, *, factor_ratio: float = 2.0) -> CurveFinding | None:
-    """Where does y per x get worse by this factor from one point to the next?"""
+    """Points at which y per x rises by this factor over the point before."""
     worst, where = 0.0, 0
     for i in range(1, len(curve.y)):
         ratio = curve.y[i] / curve.y[i - 1] if curve.y[i - 1] > 0 else 0.0
@@ -221,7 +221,7 @@ Rule = Callable[[Curve], CurveFinding | None]
 
 
 def findings_of_curve(curve: Curve, rules: Sequence[Rule]) -> list[CurveFinding]:
-    """What these rules say of the curve."""
+    """Findings of these rules for the curve."""
     return [found for rule in rules if (found := rule(curve)) is not None]
 
 
@@ -267,7 +267,7 @@ _NUMBERS: Final[tuple[tuple[str, Number, dict[str, tuple[Rule, ...]]], ...]] = (
 
 
 def has_single_numbers(points: Sequence[PointRepetitions]) -> bool:
-    """Has each point one repetition?"""
+    """Does each point have one repetition?"""
     return bool(points) and all(point.n_reps == 1 for point in points)
 
 
@@ -313,7 +313,7 @@ def _lines(points: Sequence[PointRepetitions], axis: str, name: str, number: Num
 
 
 def _same_tokens(points: Sequence[PointRepetitions]) -> list[CurveFinding]:
-    """The widest pair of a long prompt and a large batch with as many prompt tokens: which is faster?"""
+    """Compare a long prompt with a large batch of the same number of prompt tokens."""
     groups = dict[int, list[PointRepetitions]]()
     for one in points:
         if np.isfinite(one.total_s[0]):

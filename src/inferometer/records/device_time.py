@@ -74,7 +74,7 @@ class KernelTime:
     n_launches: int
     device_s: float
     device_time_fraction: float
-    """Of the time of all activities."""
+    """Share of the time of all activities."""
     mean_s: float
     idle_before_s: float
     """Gaps that ended with one of them, but for those of the device itself."""
@@ -82,7 +82,7 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTime:
-    """One device over the time between its first and its last activity."""
+    """Use of one device from its first to its last activity."""
 
     device: int
     device_name: str | None
@@ -93,20 +93,20 @@ class DeviceTime:
     """The largest first; with the busy time they are the window."""
     launches_per_s: float
     median_launch_call_s: float | None
-    """How long a call that launches takes on the host; None without calls."""
+    """Median time of a launching call on the host; None without calls."""
     kinds: tuple[KernelTime, ...]
     kernels: tuple[KernelTime, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTime:
-    """Operations or calls of one name on the host, without what was called within them."""
+    """Operations or calls of one name on the host, without nested ones."""
 
     name: str
     n_calls: int
     self_s: float
     self_fraction: float
-    """Of all of its table."""
+    """Share of the total of its table."""
 
 
 def device_times(trace: DeviceTrace) -> tuple[DeviceTime, ...]:
@@ -135,7 +135,7 @@ def host_times(spans: Spans) -> tuple[HostTime, ...]:
 
 
 def kind_of(name: str) -> str:
-    """Which kind of work a kernel does, by its name.
+    """Kind of work of a kernel, by its name.
 
     Example
     -------
@@ -146,7 +146,7 @@ def kind_of(name: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """A kernel's name without its types, and with what its template computes.
+    """A kernel's name without types, with its template's operation.
 
     Example
     -------
@@ -218,7 +218,7 @@ def _of_device(trace: DeviceTrace, device: int) -> DeviceTime:
 
 
 def _parts_of_gaps(gaps: _Gaps, trace: DeviceTrace) -> dict[IdleCause, I64]:
-    """Each gap's ns, by cause."""
+    """Nanoseconds of each gap, by cause."""
     activities = trace.activities
     end_ns = activities.start_ns[gaps.activity]
     launch_ns = activities.launch_start_ns[gaps.activity]
@@ -239,7 +239,7 @@ def _parts_of_gaps(gaps: _Gaps, trace: DeviceTrace) -> dict[IdleCause, I64]:
 
 
 def _has_waited(gaps: _Gaps, launch_ns: I64, trace: DeviceTrace) -> np.ndarray:
-    """Did the launching thread come out of a blocking call within the gap, before the launch?"""
+    """Did the launching thread return from a blocking call within the gap, before the launch?"""
     calls = trace.calls
     blocks = np.array([is_blocking(name) for name in calls.names], dtype=bool)
     is_wait = blocks[calls.name_index] if calls.names else np.zeros(calls.start_ns.size, dtype=bool)
@@ -277,7 +277,7 @@ def _totals(
 
 
 def _self_ns(spans: Spans) -> np.ndarray:
-    """Each span's ns without those of the spans directly within it, on its own thread."""
+    """Nanoseconds of each span without its direct children on the same thread."""
     own_ns = (spans.end_ns - spans.start_ns).astype(np.float64)
     open_by_thread = dict[int, list[int]]()
     ends = spans.end_ns.tolist()
@@ -321,11 +321,11 @@ CounterName: TypeAlias = Literal[
 class _Field(NamedTuple):
     name: CounterName
     family: str
-    """In a page of dcgm-exporter."""
+    """Name on a page of dcgm-exporter."""
     column: str
-    """In ``dcgmi dmon``, or in ``nvidia-smi dmon`` for what is NVML's."""
+    """Column of ``dcgmi dmon``, or of ``nvidia-smi dmon`` for NVML's counters."""
     factor: float = 1.0
-    """From a page's unit."""
+    """Factor from the page's unit."""
 
 
 _FIELDS: Final = (
@@ -360,7 +360,7 @@ class DeviceCounter(NamedTuple):
 
 
 def is_counters_file(path: Path) -> bool:
-    """Does this file hold a device's counters, going by its beginning?"""
+    """Does this file begin like one of device counters?"""
     if not path.is_file():
         return False
     try:

@@ -46,7 +46,7 @@ class Spans:
     start_ns: I64
     end_ns: I64
     thread: I64
-    """Of the host; of activities, the thread that launched them. ``ABSENT`` where unknown."""
+    """Host thread; for activities the one that launched them. ``ABSENT`` where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +61,15 @@ class Activities(Spans):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTrace:
-    """One file of a profiler."""
+    """Contents of one profiler file."""
 
     profiler: Profiler
     device_names: dict[int, str]
     activities: Activities
     calls: Spans
-    """Of the runtime's and the driver's API."""
+    """Calls of the runtime's and the driver's API."""
     operations: Spans
-    """Of the framework on the host (``aten::mm``); none in a report of Nsight."""
+    """Host operations of the framework (``aten::mm``); none in a report of Nsight."""
 
 
 class _Span(msgspec.Struct, gc=False):
@@ -107,12 +107,12 @@ class _ChromeTrace(msgspec.Struct):
 
 
 def is_trace(path: Path) -> bool:
-    """Is this file a profiler's: a SQLite database, or JSON with trace events near its start?
+    """Is this a profiler's file: a SQLite database, or JSON with trace events near its start?
 
     Raises
     ------
     RecordError
-        It cannot be read.
+        The file cannot be read.
     """
     if not path.is_file():
         return False
@@ -123,7 +123,7 @@ def is_trace(path: Path) -> bool:
 
 
 def read_trace(path: Path) -> DeviceTrace:
-    """All that the file says of devices and of the host.
+    """Read the activity of devices and host from the file.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def read_trace(path: Path) -> DeviceTrace:
 
 
 def is_blocking(call: str) -> bool:
-    """Does the host wait in this call until the device is done?"""
+    """Does the host wait in this call for the device?"""
     return call.endswith("Synchronize") or call.partition("(")[0] in _BLOCKING
 
 

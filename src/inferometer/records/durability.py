@@ -59,7 +59,7 @@ def move_into_place(source: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's list of names: without it a rename may be lost with the power."""
+    """Flush a folder's directory entries, which a power loss could otherwise undo."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -123,12 +123,12 @@ def write_sums(
 
 
 def summed_files(folder: Path) -> tuple[str, ...]:
-    """Of which files of ``folder`` are checksums stored?"""
+    """Files of ``folder`` with stored checksums."""
     return tuple(name for _, name in _sums(folder))
 
 
 def damaged_files(folder: Path) -> tuple[str, ...]:
-    """Which files of ``folder`` are missing or differ from the stored checksums?
+    """Files of ``folder`` that are missing or differ from their checksums.
 
     None where no checksums are stored.
     """
@@ -142,7 +142,7 @@ def damaged_files(folder: Path) -> tuple[str, ...]:
 
 
 def _sums(folder: Path) -> list[tuple[str, str]]:
-    """Each stored checksum and the file that it is of."""
+    """Each stored checksum and its file."""
     path = folder / SUMS_NAME
     lines = _SUMS.bytes_of(path).decode("utf-8", "replace").splitlines() if path.is_file() else []
     return [(line.partition("  ")[0], line.partition("  ")[2]) for line in lines]
@@ -154,7 +154,7 @@ def sum_of(path: Path) -> str:
     Raises
     ------
     RecordError
-        It cannot be read.
+        The file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -179,7 +179,7 @@ class WriterLock:
 
     @classmethod
     def acquire(cls, path: Path) -> Self:
-        """Take the lock, or say which process has it."""
+        """Take the lock, or report the process that holds it."""
         while True:
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -189,7 +189,7 @@ class WriterLock:
                 return cls(path, descriptor)
 
     def release(self) -> None:
-        """Let go, and leave nothing behind."""
+        """Release the lock and remove its file."""
         if self._descriptor is not None:
             self._path.unlink(missing_ok=True)
             os.close(self._descriptor)
@@ -197,7 +197,7 @@ class WriterLock:
 
 
 def _try_lock(path: Path, descriptor: int) -> bool:
-    """Lock an open file; False if its former holder removed it meanwhile: try again."""
+    """Lock an open file; False if its former holder removed it, so that one must retry."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not path.exists() or path.stat().st_ino != os.fstat(descriptor).st_ino:

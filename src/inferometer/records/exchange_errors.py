@@ -14,7 +14,7 @@ from inferometer.records.types import ExchangeTable, RequestStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeError:
-    """What a code means, and what to do about it."""
+    """Meaning and remedy of an error code."""
 
     meaning: str
     remedy: str
@@ -160,20 +160,20 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorCount:
-    """One kind of error."""
+    """One kind of error, and its number."""
 
     code: str
     n_requests: int
     share_fraction: float
-    """Of all requests."""
+    """Share of all requests."""
     http_statuses: tuple[int, ...]
-    """Those that came with it."""
+    """HTTP statuses that came with it."""
     meaning: str
     remedy: str
 
 
 def error_counts(exchanges: ExchangeTable) -> tuple[ErrorCount, ...]:
-    """Requests by the code of what went wrong, the most frequent first."""
+    """Requests by error code, the most frequent first."""
     codes, counts = np.unique(exchanges.error[exchanges.error != ""], return_counts=True)
     found = [_counted(exchanges, str(code), int(n)) for code, n in zip(codes, counts, strict=True)]
     return tuple(sorted(found, key=lambda one: (-one.n_requests, one.code)))

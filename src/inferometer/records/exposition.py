@@ -25,7 +25,7 @@ _LINE: Final = re.compile(
 
 
 class SeriesName(NamedTuple):
-    """Which series is it? Name and labels are the server's."""
+    """Name and labels of a server's series."""
 
     name: str
     labels: str
@@ -100,7 +100,7 @@ class PageReader:
 
 
 def labels_text(labels: dict[str, str]) -> str:
-    """The labels as they are kept: sorted by name, quoted and escaped.
+    """The labels as stored: sorted by name, quoted and escaped.
 
     Example
     -------
@@ -111,7 +111,7 @@ def labels_text(labels: dict[str, str]) -> str:
 
 
 def labels_of(text: str) -> dict[str, str]:
-    """The labels of a kept series.
+    """The labels of a stored series.
 
     Example
     -------

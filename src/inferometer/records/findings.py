@@ -29,7 +29,7 @@ from inferometer.stats.estimate import Estimate, envelope
 from inferometer.units import format_bytes, format_fraction, format_number
 
 Support: TypeAlias = Literal["supported", "undecided", "single number"]
-"""By intervals; not by them; there are none, for each point has one number."""
+"""Basis of a finding: intervals, medians only, or single numbers."""
 
 _SEED: Final = 20260101
 _MIN_REPEATS: Final = 5
@@ -40,10 +40,10 @@ _SAME_MEMORY_RATIO: Final = 1.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that the data say, or leave open."""
+    """One finding, or an open question, about a run."""
 
     code: str
-    """Which rule speaks: KNEE, COLLAPSE, GROWTH, ..."""
+    """Rule of the finding: KNEE, COLLAPSE, GROWTH, ..."""
     sentence: str
     evidence: Estimate | None
     support: Support
@@ -339,7 +339,7 @@ def _memory_growth(points: list[PointRepetitions]) -> list[Finding]:
 
 
 def _memory_alike(ratio: Estimate, amount: str) -> Finding:
-    """The medians of all points are one amount; do the repetitions leave room for growth?"""
+    """All medians are equal; do the repetitions leave room for growth?"""
     if ratio.high is not None and ratio.high < _SAME_MEMORY_RATIO:
         sentence = f"Peak reserved memory stays at {amount} over the sweep."
         return Finding(code="MEMORY_GROWTH", sentence=sentence, evidence=ratio, support="supported")
@@ -353,7 +353,7 @@ def _memory_alike(ratio: Estimate, amount: str) -> Finding:
 
 
 def _out_of_memory(run: Run) -> list[Finding]:
-    """How many points did not fit? A fact, not an estimate."""
+    """The number of points that did not fit; a fact, not an estimate."""
     points = repetitions_of(run)
     failed = [point.point for point in points if point.status is PointStatus.OUT_OF_MEMORY]
     if not failed:
@@ -368,7 +368,7 @@ def _out_of_memory(run: Run) -> list[Finding]:
 
 
 def _noise(run: Run) -> list[Finding]:
-    """How far do repetitions scatter, and did the machine drift?"""
+    """Scatter of the repetitions, and drift of the machine."""
     noise = noise_of(run)
     if noise.median_spread_ratio is None or noise.worst_spread_ratio is None:
         return []

@@ -11,31 +11,30 @@ from inferometer.records.types import KvPoolFacts, RequestTable, Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvPoolView:
-    """One pool of a divided KV cache, and the requests that had their blocks there in the likely run."""
+    """One KV pool, and its requests in the likely run."""
 
     rule: str
-    """Whose blocks these are, in words."""
+    """Requests of the pool, in words."""
     kv_dtype: str | None
     block_size: int
     n_blocks: int
-    """Of one replica."""
+    """Blocks of one replica."""
     capacity_tokens: int
     mean_used_fraction: float | None
-    """Of the blocks, over the time of steps; None where there were none."""
+    """Time-weighted mean share of used blocks over steps; None without steps."""
     peak_used_fraction: float
-    """Of the fullest replica."""
+    """Peak of the fullest replica."""
     tail_waste_fraction: float | None
-    """Of the room in blocks that are in use: how much lay behind the last token of a request? None
-    where no block was in use."""
+    """Share of room in used blocks behind the last token; None where no block was used."""
     n_preemptions: int
     cached_fraction: float | None
-    """Of prompt tokens: found in the pool's prefix cache; None where there were no requests."""
+    """Share of prompt tokens found in the pool's prefix cache; None without requests."""
     summary: RequestSummary | None
     """None where no request went there."""
 
 
 def kv_pool_views(run: Run) -> tuple[KvPoolView, ...]:
-    """All pools, in their order; none where the KV cache is whole, or the record does not know its pools."""
+    """All KV pools in order; empty where the cache is undivided or the pools are not recorded."""
     pools, requests = run.manifest.kv_pools, run.requests
     if not pools or requests is None:
         return ()

@@ -38,7 +38,7 @@ Latency: TypeAlias = Literal["ttft", "ttft_uncorrected", Metric]
 OF_REQUESTS: Final[tuple[Latency, ...]] = tuple(
     name for name in get_args(Latency) if name != "workflow"
 )
-"""What one request has: a workflow is several."""
+"""Latencies of one request; a workflow has several requests."""
 COMPLETED: Final = (RequestStatus.STOPPED, RequestStatus.LENGTH)
 NOT_SERVED: Final = (RequestStatus.REJECTED, RequestStatus.FAILED)
 """They have no latency; they are counted by status."""
@@ -49,7 +49,7 @@ class LatencySamples(NamedTuple):
     """One latency of K requests, in order of sending."""
 
     rows: NDArray[np.intp]
-    """Which requests of the table."""
+    """Rows of the requests in the table."""
     lower_s: F64
     upper_s: F64
     """Equal to ``lower_s``, or infinite where the request had not got there when it was last
@@ -57,12 +57,12 @@ class LatencySamples(NamedTuple):
 
     @property
     def n_bounded_below_only(self) -> int:
-        """Of how many is only known how long they took at least?"""
+        """The number of samples that are lower bounds only (censored)."""
         return int(np.isinf(self.upper_s).sum())
 
 
 def end_ns(run: Run) -> int:
-    """When is the last thing known of the run, in nanoseconds since its start?
+    """Last known instant of the run, in nanoseconds since its start.
 
     0 for an empty run.
     """
@@ -85,7 +85,7 @@ def end_ns(run: Run) -> int:
 
 
 def _last_waited_for_ns(run: Run, requests: RequestTable) -> int:
-    """When did the client last see that requests were open which never ended? 0 where none are."""
+    """Last instant at which unfinished requests were seen open; 0 without such requests."""
     if run.lags is None or not is_one_of(requests, (RequestStatus.UNFINISHED,)).any():
         return 0
     return int(run.lags.due_ns[run.lags.n_in_flight > 0].max(initial=0))
@@ -122,7 +122,7 @@ def samples_of(
 ) -> dict[Latency, LatencySamples]:
     """Several latencies of a run; ``rows``: of N requests only these, as in a table of them alone.
 
-    A workflow is that of its planner, whose other requests may be none of ``rows``.
+    A workflow belongs to its planner's row, even if its other requests are not in ``rows``.
     """
     if run.requests is None:
         return {}
@@ -143,7 +143,7 @@ def samples_of(
 
 
 def has_planners(run: Run, rows: Bools | None = None) -> bool:
-    """Does a workflow begin with a request of the run, ``rows``: of N with one of these?"""
+    """Does a workflow begin with one of the run's requests (of ``rows``, where given)?"""
     if run.drawn is None or run.requests is None:
         return False
     begins = np.unique(_workflows(run.drawn)[1])
@@ -152,7 +152,7 @@ def has_planners(run: Run, rows: Bools | None = None) -> bool:
 
 
 def workflow_samples(requests: RequestTable, plan: RequestPlan, *, at_ns: int) -> LatencySamples:
-    """How long did each fan-out that joins take, from its planner's intended send to the end of the synthesis?
+    """Duration of each workflow: from its planner's intended send to the end of the synthesis.
 
     And each search of several beams, from its first request's to the end of the last one's. ``rows``
     are these first ones. Where a request that ends it was refused or failed there is no such time.
@@ -181,7 +181,7 @@ def workflow_samples(requests: RequestTable, plan: RequestPlan, *, at_ns: int) -
 
 
 def _workflows(plan: RequestPlan) -> tuple[I64, I64]:
-    """Requests that end workflows, and for each the one of that workflow's which follows the planner.
+    """Last request of each workflow, and the one that follows its planner.
 
     A synthesis is both. Of beams, each step's are sent together: the first of a step follows the
     first of the step before, up to the step that follows the search's first request.
@@ -198,12 +198,12 @@ def _workflows(plan: RequestPlan) -> tuple[I64, I64]:
 
 
 def is_one_of(requests: RequestTable, statuses: tuple[RequestStatus, ...]) -> Bools:
-    """Which requests (N) ended in one of these ways?"""
+    """(N) Did the request end in one of these ways?"""
     return np.isin(requests.status, np.array(statuses, np.int8))
 
 
 def began_to_answer_ns(requests: RequestTable) -> I64:
-    """When did each answer's first token come (N), or all of it where nobody saw the first?
+    """Arrival of each answer's first token (N), or of the whole answer if it was not streamed.
 
     ABSENT where nothing came.
     """
@@ -214,7 +214,7 @@ def began_to_answer_ns(requests: RequestTable) -> I64:
 def are_beyond(
     requests: RequestTable, objective: ObjectiveSpec, samples: Mapping[Latency, LatencySamples]
 ) -> Bools:
-    """Which requests (N) are known to lie beyond one of the limits?
+    """(N) Is the request known to exceed one of the limits?
 
     One without the latency lies beyond none; a workflow that does is counted once, as its planner.
     """
@@ -226,7 +226,7 @@ def are_beyond(
 
 
 def may_be_beyond(requests: RequestTable, objective: ObjectiveSpec) -> Bools:
-    """Which answers (N) were given whole, and too late to show that a limit within them was met?"""
+    """(N) Was the answer sent whole, and too late to show that its TTFT was within the limit?"""
     was_whole = is_one_of(requests, COMPLETED) & (requests.first_token_ns == ABSENT)
     took_s = (requests.finished_ns - requests.intended_send_ns) / NS_PER_S
     n_gaps = requests.output_tokens - 1
@@ -239,7 +239,7 @@ def may_be_beyond(requests: RequestTable, objective: ObjectiveSpec) -> Bools:
 
 
 def delivered_tokens(requests: RequestTable, instants_ns: I64, *, at_ns: int) -> F64:
-    """How many output tokens of all requests together had come by each instant?
+    """Output tokens of all requests delivered by each instant.
 
     Evenly between an answer's first and last token; all of one that was given whole at its end.
     """
@@ -260,7 +260,7 @@ def delivered_tokens(requests: RequestTable, instants_ns: I64, *, at_ns: int) ->
 
 
 def _nobody_saw_admissions(requests: RequestTable) -> bool:
-    """Are there answers without a known admission time, as seen from a client?"""
+    """Are there answers without a known admission time, as in a client's record?"""
     return bool(
         (requests.admitted_ns == ABSENT).all() and (began_to_answer_ns(requests) != ABSENT).any()
     )
@@ -303,7 +303,7 @@ class Tail(NamedTuple):
 
 
 def tail_of(samples: LatencySamples) -> Tail | None:
-    """The tail of a latency at heights that are evenly spaced in logarithms; None below two samples."""
+    """Tail of a latency at log-spaced heights; None below two samples."""
     n = len(samples.lower_s)
     if n < 2:
         return None
@@ -338,8 +338,7 @@ class HandoverPercentile:
 
     percentile_fraction: float
     seconds: Estimate
-    """Where requests never arrived it is a lower bound, as they took at least as long as they
-    were seen to."""
+    """A lower bound where some requests never arrived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +347,7 @@ class HandoverSummary:
 
     n_requests: int
     n_never_arrived: int
-    """Of them: still on their way at the end, or their client had gone."""
+    """Requests still under way at the end, or whose client had gone."""
     percentiles: tuple[HandoverPercentile, ...]
 
 
@@ -359,7 +358,7 @@ class _Gaps(NamedTuple):
 
 
 def summarise_handovers(run: Run) -> HandoverSummary | None:
-    """How long were the requests on their way? None where none went from one server to another.
+    """Time between prefill and decode replicas; None without KV transfers.
 
     Example
     ------- A run on prefill and decode replicas (``inferometer simulate --prefill-replicas``) has
@@ -429,7 +428,7 @@ class Deliveries(NamedTuple):
     """Since the start of the run."""
     n_tokens: I64
     is_assumed: Bools
-    """Nobody could tell how the answer's tokens are spread: they are taken to be spread evenly."""
+    """Is the spread of tokens over the answer unknown, and assumed to be even?"""
 
 
 class TokenTable(NamedTuple):
@@ -454,7 +453,7 @@ class DeliveryGaps(NamedTuple):
 
     request_index: I32
     time_ns: I64
-    """When the gap ended."""
+    """End of the gap."""
     gap_ns: I64
     n_tokens: I64
     is_assumed: Bools
@@ -468,12 +467,12 @@ class DeliveryGaps(NamedTuple):
 
 
 def deliveries(run: Run) -> Deliveries:
-    """When was what delivered, and to whom? Chunks without a token are none.
+    """Time and request of each delivery; chunks without a token do not count.
 
     Raises
     ------
     RecordError
-        The run does not say who got what when.
+        The run has no times of tokens.
     """
     if run.steps is None or run.parts is None:
         if run.chunks is not None and run.requests is not None:
@@ -496,12 +495,12 @@ def deliveries(run: Run) -> Deliveries:
 
 
 def token_times(run: Run) -> TokenTable:
-    """When was each token delivered, and to whom?
+    """Time and request of each token.
 
     Raises
     ------
     RecordError
-        The run does not say who got what when.
+        The run has no times of tokens.
     """
     given = deliveries(run)
     return TokenTable(
@@ -511,7 +510,7 @@ def token_times(run: Run) -> TokenTable:
 
 
 def token_gaps(tokens: TokenTable) -> TokenGaps:
-    """How long did each token come after the one before of the same request?"""
+    """Time from each token to the one before of the same request."""
     by_request = np.argsort(tokens.request_index, kind="stable")
     request, time_ns = tokens.request_index[by_request], tokens.time_ns[by_request]
     has_predecessor = request[1:] == request[:-1]
@@ -521,7 +520,7 @@ def token_gaps(tokens: TokenTable) -> TokenGaps:
 
 
 def delivery_gaps(given: Deliveries) -> DeliveryGaps:
-    """How long did each delivery come after the one before of the same request?"""
+    """Time from each delivery to the one before of the same request."""
     by_request = np.argsort(given.request_index, kind="stable")
     request, time_ns = given.request_index[by_request], given.time_ns[by_request]
     has_predecessor = np.flatnonzero(request[1:] == request[:-1]) + 1
@@ -551,7 +550,7 @@ def _most_tokens(requests: RequestTable, exchanges: ExchangeTable | None) -> I64
 def _of_chunks(chunks: ChunkTable, requests: RequestTable, most_tokens: I64) -> Deliveries:
     """The chunks with tokens in order of time.
 
-    Where nobody knows, an answer's tokens are spread evenly over its chunks.
+    Where that is unknown, an answer's tokens are spread evenly over its chunks.
     """
     n_rows = 1 + max(
         int(requests.request_index.max(initial=-1)), int(chunks.request_index.max(initial=-1))
@@ -576,7 +575,7 @@ def _of_chunks(chunks: ChunkTable, requests: RequestTable, most_tokens: I64) -> 
 
 
 def _within(chunks: ChunkTable, most: I64) -> I64:
-    """The tokens of each chunk (K) as stored, cut where those of its answer exceed ``most``."""
+    """Stored tokens of each chunk (K), cut where an answer has more than ``most``."""
     order = np.argsort(chunks.request_index, kind="stable")
     request = chunks.request_index[order]
     so_far = np.cumsum(np.clip(chunks.n_tokens[order], 0, most[request]))
@@ -589,7 +588,7 @@ def _within(chunks: ChunkTable, most: I64) -> I64:
 
 
 def _evenly(chunks: ChunkTable, output_tokens: I64) -> I64:
-    """Of each chunk (K), were its answer's tokens spread as evenly as whole tokens can be."""
+    """Tokens of each chunk (K) if its answer's tokens are spread as evenly as possible."""
     n_chunks = np.bincount(chunks.request_index, minlength=len(output_tokens))
     starts = np.cumsum(n_chunks) - n_chunks
     order = np.argsort(chunks.request_index, kind="stable")

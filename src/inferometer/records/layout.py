@@ -1,4 +1,4 @@
-"""Which files are in a run's folder, and how is a record of an older version read?
+"""Files of a run's folder, and reading records of older versions.
 
 ::
 
@@ -12,7 +12,7 @@
     step_memory.parquet            and what is known of holes and swaps at each step
     chunks.parquet, exchanges.parquet, lags.parquet, server.parquet and those of a load test
 
-Each version has its loader, and keeps it for ever.
+Each version has its loader, and keeps it forever.
 
 History of the schema
 ---------------------
@@ -48,7 +48,7 @@ MANIFEST_NAME: Final = "manifest.json"
 PARTS_NAME: Final = "parts"
 LOCK_NAME: Final = "writer.lock"
 OPEN_LOAD_NAME: Final = "load.json"
-"""What a load test asks; without a manifest beside it the test is not over."""
+"""Question of a load test; without a manifest beside it, the test is unfinished."""
 SWEEP_NAME: Final = "sweep.parquet"
 STEPS_NAME: Final = "steps.parquet"
 CEILINGS_NAME: Final = "ceilings.parquet"
@@ -100,12 +100,12 @@ class Part(NamedTuple):
 
 
 def part_folder(directory: Path, *, sequence: int, number: int) -> Path:
-    """Where does a part lie?"""
+    """Folder of a part."""
     return directory / PARTS_NAME / f"{sequence:05d}-{number:05d}"
 
 
 def parts_of(directory: Path) -> tuple[Part, ...]:
-    """Which parts are stored, in the order in which they were measured?"""
+    """Stored parts, in the order of measurement."""
     folder = directory / PARTS_NAME
     matches = (
         [(path, _PART.fullmatch(path.name)) for path in folder.iterdir()] if folder.is_dir() else []
@@ -120,28 +120,28 @@ def parts_of(directory: Path) -> tuple[Part, ...]:
 
 
 class Loader(NamedTuple):
-    """How is one version of the schema read?"""
+    """How to read one version of the schema."""
 
     manifest: Callable[[bytes, str], RunManifest]
-    """Of its bytes and its name."""
+    """Reads a manifest from its bytes and its name."""
     columns: Mapping[str, ColumnsLoader]
     """Field of a ``Run`` -> how its table is brought to today's columns; tables that are not
     here are as they were."""
 
     def loader_of(self, field: str) -> ColumnsLoader:
-        """How is this table read?"""
+        """How to read this table."""
         return self.columns.get(field, _as_they_are)
 
 
 class StoredManifest(NamedTuple):
-    """What does the manifest say, in today's words, and how are the tables beside it read?"""
+    """The manifest in today's schema, and how to read its tables."""
 
     manifest: RunManifest
     loader: Loader
 
 
 def read_manifest(path: Path) -> StoredManifest:
-    """What does a manifest of any known version say?
+    """Read a manifest of any known version.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def _as_they_are(columns: dict[str, Column]) -> dict[str, Column]:
 
 
 def _with_replicas(columns: dict[str, Column]) -> dict[str, Column]:
-    """Where nobody said which server it was, nobody knows.
+    """Records without a replica column: the replica is unknown.
 
     Version 3 was without it before it was released.
     """
@@ -186,13 +186,13 @@ def _with_replicas(columns: dict[str, Column]) -> dict[str, Column]:
 
 
 def _with_page_faults(columns: dict[str, Column]) -> dict[str, Column]:
-    """Sweeps whose page faults nobody counted."""
+    """Sweeps without counts of page faults."""
     unknown = np.full(len(next(iter(columns.values()))), np.nan)
     return {"minor_faults": unknown, "major_faults": unknown, **columns}
 
 
 def _with_moves(columns: dict[str, Column]) -> dict[str, Column]:
-    """Steps in whose background nothing was moved."""
+    """Steps without moved blocks."""
     return {"moved_blocks": np.full(len(next(iter(columns.values()))), ABSENT), **columns}
 
 

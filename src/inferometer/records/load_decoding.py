@@ -52,7 +52,7 @@ _DOOR: Final = Door(
 
 
 def reading_from(exchanges: Iterable[tuple[int, int, int]]) -> ClockReading:
-    """What (begin, there, end) of at least one exchange say together.
+    """A clock reading from at least one exchange (begin, remote clock, end).
 
     Example
     -------
@@ -189,7 +189,7 @@ _decoder: Final = msgspec.json.Decoder(_Body)
 
 
 def words_of_error(frame: RequestFrame, code: str) -> str:
-    """The client's own note of what happened, else what the refusal or the error event says.
+    """The client's note on the error, else the text of the refusal or the error event.
 
     '' where neither says anything.
 
@@ -213,7 +213,7 @@ def most_frequent(words: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _refusal(frame: RequestFrame, code: str) -> bytes:
-    """The part of the body about the error: all, an event of a stream, or nothing if it is fine."""
+    """The part of a body that concerns the error: all, one stream event, or nothing."""
     if code == "error_event":
         return next(
             (event.data for event in reversed(events_of(frame.body)) if _ERROR in event.data), b""
@@ -231,7 +231,7 @@ def _of_body(body: bytes) -> str:
 
 
 class DecodedLoad(NamedTuple):
-    """What the raw logs of a load test hold."""
+    """Content of the raw logs of a load test."""
 
     requests: RequestTable
     exchanges: ExchangeTable
@@ -241,11 +241,11 @@ class DecodedLoad(NamedTuple):
     ends: tuple[raw_log.EndFrame, ...]
     """Fewer than there are sessions' processes where one was killed."""
     n_left_bytes: int
-    """Of frames that were cut."""
+    """Bytes of incomplete frames."""
     error_words: dict[str, str]
-    """By code of what went wrong: what was said most often."""
+    """Most frequent message of each error code."""
     clocks: tuple[HostClock, ...] = ()
-    """Of the processes that were on other hosts."""
+    """Clocks of the processes on other hosts."""
 
 
 class _Row(NamedTuple):
@@ -289,7 +289,7 @@ def decode_load(
 def decode_frames(
     frames: Iterable[raw_log.Frame], plan: RequestPlan, token_ends: TokenEnds | None = None
 ) -> DecodedLoad:
-    """The same of frames that are at hand, by session."""
+    """Decode frames that are in memory, by session."""
     rows: dict[int, _Row] = {}
     lags: list[LagTable] = []
     sessions: list[raw_log.SessionFrame] = []
@@ -456,5 +456,5 @@ def _or_absent(instant_ns: int | None) -> int:
 
 
 def _seconds(retry_after: str) -> float:
-    """The header's seconds; NaN where it names a date, whose distance the record cannot tell."""
+    """The header's seconds; NaN for a date."""
     return float(retry_after) if retry_after.isascii() and retry_after.isdigit() else float("nan")

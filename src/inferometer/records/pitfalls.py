@@ -44,13 +44,13 @@ PitfallName: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pitfall:
-    """One mistake that a number shows."""
+    """One mistake of a set-up that a number shows."""
 
     name: PitfallName
     words: str
-    """What is the matter where it is found."""
+    """The problem in words."""
     number: str
-    """How the measured number reads, with ``{value}``."""
+    """Text of the measured number, with ``{value}``."""
     limit_ratio: float
     why: str
     """The reason for this limit."""
@@ -60,14 +60,14 @@ class Pitfall:
     is_above: bool = True
     """Found above the limit; else below it."""
     is_loss: bool = False
-    """Does it lose requests? Then it matters whatever the latency is."""
+    """Does it lose requests, and so matters whatever the latency is?"""
     is_slow_work: bool = False
-    """Does it lengthen what each step does? Then no other setting is to blame for slow steps."""
+    """Does it lengthen each step, so that other settings are not to blame?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRow:
-    """What one number says directly of one pitfall."""
+    """Verdict on one pitfall, with the number that shows it."""
 
     name: PitfallName
     finding: CheckFinding
@@ -83,11 +83,11 @@ class CheckRow:
     is_loss: bool
     """Does it lose requests?"""
     is_slow_work: bool
-    """Does it lengthen what each step does?"""
+    """Does it lengthen each step?"""
 
     @property
     def sentence(self) -> str:
-        """The matter, its number and limit, the cure, and what would refute it."""
+        """Problem, number and limit, remedy, and what would refute it."""
         return (
             f"{self.words}: {self.evidence} (limit {format_number(self.limit_ratio)}: {self.why})."
             f" Change: {self.change}. Not so if {self.refuted_by}"
@@ -101,7 +101,7 @@ class CheckRow:
 
 
 def judged(name: PitfallName, value: float | None, evidence: str = "") -> CheckRow:
-    """What this number says of the pitfall; ``evidence`` in place of the number in words.
+    """Verdict of this number on the pitfall; ``evidence`` replaces the number in words.
 
     Example
     -------
@@ -130,17 +130,17 @@ def judged(name: PitfallName, value: float | None, evidence: str = "") -> CheckR
 
 
 def judged_all(values: Mapping[PitfallName, float | None]) -> tuple[CheckRow, ...]:
-    """Each of these, in the order of the table."""
+    """Verdict on each of these, in the order of the table."""
     return tuple(judged(one.name, values[one.name]) for one in PITFALLS if one.name in values)
 
 
 def found_sentence(checks: Sequence[CheckRow]) -> str:
-    """Those that are found, one after the other; '' where there is none."""
+    """Sentences of the pitfalls found; '' without any."""
     return "; ".join(one.sentence for one in checks if one.finding == "found")
 
 
 def empty_share(block_tokens: int, held_tokens: float) -> float:
-    """Of the KV cache's blocks, what is empty: the last block of each sequence is half full.
+    """Empty share of the KV blocks: each sequence's last block is half full on average.
 
     ``held_tokens`` is the mean context of a sequence.
 
@@ -411,5 +411,5 @@ PITFALLS: Final = (
         refuted_by="the two change places when they change devices",
     ),
 )
-"""What loses requests first, then what costs time, then waste, then what lies below the server."""
+"""Ordered: lost requests, lost time, waste, then what is below the server."""
 _BY_NAME: Final = {one.name: one for one in PITFALLS}

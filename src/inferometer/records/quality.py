@@ -19,7 +19,7 @@ _NGRAM: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How a model read a text: rows are windows, columns the tokens after the first."""
+    """Log-probabilities of a text: rows are windows, columns the tokens after the first."""
 
     nll: F64
     """-log of the probability of the token that stands there (nats)."""
@@ -36,7 +36,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthQuality:
-    """Perplexity over the tokens that stand at this depth of their window."""
+    """Perplexity over tokens at this depth of their window."""
 
     first_token: int
     last_token: int
@@ -66,7 +66,7 @@ class QualityDifference:
 
 
 def difference(changed: Reading, reference: Reading) -> QualityDifference:
-    """How much worse is the changed model?
+    """Loss in quality of the changed model.
 
     The interval of the ratio of perplexities is that of the mean of the differences of -log
     probabilities, token by token, with the autocorrelation of neighbouring tokens.
@@ -103,7 +103,7 @@ def _agreement(changed: I64 | None, reference: I64 | None) -> Estimate | None:
 
 
 def judge_quality(ratio: Estimate, margin_fraction: float) -> QualityVerdict:
-    """Is perplexity higher by more than the margin that was chosen before (non-inferiority)?
+    """Does the perplexity rise by more than the margin (non-inferiority test)?
 
     *not worse*: the whole interval lies below it; *worse*: above it.
     """
@@ -115,13 +115,13 @@ def judge_quality(ratio: Estimate, margin_fraction: float) -> QualityVerdict:
 
 
 def worst_verdict(verdicts: Iterable[QualityVerdict]) -> QualityVerdict:
-    """That of several changes together."""
+    """Worst verdict of several changes."""
     order: tuple[QualityVerdict, ...] = ("worse", "undecided", "not worse")
     return min(verdicts, key=order.index)
 
 
 def _same_tokens(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens that are the same before the first difference."""
+    """Number of equal tokens before the first difference."""
     for i, (a, b) in enumerate(zip(one, other, strict=True)):
         if a != b:
             return i

@@ -40,7 +40,7 @@ DOOR: Final = Door(
 
 
 class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="session"):
-    """The first frame of every file: who writes it, and when its clock began."""
+    """First frame of every file: its process, and the start of its clock."""
 
     session_index: int
     process_index: int
@@ -48,39 +48,37 @@ class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     begins_ns: int
     """Instant of the run at which this session's schedule begins: 0 of the first."""
     origin_monotonic_ns: int
-    """What CLOCK_MONOTONIC shows (or would have shown) at instant 0 of the run."""
+    """CLOCK_MONOTONIC at instant 0 of the run, also where that lies before its start."""
     started_utc: str
     scheduled: str = ""
-    """By which rule the system gives this process its core: real-time, short slices, usual; ''
-    where unknown."""
+    """CPU scheduling of this process: real-time, short slices, usual; '' where unknown."""
     origin_unix_ns: int = 0
-    """What the wall clock showed at instant 0 of the run (nanoseconds since 1970); 0 where
-    unknown."""
+    """Wall clock at instant 0 of the run (ns since 1970); 0 where unknown."""
 
 
 class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="request"):
-    """One request that is over, however it ended. None: it never came so far."""
+    """One request that is over, however it ended; None: it did not get that far."""
 
     request_index: int
     """Row of the workload's ``RequestPlan``."""
     process_index: int
     connection_index: int
-    """Of its process, in order of opening; -1 where none could be opened."""
+    """Number of the connection within the process; -1 where none could be opened."""
     is_reused: bool
     intended_ns: int
     sent_ns: int | None
-    """When the request was handed to the socket."""
+    """Time when the request was passed to the socket."""
     connected_ns: int | None
-    """When the new connection stood (TLS and proxy included); None where it was reused."""
+    """Time when the new connection was open (with TLS and proxy); None where reused."""
     head_ns: int | None
-    """When the read ended that completed the response's head."""
+    """End of the read that completed the response's head."""
     finished_ns: int
-    """When the response was whole, or was given up."""
+    """Time when the response was complete, or cancelled."""
     http_status: int | None
     error: str
     """'' or a code of ``records.exchange_errors``."""
     detail: str
-    """What the system said of the error, for people."""
+    """The system's text of the error."""
     content_type: str
     retry_after: str
     """The header's text; '' where it did not come."""
@@ -90,19 +88,18 @@ class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     sent_bytes: int
     """Head and body of the request."""
     received_bytes: int
-    """Of the response's body (transfer coding taken off), kept or not."""
+    """Bytes of the response's body (without transfer coding), stored or not."""
     read_ns: bytes
     """int64 little-endian: when each read ended that brought bytes of the body."""
     read_bytes: bytes
     """int32 little-endian: how many bytes of the body each of them brought; their sum is
     ``len(body)``."""
     body: bytes
-    """As it came. Shorter than ``received_bytes`` where it went past the cap: the rest was not
-    kept."""
+    """The body as received, cut at the limit (then shorter than ``received_bytes``)."""
 
 
 class LagFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="lag"):
-    """A second's worth of the process's own timer: due every few milliseconds, how late was it?"""
+    """Delays in one second of the sending process's timer, which is due every few milliseconds."""
 
     process_index: int
     due_ns: bytes
@@ -114,7 +111,7 @@ class LagFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="
 
 
 class EndFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="end"):
-    """The last frame of a file whose process ended by itself."""
+    """Last frame of a file whose process ended regularly."""
 
     process_index: int
     ended_ns: int
@@ -133,7 +130,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(Frame)
 
 
 def file_name(session_index: int, process_index: int) -> str:
-    """How is the file of this process in this session called?
+    """Name of this process's file in this session.
 
     Names sort by session, then by process.
     """
@@ -141,13 +138,13 @@ def file_name(session_index: int, process_index: int) -> str:
 
 
 def indices_of(path: Path) -> tuple[int, int]:
-    """Of which session and process is this file?"""
+    """Session and process of a file."""
     _, session, _, process = path.stem.split("-")
     return int(session), int(process)
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The bytes that stand for a frame in a file."""
+    """Bytes of a frame in a file."""
     payload = _ENCODER.encode(frame)
     return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
@@ -170,7 +167,7 @@ class RawLogReader:
         Raises
         ------
         RecordError
-            It is no raw log, or cannot be read.
+            The file is no raw log, or cannot be read.
         """
         with DOOR.refusing(str(self._path)), self._path.open("rb") as file:
             start = file.read(len(MAGIC))
@@ -210,12 +207,12 @@ def session_frames(folder: Path) -> tuple[SessionFrame, ...]:
 
 
 def int64s(packed: bytes) -> I64:
-    """The numbers of a field that is said to be int64."""
+    """Numbers of a packed int64 field."""
     return np.frombuffer(packed, "<i8")
 
 
 def int32s(packed: bytes) -> I32:
-    """The numbers of a field that is said to be int32."""
+    """Numbers of a packed int32 field."""
     return np.frombuffer(packed, "<i4")
 
 

@@ -55,7 +55,7 @@ _DIFFERS: Final = "differs from its checksum or is missing"
 
 
 def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
-    """What happened in the run at ``path``.
+    """Read the run at ``path``.
 
     Its folder, its manifest, a folder with one run in it, or the CSV table of a sweep?
 
@@ -97,7 +97,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
 
 
 def read_table(path: Path, facts: TableFacts | None = None) -> Run:
-    """The run that a table of a sweep tells of, with what is known beside it.
+    """The run of a sweep's table, with further facts.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def read_table(path: Path, facts: TableFacts | None = None) -> Run:
 
 
 def _no_sweep(path: Path, start: str, *, is_json: bool) -> SpecError:
-    """What the file is, and who reads it."""
+    """An error that names the kind of file, and the command that reads it."""
     if is_json and '"parameters"' in start and '"covariance"' in start:
         return SpecError(
             "a fit of step times, no run",
@@ -136,7 +136,7 @@ def _no_sweep(path: Path, start: str, *, is_json: bool) -> SpecError:
 
 
 class _Stored(NamedTuple):
-    """Where do the tables of a run lie, and which files cannot be trusted?"""
+    """Location of a run's tables, and files that are damaged."""
 
     damages: dict[Path, str]
     loader: Loader
@@ -184,7 +184,7 @@ def _check_order(requests: RequestTable, directory: Path) -> None:
 
 
 def _stored(directory: Path, manifest: RunManifest, loader: Loader) -> _Stored:
-    """Where the tables of this run are: in its folder, or in its parts while it is not complete."""
+    """Location of this run's tables: in its folder, or in parts while it is incomplete."""
     damages: dict[Path, str] = {}
     if not manifest.is_complete:
         return _Stored(damages, loader, _whole_parts(directory, damages), TABLE_NAMES)
@@ -215,7 +215,7 @@ def _run_of(manifest: RunManifest, stored: _Stored) -> Run:
 
 
 def directory_of(path: Path) -> Path:
-    """In which folder does the run at ``path`` lie?"""
+    """Folder of the run at ``path``."""
     if path.name == MANIFEST_NAME and path.is_file():
         return path.parent
     if (path / MANIFEST_NAME).is_file():
@@ -271,7 +271,7 @@ def _whole_parts(directory: Path, damages: dict[Path, str]) -> list[Path]:
 
 
 def _expected_names(directory: Path, manifest: RunManifest) -> tuple[str, ...]:
-    """Which tables must a complete run have: those with a checksum.
+    """Tables that a complete run must have: those with a checksum.
 
     Where the checksums are lost, a sweep's three or what is there.
     """
@@ -331,13 +331,7 @@ class _Bounds(NamedTuple):
 
 
 def check_plausible(run: Run) -> None:
-    """Nothing, if each column of the run's tables holds what its name allows.
-
-    Raises
-    ------
-    RecordError
-        One does not; the message names table, column and value.
-    """
+    """Refuse columns with values that their names do not allow."""
     for name, table in _tables(run):
         for column, values in table._asdict().items():
             bounds = _bounds(run, type(table).__name__, column)

@@ -46,7 +46,7 @@ no ceiling of the memory."""
 class PointRepetitions:
     """One point's repetitions, in the order in which they ran.
 
-    Each array has R entries, NaN where nobody could tell.
+    Each array has R entries, NaN where unknown.
     """
 
     point_index: int
@@ -57,7 +57,7 @@ class PointRepetitions:
     started_ns: I64
     prefill_s: F64
     decode_s: F64
-    """All decode steps together."""
+    """Time of all decode steps together."""
     n_decode_steps: F64
     decode_step_s: F64
     """The median of the repetition's decode steps where steps were recorded, else decode time /
@@ -73,7 +73,7 @@ class PointRepetitions:
 
     @property
     def n_reps(self) -> int:
-        """How many repetitions ended OK?"""
+        """The number of repetitions with status OK."""
         return len(self.started_ns)
 
     @property
@@ -302,8 +302,7 @@ class NoiseSummary:
     """How noisy was a run? None where it has too few samples to tell."""
 
     prefill_drift: Drift | None
-    """Of each repetition relative to its point's median, last third of the run against the
-    first."""
+    """Repetitions relative to their point's median: last third of the run against the first."""
     decode_drift: Drift | None
     read_ceiling_drift: Drift | None
     matmul_ceiling_drift: Drift | None
@@ -313,7 +312,7 @@ class NoiseSummary:
     """Between the repetitions of a point, prefill and decode, the median over the points."""
     worst_spread_ratio: float | None
     correlation_ratio: float | None
-    """Of neighbouring decode repetitions of a point; intervals assume 0."""
+    """Correlation of neighbouring decode repetitions; intervals assume 0."""
 
 
 def noise_of(run: Run) -> NoiseSummary:
@@ -355,7 +354,7 @@ def noise_of(run: Run) -> NoiseSummary:
 
 
 def noise_cautions(run: Run) -> tuple[Caution, ...]:
-    """What makes the run's numbers less good, and what to do about it?"""
+    """Cautions on noise and drift, with remedies."""
     noise = noise_of(run)
     points = [point for point in repetitions_of(run) if point.n_reps]
     cautions = [
@@ -377,7 +376,7 @@ def noise_cautions(run: Run) -> tuple[Caution, ...]:
 
 
 def _relative(points: tuple[PointRepetitions, ...], phase: Literal["prefill", "decode"]) -> F64:
-    """Each repetition / the median of its point, in the order in which they were measured.
+    """Each repetition divided by the median of its point, in the order measured.
 
     Points with two or more only.
     """

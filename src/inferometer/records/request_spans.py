@@ -1,4 +1,4 @@
-"""Which spans tell a load test: the run, its phases, and each traced request?
+"""OpenTelemetry spans of a load test: the run, its phases, and each traced request.
 
 They are made after the run, from its tables: the client's own path sends ids and nothing else.
 """
@@ -54,7 +54,7 @@ class _Phase(NamedTuple):
 
 
 class WallClock:
-    """Instants of a run as those of the wall clock, which each session tells anew."""
+    """Conversion of a run's instants to the wall clock, by session."""
 
     def __init__(self, sessions: Sequence[SessionFrame]) -> None:
         origins = sorted({(one.begins_ns, one.origin_unix_ns) for one in sessions})
@@ -62,7 +62,7 @@ class WallClock:
         self._origins_ns = np.array([origin for _, origin in origins], np.int64)
 
     def origins_ns(self, instants_ns: I64) -> I64:
-        """What the wall clock shows at instant 0, for requests that were due at these instants."""
+        """Wall-clock time at instant 0, for requests that were due at these instants."""
         place = np.searchsorted(self._begins_ns, instants_ns, side="right") - 1
         found: I64 = self._origins_ns[np.maximum(place, 0)]
         return found
@@ -334,11 +334,11 @@ class SpanPart:
     name: str
     mean_s: Estimate
     share_fraction: Estimate
-    """Of the mean time of all requests."""
+    """Share of the mean time of all requests."""
     p50_s: Estimate
     p95_s: Estimate
     slowest_share_fraction: Estimate
-    """Of the mean time of the slowest 5 % of requests."""
+    """Share of the mean time of the slowest 5 % of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -422,7 +422,7 @@ def _requests(
 
 
 def _served(servers: Iterable[Span], tree: SpanTree) -> dict[tuple[int, int], Span]:
-    """The server's span of each client's; of several answers to it, the one that ends last."""
+    """The server's span of each client span; of several, the one that ends last."""
     found = dict[tuple[int, int], Span]()
     for span in servers:
         client = tree.ancestor(span, _is_client)
@@ -474,7 +474,7 @@ def _delay(schedule_delay_s: float | None) -> dict[str, float]:
 
 
 def _server_latency(server: Span) -> dict[str, float]:
-    """What the server says; the rest of its time is its front end's (tokenizer, HTTP)."""
+    """Latencies that the server reports; the rest of its time is its front end's."""
     known = {
         part: server.number(name)
         for part, name in zip(
@@ -568,6 +568,6 @@ def _share(part_s: F64, total_s: F64) -> Estimate:
 
 
 def _not_negative(estimate: Estimate) -> Estimate:
-    """Its interval without the values that a duration or a share cannot have."""
+    """The estimate with its interval cut at 0."""
     is_below = estimate.low is not None and estimate.low < 0
     return replace(estimate, low=0.0) if is_below else estimate

@@ -88,15 +88,14 @@ class LatencySummary:
     latency: Latency
     n_samples: int
     n_bounded_below_only: int
-    """Of them, those that were not done when they were last seen: they took at least as long as
-    they had been there."""
+    """Requests that were unfinished when last seen: lower bounds only."""
     mean: LatencyMean | None
     """None without samples."""
     percentiles: tuple[Percentile, ...]
     """Empty without samples."""
 
     def percentile(self, fraction: float) -> Percentile | None:
-        """The percentile of that fraction, or None where it was not asked for or there is none."""
+        """The percentile of that fraction, or None if it was not requested or does not exist."""
         return next(
             (one for one in self.percentiles if abs(one.percentile_fraction - fraction) < 1e-9),
             None,
@@ -105,23 +104,23 @@ class LatencySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSummary:
-    """What became of requests: how many ended how, how fast, how much per second."""
+    """Numbers of requests by status, latencies and rates."""
 
     name: str
-    """All of the run, or one class or tenant of it."""
+    """The whole run, or one class or tenant of it."""
     n_requests: int
     n_by_status: tuple[tuple[str, int], ...]
     """(status in small letters, requests), those that occur."""
     n_preemptions: int | None
-    """None where nobody could tell, as no client can."""
+    """None: unknown, as for a client."""
     input_tokens: int
     """Prompts of requests that got a first token."""
     cached_tokens: int | None
-    """Of these, found in the prefix cache; None where nobody could tell."""
+    """Prompt tokens found in the prefix cache; None: unknown."""
     output_tokens: int
     """Delivered, of unfinished requests too."""
     span_s: float
-    """From the first intended send to the last thing known of the run."""
+    """Time from the first intended send to the last known event."""
     latencies: tuple[LatencySummary, ...]
     output_tokens_per_s: Estimate | None
     total_tokens_per_s: Estimate | None
@@ -137,13 +136,13 @@ class RequestSummary:
         return next(one for one in self.latencies if one.latency == name)
 
     def n_of(self, *statuses: RequestStatus) -> int:
-        """How many requests ended in one of these ways?"""
+        """The number of requests that ended in one of these ways."""
         names = {status.name.lower() for status in statuses}
         return sum(n for name, n in self.n_by_status if name in names)
 
 
 def summarise_requests(run: Run, *, percentiles: Sequence[float] = PERCENTILES) -> RequestSummary:
-    """What became of all requests of the run, and how fast? Of its workflows, too.
+    """Summarise all requests of the run, and its workflows.
 
     Raises
     ------
@@ -214,7 +213,7 @@ def summarise_steady(run: Run, steady: SteadyState) -> RequestSummary:
 
 
 def concurrency_of(run: Run) -> int | None:
-    """The users of a closed loop; None of other load tests, and where the record does not say."""
+    """Users of a closed loop; None for other load tests, and where not recorded."""
     arrivals = None if run.manifest.load is None else run.manifest.load.workload.arrivals
     return arrivals.concurrency if isinstance(arrivals, ClosedArrivals) else None
 
@@ -239,7 +238,7 @@ def _requests_of(run: Run) -> RequestTable:
 
 
 class _Span(NamedTuple):
-    """Of which part of the run are rates?"""
+    """The part of the run that rates cover."""
 
     start_ns: int
     end_ns: int
@@ -320,7 +319,7 @@ def summarise_latency(
 
 
 def latency_mean(estimate: Estimate, *, n_bounded_below_only: int) -> LatencyMean:
-    """The mean whose estimate rests on lower bounds of some samples.
+    """Mean of a latency; a lower bound where samples are censored.
 
     No latency is below 0, and unknown ones may be of any length.
     """
@@ -338,7 +337,7 @@ def _mean(samples: LatencySamples) -> LatencyMean | None:
 
 
 def _known_sum(counts: I32) -> int | None:
-    """None where nobody could tell one of them."""
+    """The sum; None where a count is unknown."""
     return None if bool((counts == UNKNOWN_COUNT).any()) else int(counts.sum(dtype=np.int64))
 
 
@@ -392,7 +391,7 @@ class InterTokenSummary:
     n_chunks: int
     n_chunks_of_several: int
     n_chunks_assumed: int
-    """Nobody could tell how many tokens they hold: their answer's are taken to be spread evenly."""
+    """Chunks with unknown token counts: their answer's tokens are spread evenly."""
     tokens_per_chunk_ratio: float | None
 
 
@@ -402,7 +401,7 @@ def inter_token_summary(run: Run) -> InterTokenSummary:
     Raises
     ------
     RecordError
-        The run does not say who got what when.
+        The run has no times of tokens.
     """
     given = deliveries(run)
     gaps = delivery_gaps(given)
@@ -431,7 +430,7 @@ def _summary(samples_s: F64) -> GapSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedThreshold:
-    """One limit of an SLO, what was measured, and whether it was met."""
+    """One limit of an SLO, the measured value, and its verdict."""
 
     threshold: Threshold
     seen: Percentile | None
@@ -442,7 +441,7 @@ class JudgedThreshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Was the objective met? Its verdict is that of its weakest link."""
+    """Verdict of an SLO: the worst of its limits."""
 
     objective: ObjectiveSpec
     verdict: Verdict
@@ -543,14 +542,14 @@ def _judged(threshold: Threshold, samples: LatencySamples, *, is_growing: bool) 
 
 
 def _is_beyond(seen: Percentile, threshold: Threshold) -> bool:
-    """Of what the queue is part of: TPOT is that of a full batch however long it becomes."""
+    """Is the latency beyond its limit, unless it is TPOT, which does not grow with the queue?"""
     return (
         threshold.metric in {"ttft", "e2e", "workflow"} and seen.seconds.value > threshold.limit_s
     )
 
 
 def _certainly_missed(is_within: Bools, percentile_fraction: float) -> Estimate | None:
-    """The share within the limit, where it is certainly too small.
+    """The share within the limit, where it is certainly too small; else None.
 
     That needs fewer requests than the percentile's own interval.
     """

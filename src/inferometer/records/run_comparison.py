@@ -1,4 +1,4 @@
-"""Is one set of runs faster than another, as fast, slower, or can nobody tell?
+"""Comparison of two sets of runs: faster, slower, equivalent, or undecided.
 
 The unit of replication is the run; where each side is a single sweep, its repetitions (decision 4).
 One metric answers and has the whole confidence; all others together share the same chance of a
@@ -47,7 +47,7 @@ class Metric(NamedTuple):
 
 
 class PointKey(NamedTuple):
-    """What makes two points of two sweeps the same."""
+    """Identity of a point, by which two sweeps are matched."""
 
     prompt_tokens: int
     batch_size: int
@@ -60,14 +60,14 @@ class PointKey(NamedTuple):
 
 
 class EqualTokens(NamedTuple):
-    """A point of each side with as many prompt tokens, and as many to generate, in another shape."""
+    """A point of each side with equal prompt and generated tokens in another shape."""
 
     old: PointKey
     new: PointKey
 
     @property
     def n_prompt_tokens(self) -> int:
-        """Of all sequences."""
+        """Prompt tokens of all sequences together."""
         return self.old.prompt_tokens * self.old.batch_size
 
     @property
@@ -175,7 +175,7 @@ class ComparedMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Something that is not the same on both sides, besides what was measured."""
+    """A difference between the sides besides the measurements."""
 
     what: str
     old: str
@@ -184,7 +184,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """What is different, by how much, and how sure is that?"""
+    """Differences between two sets of runs, with intervals."""
 
     replicate: Replicate
     is_paired: bool
@@ -198,12 +198,12 @@ class RunComparison:
     differences: tuple[Difference, ...]
     cautions: tuple[Caution, ...]
     equal_tokens: tuple[EqualTokens, ...] = ()
-    """Where points of equal token counts were compared."""
+    """Results where points of equal token counts were compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRule:
-    """What counts as different?
+    """Margin and confidence of a comparison.
 
     ``metric`` None: E2E p50 of requests, the decode step of all points of sweeps, the prefill of
     all equal token counts.
@@ -231,7 +231,7 @@ class _Numbers(NamedTuple):
 
 
 def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -> RunComparison:
-    """How do the new runs compare with the old?
+    """Compare the new runs with the old ones.
 
     Raises
     ------
@@ -280,7 +280,7 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
 
 
 def differences(old: RunManifest, new: RunManifest) -> tuple[Difference, ...]:
-    """What do the manifests of two runs say differently, of model, engine, machine, plan and version?"""
+    """Differences in the manifests of two runs: model, engine, machine, plan, version."""
     olds, news = _flat(old), _flat(new)
     return tuple(
         Difference(what=key, old=olds.get(key, "–"), new=news.get(key, "–"))
@@ -569,7 +569,7 @@ def _cautions(old: Sequence[Run], new: Sequence[Run], *, is_single: bool) -> tup
 def _unlike(
     old: RunManifest, new: RunManifest, paces: _Numbers, rule: ComparisonRule
 ) -> Iterator[Caution]:
-    """Of two servers of one model: the least by which their TPOT differs, if that is much."""
+    """A caution where the TPOT of two servers of one model differs by much."""
     a, b = old.load, new.load
     if a is None or b is None or a.url == b.url or a.served_model != b.served_model:
         return
@@ -581,7 +581,7 @@ def _unlike(
 
 
 def _flat(manifest: RunManifest) -> dict[str, str]:
-    """The manifest's facts as dotted names; what is different in every run (times, names) is left out."""
+    """The manifest's facts as dotted names, without those that differ in every run."""
     found = dict[str, str]()
 
     def walk(name: str, value: object) -> None:

@@ -28,7 +28,7 @@ from inferometer.units import NS_PER_S
 N_WINDOWS: Final = 240
 MIN_OF_A_WINDOW: Final = 20
 _N_LATENCY_WINDOWS: Final = 60
-"""With fewer requests a window has no percentiles."""
+"""Most windows; with fewer requests each, they have no percentiles."""
 N_LOAD_WINDOWS: Final = 160
 N_COLUMNS: Final = 80
 N_ROWS: Final = 40
@@ -48,7 +48,7 @@ class StepSeries(NamedTuple):
     n_waiting_mean: F64
     n_waiting_max: F64
     kv_blocks_mean: F64
-    """NaN where nobody could tell."""
+    """NaN: unknown."""
     kv_blocks_max: F64
     n_preempted: F64
     n_steps: I64
@@ -68,7 +68,7 @@ class LatencyWindows(NamedTuple):
 
 
 def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
-    """How did the steps change over the time of the run?
+    """Mean batch, queue and KV cache over the time of the run.
 
     Of all replicas together; their highest values need not be of one instant.
     """
@@ -106,7 +106,7 @@ class ValueSeries(NamedTuple):
 
 
 def value_series(steps: StepTable, column: I32 | I64, *, n_windows: int = N_WINDOWS) -> ValueSeries:
-    """How did this column (S) of the steps change, in the windows of ``step_series``?
+    """A column (S) of the steps over time, in the windows of ``step_series``.
 
     Of several replicas the sum.
     """
@@ -171,7 +171,7 @@ def _held(steps: StepTable, values: F64, windows: _Windows) -> _Held:
 
 
 def _held_until_ns(steps: StepTable) -> I64:
-    """When do the numbers of each step (S, in order) end?
+    """Instant until which the numbers of each step (S, in order) hold.
 
     With the next step where that one goes on with its requests.
     """
@@ -195,7 +195,7 @@ def _overlaps(begins: F64, ends: F64, weights: F64, n_windows: int) -> F64:
 
 
 def _largest(begins: F64, ends: F64, values: F64, n_windows: int) -> F64:
-    """The most of each window, 0 where nothing lies in it."""
+    """Largest value in each window, 0 where it is empty."""
     first, last = _clipped(begins, n_windows), _clipped(np.nextafter(ends, -np.inf), n_windows)
     most = np.zeros(n_windows)
     np.maximum.at(most, first, values)
@@ -211,9 +211,9 @@ def _clipped(places: F64, n_windows: int) -> NDArray[np.intp]:
 
 
 def latency_windows(requests: RequestTable, samples: LatencySamples) -> LatencyWindows:
-    """How did a latency change over the time of the run?
+    """A latency over the time of the run.
 
-    Lower bounds count with what is known of them.
+    Censored samples count with their lower bounds.
     """
     sent_ns = requests.intended_send_ns[samples.rows]
     n_windows = max(
@@ -276,7 +276,7 @@ class GapMap(NamedTuple):
     """Mean gap between chunks of neighbouring requests in windows of time (C cells that have any)."""
 
     time_s: F64
-    """Where the cell's window begins."""
+    """Start of the cell's window."""
     width_s: float
     request: I64
     """The first request of the cell's row, in order of sending."""
@@ -286,7 +286,7 @@ class GapMap(NamedTuple):
 
 
 def in_flight(requests: RequestTable, exchanges: ExchangeTable, *, at_ns: int) -> InFlight | None:
-    """How many requests were in flight?
+    """Requests in flight over time.
 
     Those without an end until ``at_ns``; None where none was sent.
     """
@@ -315,7 +315,7 @@ def in_flight(requests: RequestTable, exchanges: ExchangeTable, *, at_ns: int) -
 
 
 def lateness(requests: RequestTable, lags: LagTable | None) -> Lateness | None:
-    """How late was the client, at most, in each window? None where no request was sent."""
+    """Largest delay of the client in each window; None where no request was sent."""
     was_sent = requests.sent_ns != ABSENT
     if not bool(was_sent.any()):
         return None
@@ -334,7 +334,7 @@ def lateness(requests: RequestTable, lags: LagTable | None) -> Lateness | None:
 
 
 def gap_map(requests: RequestTable, gaps: DeliveryGaps) -> GapMap | None:
-    """Which requests waited when? None without gaps."""
+    """Longest gap between tokens, by request and time; None without gaps."""
     if not len(gaps.gap_ns):
         return None
     n = len(requests.request_index)
@@ -367,7 +367,7 @@ def _largest_in_windows(instants_ns: I64, values_ns: I64, edges_ns: F64) -> F64:
 
 
 class HoleSeries(NamedTuple):
-    """Free memory, its largest piece, and what had to move for the largest waiting request."""
+    """Free memory, its largest piece, and moves that the largest waiting request needs."""
 
     free: ValueSeries
     largest: ValueSeries
@@ -383,11 +383,10 @@ class StepMemorySummary:
     mean_used_blocks: int
     peak_used_blocks: int
     mean_fragmented_fraction: float | None
-    """Of what was free, outside the largest hole; with the next two, None where the cache is
-    paged."""
+    """Share of the free blocks outside the largest hole; None (like the next two): paged cache."""
     peak_compaction_debt_blocks: int | None
     waits_for_compaction_fraction: float | None
-    """Of the time: somebody waited for whom enough was free, but not in one piece."""
+    """Share of the time in which a request waited although enough blocks, in pieces, were free."""
     swapped_blocks: int | None
     """To the host and back; None where nothing is swapped."""
     moved_blocks: int | None
@@ -395,7 +394,7 @@ class StepMemorySummary:
 
 
 def summarise_memory(run: Run) -> StepMemorySummary | None:
-    """How well was the memory used?
+    """Use of the KV cache.
 
     None where the run has no steps, or does not say how many blocks they used.
     """
@@ -431,7 +430,7 @@ def summarise_memory(run: Run) -> StepMemorySummary | None:
 
 
 def hole_series(run: Run) -> HoleSeries | None:
-    """How did the holes change over the run? None where the cache is paged."""
+    """Holes of a contiguous KV cache over the run; None where the cache is paged."""
     steps, memory = run.steps, run.step_memory
     if steps is None or memory is None or bool(np.all(memory.free_blocks == ABSENT)):
         return None
@@ -450,7 +449,7 @@ def _n_moved(memory: StepMemoryTable) -> int | None:
 
 
 def swap_series(run: Run) -> ValueSeries | None:
-    """How many blocks were swapped before a step, over the run? None where nothing is swapped."""
+    """Blocks swapped before a step, over the run; None without swapping."""
     steps, memory = run.steps, run.step_memory
     if steps is None or memory is None or bool(np.all(memory.swapped_blocks == ABSENT)):
         return None
@@ -487,11 +486,11 @@ class Around:
 
     @property
     def added_s(self) -> float:
-        """What is added to each latency."""
+        """Seconds added to each latency."""
         return (self.front_end_s or 0.0) + (self.network_s or 0.0) + (self.post_s or 0.0)
 
     def share_fraction(self, request_index: I32) -> float:
-        """Of these requests: those to which they are added."""
+        """Share of these requests to which they are added."""
         return 1.0 if self.is_added is None else float(self.is_added[request_index].mean())
 
 
@@ -554,14 +553,14 @@ def e2e_parts(
 
 
 def arrived_ns(requests: RequestTable, around: Around) -> I64:
-    """When each request came to the gate or the scheduler."""
+    """Arrival of each request at the gate or the scheduler."""
     is_added = True if around.is_added is None else around.is_added[requests.request_index]
     added_ns = round(around.added_s * NS_PER_S) * np.asarray(is_added, dtype=np.int64)
     return np.asarray(requests.intended_send_ns + added_ns, dtype=np.int64)
 
 
 def idle_ns(requests: RequestTable, around: Around, steps: StepTable) -> F64:
-    """How much of each wait lies in no step of the only replica? 0 of those never admitted."""
+    """Part of each wait outside the steps of the only replica; 0 for requests never admitted."""
     ends_ns = (steps.start_ns + steps.duration_ns).astype(np.float64)
     instants_ns = np.column_stack([steps.start_ns.astype(np.float64), ends_ns]).ravel()
     total_ns = np.cumsum(steps.duration_ns)
@@ -575,7 +574,7 @@ def idle_ns(requests: RequestTable, around: Around, steps: StepTable) -> F64:
 
 
 def gathered_ns(since_ns: I64, class_index: I32, windows: Sequence[tuple[int, int]]) -> F64:
-    """How long does each request wait until the window of its class opens?
+    """Wait of each request until the window of its class opens.
 
     ``windows``: of each class, how long (ns) and how many requests it gathers at most; 0: no window,
     any number.

@@ -56,10 +56,10 @@ Quantity: TypeAlias = Gauge | Counter | Histogram
 
 
 class Name(NamedTuple):
-    """One family, or the series of it that have a label."""
+    """A metric family, or its series with a certain label."""
 
     family: str
-    """With ``_`` for ``:``; of a histogram without ``_bucket``, ``_sum``, ``_count``."""
+    """Family with ``_`` for ``:``, without ``_bucket``, ``_sum``, ``_count``."""
     label: str = ""
     """Only series with this label ...."""
     value: str = ""
@@ -67,7 +67,7 @@ class Name(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A mean duration from two counters, not from a histogram: time and what it is spread over."""
+    """A mean duration from two counters: total time, and the count to divide by."""
 
     took: str
     observed: str
@@ -76,7 +76,7 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerNames:
-    """The names of one kind of server. What it does not tell has none."""
+    """Metric names of one kind of server; empty for what it does not report."""
 
     kind: ServerKind
     prefix: str
@@ -89,7 +89,7 @@ class ServerNames:
     )
 
     def names_of(self, histogram: Histogram | TokenHistogram) -> tuple[Name, ...]:
-        """Of a histogram of seconds or of tokens; () where the server has none."""
+        """Names of a histogram of seconds or of tokens; () where the server has none."""
         return next(
             (
                 names
@@ -366,7 +366,7 @@ VLLM_EDGES_S: Final[dict[Histogram, tuple[float, ...]]] = {
 """The edges of vLLM's histograms, without the infinite one (``vllm/v1/metrics/loggers.py``)."""
 
 START_TIME: Final = "process_start_time_seconds"
-"""Another one: the server was started anew."""
+"""Another one: the server was restarted."""
 
 _PARTS: Final = ("_bucket", "_sum", "_count")
 
@@ -383,14 +383,14 @@ def plain(name: str) -> str:
 
 
 def known_families(names: ServerNames) -> frozenset[str]:
-    """Every family that is read of a server of this kind."""
+    """Metric families that are read from a server of this kind."""
     quantities = (*names.gauges.values(), *names.counters.values(), *names.histograms.values())
     spread = (family for one in names.spreads.values() for family in (one.took, one.observed))
     return frozenset((*(name.family for several in quantities for name in several), *spread))
 
 
 def kept_series(series: SeriesName) -> SeriesName | None:
-    """As what is a series kept that a summary can use? None: it is not.
+    """The form in which a series is stored; None: summaries do not use it.
 
     Of a family that only carries labels those stay that are read: vLLM's configuration alone has
     forty.
@@ -414,7 +414,7 @@ def kept_series(series: SeriesName) -> SeriesName | None:
 
 
 def _families() -> dict[str, tuple[str, ...]]:
-    """Family -> the labels to which it is cut; () : none is cut."""
+    """The labels that are kept of each family; (): none is dropped."""
     found: dict[str, tuple[str, ...]] = dict.fromkeys(
         (family for names in SERVERS for family in known_families(names)), ()
     )

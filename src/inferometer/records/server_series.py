@@ -42,7 +42,7 @@ _MODEL, _OF_ENGINE = "model", "nv_trt_llm_"
 
 
 class Series(NamedTuple):
-    """One series at every scrape that was answered (T): NaN where it was not on the page."""
+    """One series at every answered scrape (T): NaN where it was missing."""
 
     labels: dict[str, str]
     value: F64
@@ -58,11 +58,11 @@ class TimeSeries(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """By how much did a histogram grow in a window?"""
+    """Growth of a histogram in a window."""
 
     n: int
     total: float
-    """Of all observations, in the histogram's unit: seconds, or tokens."""
+    """Sum of all observations, in the histogram's unit: seconds, or tokens."""
     edges: F64
     """(B) Upper edges of the buckets, the last infinite; empty where the server has none."""
     counts: F64
@@ -82,7 +82,7 @@ class ServerRecord:
 
 
 def server_record(samples: ServerSampleTable) -> ServerRecord:
-    """The samples, in order, and whose they are.
+    """The samples in order, with the kind of server.
 
     Raises
     ------
@@ -131,12 +131,12 @@ def gauge_series(record: ServerRecord, gauge: Gauge) -> TimeSeries | None:
 
 
 def series_of(record: ServerRecord, gauge: Gauge) -> tuple[Series, ...]:
-    """A gauge of each engine apart; empty where the server has none."""
+    """A gauge of each engine separately; empty where the server has none."""
     return _found(record, record.names.gauges.get(gauge, ()))
 
 
 def counter_series(record: ServerRecord, counter: Counter) -> TimeSeries | None:
-    """By how much had a counter grown since the first scrape, resets taken out?
+    """Growth of a counter since the first scrape, corrected for resets.
 
     None where the server has none.
     """
@@ -153,7 +153,7 @@ def counter_series(record: ServerRecord, counter: Counter) -> TimeSeries | None:
 def histogram_growth(
     record: ServerRecord, histogram: Histogram | TokenHistogram, rows: slice
 ) -> Growth | None:
-    """By how much did a histogram grow between the first and the last of these scrapes?
+    """Growth of a histogram between the first and the last of these scrapes.
 
     None where the server has none.
     """
@@ -182,7 +182,7 @@ def histogram_growth(
 def histogram_series(
     record: ServerRecord, histogram: Histogram | TokenHistogram
 ) -> tuple[TimeSeries, TimeSeries] | None:
-    """How many observations, and their sum, had a histogram gained since the first scrape?
+    """Growth of a histogram's count and sum since the first scrape.
 
     None where the server has none.
     """
@@ -202,7 +202,7 @@ def histogram_series(
 
 
 def bucket_series(record: ServerRecord, histogram: Histogram | TokenHistogram) -> F64:
-    """(T, B) How many observations had each bucket gained since the first scrape?
+    """(T, B) Growth of each bucket since the first scrape.
 
     The buckets are those of ``histogram_growth``; none where the server has none.
     """
@@ -221,7 +221,7 @@ def bucket_series(record: ServerRecord, histogram: Histogram | TokenHistogram) -
 
 
 def n_restarts(record: ServerRecord) -> int:
-    """How often was the server started anew between scrapes?
+    """The number of restarts of the server between scrapes.
 
     By its start time, or, where it does not say, by counters that fell.
     """
@@ -234,9 +234,9 @@ def n_restarts(record: ServerRecord) -> int:
 
 
 def is_of_several(record: ServerRecord) -> bool:
-    """Do several servers answer in turn, behind one address?
+    """Do several servers behind one address answer in turn?
 
-    A server that is started anew starts later than before, and counts from 0 on. A start time that
+    A server that is restarted starts later than before, and counts from 0 on. A start time that
     went back is another server's, and so are counters that fell and were back one scrape later, and
     fell again.
     """
@@ -292,7 +292,7 @@ def _of_engines(families: dict[str, tuple[Series, ...]]) -> dict[str, tuple[Seri
 
 
 def _once(series: list[Series]) -> tuple[Series, ...]:
-    """Without what further tensor-parallel ranks say of the same requests.
+    """Series without duplicates by further tensor-parallel ranks.
 
     SGLang's ranks each have a page of their own with ``--enable-metrics-for-all-schedulers``.
     """
@@ -398,7 +398,7 @@ def sample_table(
 def table_of(
     scrapes: Iterable[tuple[int, Iterable[tuple[SeriesName, float]] | None]],
 ) -> ServerSampleTable:
-    """What was read at each scrape, ns since the run's start; None where no answer came."""
+    """A table of scrapes, ns since the run's start; None where no answer came."""
     rows: list[tuple[int, str, str, float]] = []
     last: dict[SeriesName, float] = {}
     for at_ns, samples in scrapes:
@@ -418,7 +418,7 @@ def table_of(
 
 
 def page_kind(page: bytes) -> ServerKind:
-    """Whose page is this, of the model servers that are known?
+    """Kind of model server that wrote this page of metrics.
 
     Raises
     ------

@@ -46,7 +46,7 @@ class Level(NamedTuple):
 
 
 class BucketPercentile(NamedTuple):
-    """Between which two edges does a percentile lie?"""
+    """Edges of the bucket that holds a percentile."""
 
     percentile_fraction: float
     low_s: float
@@ -68,17 +68,17 @@ class ServerTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSummary:
-    """What the server said of a window. None: it did not say."""
+    """The server's own metrics over a window; None: not reported."""
 
     kind: ServerKind
     start_s: float
-    """Of the window, at a scrape, since the start of the run."""
+    """Start of the window, at a scrape, since the start of the run."""
     end_s: float
     n_scrapes: int
     n_failed_scrapes: int
-    """Of the whole record."""
+    """Count over the whole record."""
     n_restarts: int
-    """Of the whole record: a run over a restart is two."""
+    """Count over the whole record: a run over a restart is two."""
     waiting: Level | None
     running: Level | None
     kv_usage: Level | None
@@ -93,7 +93,7 @@ class ServerSummary:
     """Prompt tokens looked up in the prefix cache."""
     prefix_hits_tokens: int | None
     times: tuple[ServerTime, ...]
-    """Those of which there was at least one observation."""
+    """Latencies with at least one observation."""
     flop_per_s: float | None
     """Per accelerator, as the server estimates; None where it does not."""
     moved_bytes_per_s: float | None
@@ -101,7 +101,7 @@ class ServerSummary:
 
     @property
     def prefix_hit_fraction(self) -> float | None:
-        """Which share of the prompt tokens was found in the prefix cache?
+        """Share of prompt tokens found in the prefix cache.
 
         None where nothing was looked up.
         """
@@ -110,7 +110,7 @@ class ServerSummary:
         return self.prefix_hits_tokens / self.prefix_queries_tokens
 
     def time(self, name: Histogram) -> ServerTime | None:
-        """The latency of this name, where the server told it."""
+        """The latency of this name; None where the server does not report it."""
         return next((one for one in self.times if one.name == name), None)
 
     def flop_utilisation_fraction(self, peak_flop_per_s: float) -> float | None:
@@ -125,7 +125,7 @@ class ServerSummary:
 def summarise_server(
     samples: ServerSampleTable, *, start_ns: int | None = None, end_ns: int | None = None
 ) -> ServerSummary:
-    """What did the server say from the last scrape up to ``start_ns`` to the last up to ``end_ns``?
+    """Summarise metrics from the last scrape before ``start_ns`` to the last before ``end_ns``.
 
     Without them: of the whole record.
 
@@ -252,17 +252,17 @@ def _times(record: ServerRecord, rows: slice) -> tuple[ServerTime, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TtftParts:
-    """Mean parts of the time to the first token. None: nobody could tell.
+    """Mean parts of TTFT; None: unknown.
 
     A difference can be slightly negative: client and server do not count quite the same requests at
     a window's ends.
     """
 
     n_requests: int
-    """Of the client, whose first token came in the window."""
+    """The client's requests with a first token in the window."""
     n_server_requests: int | None
     total_s: float
-    """From the intended send to the first token."""
+    """Mean time from the intended send to the first token."""
     client_s: float
     network_s: float | None
     queue_s: float | None
@@ -271,7 +271,7 @@ class TtftParts:
 
     @property
     def has_others(self) -> bool:
-        """Did the server answer more than the client's own requests, beyond those at the window's ends?
+        """Did the server answer more requests than this client's, beyond the window's edges?
 
         Then its times are those of all, and no parts of the client's.
         """

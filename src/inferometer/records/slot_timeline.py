@@ -23,15 +23,15 @@ DEFAULT_STEPS: Final = 120
 
 
 class CellState(IntEnum):
-    """What did a slot do in a step?"""
+    """Activity of a slot in a step."""
 
     IDLE = 0
     CONTEXT = 1
-    """It computed (a chunk of) a prompt: prefill."""
+    """Computed (a chunk of) a prompt: prefill."""
     GENERATION = 2
-    """It computed an output token: decode."""
+    """Computed an output token: decode."""
     END = 3
-    """It computed the last token of an answer, or was still held by a request that had ended."""
+    """Computed an answer's last token, or was still held by an ended request."""
 
 
 class SlotTimeline(NamedTuple):
@@ -50,7 +50,7 @@ class SlotTimeline(NamedTuple):
     tokens: I32
     """(B, S) Tokens computed."""
     tick_ns: int | None = None
-    """How long a tick is in these columns; None where time is time."""
+    """Length of a tick in these columns; None: real time."""
 
 
 class Slice(NamedTuple):
@@ -74,9 +74,9 @@ def slot_timeline(
     tick_ns: int | None = None,
     needs_parts: bool = True,
 ) -> SlotTimeline:
-    """What did each slot do in these steps?
+    """Activity of each slot in these steps.
 
-    Seats that are never used in the window are there if one above them is.
+    Unused slots below a used one are included.
 
     ``tick_ns`` is that of a run of ticks: how long a tick is in its tables. Without
     ``needs_parts`` a run whose parts were not recorded has no slots.
@@ -120,7 +120,7 @@ def slot_timeline(
 
 
 def slices_of(timeline: SlotTimeline) -> tuple[Slice, ...]:
-    """The cells that are not idle, those that say the same joined; by slot, then by time."""
+    """Non-idle cells, equal neighbours joined; by slot, then by time."""
     n_slots, n_steps = timeline.states.shape
     changes = np.ones((n_slots, n_steps), np.bool_)
     same_state = timeline.states[:, 1:] == timeline.states[:, :-1]
@@ -147,7 +147,7 @@ def slices_of(timeline: SlotTimeline) -> tuple[Slice, ...]:
 
 
 def state_shares(timeline: SlotTimeline) -> dict[CellState, float]:
-    """Which fraction of all cells of the window is in each state?"""
+    """Share of all cells of the window in each state."""
     n_cells = max(timeline.states.size, 1)
     return {state: float((timeline.states == state).sum()) / n_cells for state in CellState}
 
@@ -177,7 +177,7 @@ def _recorded(run: Run, *, needs_parts: bool) -> tuple[StepTable, StepPartTable]
 
 
 def _last_generations(run: Run, parts: StepPartTable, begin: int, end: int) -> NDArray[np.intp]:
-    """Which parts of the window (from ``begin``) computed the last token of a completed answer?"""
+    """Parts of the window (from ``begin``) that computed the last token of a completed answer."""
     if run.requests is None:
         return np.empty(0, np.intp)
     is_completed = np.zeros(

@@ -41,7 +41,7 @@ class SteadyState:
     n_steady: int
     n_drain: int
     warm_up_shown_by: Latency | None
-    """In which latency the warm-up shows longest; None where there is none."""
+    """Latency with the longest warm-up; None without one."""
     is_reached: bool
     """False where half of the run or more would have to be cut: then nothing is."""
     trends: tuple[LatencyTrend, ...]
@@ -52,7 +52,7 @@ class SteadyState:
         return tuple(one for one in self.trends if one.trend.is_drifting)
 
     def holds(self, requests: RequestTable) -> Bools:
-        """Which requests (N) are of the steady state?"""
+        """(N) Is the request in the steady state?"""
         sent_ns = requests.intended_send_ns
         return (sent_ns >= self.start_ns) & (sent_ns <= self.end_ns)
 
@@ -95,7 +95,7 @@ def steady_state(run: Run) -> SteadyState | None:
 
 
 def _unlike(lower_s: F64) -> tuple[int, int]:
-    """How many samples at the start and at the end are unlike the rest?
+    """The number of samples at the start, and at the end, that differ from the rest.
 
     Either would hide the other, or look like it.
     """

@@ -27,7 +27,7 @@ FPM: Final = "Forward Pass Metrics"
 _MOST_MESSAGE_BYTES: Final = 2**16
 """A message has about 300 bytes."""
 _N_COLUMNS: Final = 9
-"""Of a ``StepLog``."""
+"""Columns of a ``StepLog``."""
 _KINDS: Final = (
     "vLLM's log with --enable-logging-iteration-details, Forward Pass Metrics as JSON lines, a"
     " scheduler log of inferometer export, or a run with steps"
@@ -52,7 +52,7 @@ MESSAGES: Final = Door(
 
 
 class StepLog(NamedTuple):
-    """Steps that a server made, in their order; NaN where its record does not tell."""
+    """Steps of a server in order; NaN where not recorded."""
 
     source: str
     """``Forward Pass Metrics``, ``vLLM's iteration log``, …"""
@@ -77,7 +77,7 @@ class StepLog(NamedTuple):
     n_lost: int = 0
     """Steps that were published and did not arrive, by their numbers."""
     n_restarts: int = 0
-    """How often the numbers began anew."""
+    """How often the step numbers started again."""
     n_refused: int = 0
     """Messages of another version, or that are damaged."""
 
@@ -93,7 +93,7 @@ class StepLog(NamedTuple):
 
 
 class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
-    """Of Forward Pass Metrics: the requests of one step."""
+    """Requests of one step, in Forward Pass Metrics."""
 
     num_prefill_requests: int = 0
     sum_prefill_tokens: int = 0
@@ -103,7 +103,7 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True):
-    """Of Forward Pass Metrics: the requests that wait."""
+    """Waiting requests, in Forward Pass Metrics."""
 
     num_prefill_requests: int = 0
     num_decode_requests: int = 0
@@ -122,14 +122,14 @@ class ForwardPass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Numbered(NamedTuple):
-    """A message, and its number where its sender gave one: None of a file, which has it inside."""
+    """A message with its sender's number; None in a file, which has it inside."""
 
     number: int | None
     message: ForwardPass
 
 
-def step_log_of(steps: StepTable, source: str) -> StepLog:
-    """The steps of a run that are no warm-up."""
+def step_log_of(steps: StepTable) -> StepLog:
+    """Steps of a run without warm-ups."""
     rows = np.flatnonzero(~steps.is_warmup & (steps.duration_ns > 0))
 
     def column(name: str) -> F64:
@@ -144,7 +144,7 @@ def step_log_of(steps: StepTable, source: str) -> StepLog:
         mean_context = product / tokens - (tokens / prefill + 1) / 2
     cached = np.where(tokens > 0, np.maximum(mean_context, 0) * prefill, 0.0)
     return StepLog(
-        source=source,
+        source="steps of a run",
         duration_s=steps.duration_ns[rows] / NS_PER_S,
         prefill_requests=prefill,
         prefill_tokens=tokens,
@@ -158,12 +158,12 @@ def step_log_of(steps: StepTable, source: str) -> StepLog:
 
 
 def read_step_log(path: Path) -> StepLog:
-    """The steps in a file; of which kind it is, its first lines tell.
+    """Read the steps of a file; its first lines show its format.
 
     Raises
     ------
     RecordError
-        It holds no steps that can be read.
+        The file has no steps.
     """
     head = DOOR.start_of(path, _LOOK_BYTES)
     first = head.partition(b"\n")[0]
@@ -178,7 +178,7 @@ def read_step_log(path: Path) -> StepLog:
 
 
 def forward_passes(messages: Iterable[Numbered]) -> StepLog:
-    """Steps of Forward Pass Metrics: versions are checked, numbers that begin anew survived.
+    """Steps of Forward Pass Metrics; checks versions, allows numbers to restart.
 
     Each worker's data-parallel ranks number their messages by themselves.
     """
@@ -203,7 +203,7 @@ def forward_passes(messages: Iterable[Numbered]) -> StepLog:
 
 
 def _logged(source: str, rows: list[tuple[float, ...]], *counts: int) -> StepLog:
-    """Rows in the order of a ``StepLog``'s columns; ``counts`` of what was lost."""
+    """Rows in the column order of a ``StepLog``; ``counts`` of lost ones."""
     columns = np.array(rows, dtype=np.float64).reshape(len(rows), _N_COLUMNS).T
     return StepLog._make([source, *columns, *counts, *([0] * (3 - len(counts)))])
 

@@ -61,7 +61,7 @@ class RunWriter:
 
     @classmethod
     def create_or_resume(cls, directory: Path, manifest: RunManifest) -> Self:
-        """Start the run in ``directory``, or go on with the one that is there.
+        """Start the run in ``directory``, or resume the one that is there.
 
         A complete run is opened too: ``is_complete`` says so, and it can only be closed. A stored
         part that no longer has its checksum, or at which the engine failed, is set aside; its point
@@ -89,12 +89,12 @@ class RunWriter:
 
     @property
     def is_complete(self) -> bool:
-        """Is there nothing left to do, because the same command ran to its end before?"""
+        """Did the same command already run to its end?"""
         return self._manifest.is_complete
 
     @property
     def done_parts(self) -> frozenset[int]:
-        """Which parts are stored, by the number that the measurer gave them?
+        """Numbers of the stored parts.
 
         A complete run has none: it is merged.
         """
@@ -102,7 +102,7 @@ class RunWriter:
 
     @property
     def elapsed_ns(self) -> int:
-        """Where a resumed session's clock begins.
+        """Start of a resumed session on the run's clock.
 
         After all that is stored, so that times since the start of the run keep their order.
         """
@@ -123,7 +123,7 @@ class RunWriter:
         ceilings: CeilingTable,
         devices: ServerSampleTable | None = None,
     ) -> None:
-        """Store what was measured at one visit to a point. When this returns it is on the disk.
+        """Store one visit to a point; on return it is on disk.
 
         ``devices``: counters of the accelerators meanwhile, where their driver tells any.
 
@@ -191,7 +191,7 @@ class RunWriter:
         durability.remove_folder(self._directory / PARTS_NAME)
 
     def close(self) -> None:
-        """Let another writer have the folder."""
+        """Release the folder's lock."""
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -211,7 +211,7 @@ class RunWriter:
 
 
 def _opened(directory: Path, requested: RunManifest) -> RunManifest:
-    """The manifest to go on with, after the folder was made ready for it."""
+    """The manifest to continue with, after preparing the folder."""
     path = directory / MANIFEST_NAME
     if not path.exists() and parts_of(directory):
         raise RecordError(
@@ -240,7 +240,7 @@ def _at_the_end(stored: EngineFacts | None, now: EngineFacts | None) -> EngineFa
 
 
 def _resumed(directory: Path, stored: RunManifest, requested: RunManifest) -> RunManifest:
-    """The run to go on with.
+    """The manifest of the run to resume.
 
     One without a single point (a question that was refused) keeps no folder from another question.
     """
@@ -323,7 +323,7 @@ def _set_failed_aside(directory: Path) -> tuple[Caution, ...]:
 
 
 def _sweep_up(directory: Path) -> None:
-    """Remove what a killed writer left unfinished."""
+    """Remove unfinished files of a killed writer."""
     for path in directory.glob(f"*{durability.TEMPORARY_SUFFIX}"):
         path.unlink(missing_ok=True)
     for path in (directory / PARTS_NAME).glob(f"*{durability.TEMPORARY_SUFFIX}"):
@@ -349,7 +349,7 @@ _MAX_SHOWN = 5
 
 
 def resumed(stored: RunManifest, requested: RunManifest, *, where: str) -> RunManifest:
-    """The manifest of a run that is gone on with: the stored one, with facts that it lacked.
+    """The manifest of a resumed run: the stored one, completed by new facts.
 
     Raises
     ------
@@ -377,7 +377,7 @@ def resumed(stored: RunManifest, requested: RunManifest, *, where: str) -> RunMa
 
 
 def differences(stored: RunManifest, requested: RunManifest) -> tuple[str, ...]:
-    """What of the plan, the model, the engine and the machine is not the same?
+    """Differences in plan, model, engine and machine.
 
     What one side does not know is no difference.
     """
@@ -400,7 +400,7 @@ def without_repeats(cautions: Iterable[Caution]) -> tuple[Caution, ...]:
 
 
 def _lasting(facts: EngineFacts | None) -> EngineFacts | None:
-    """What must not change between sessions.
+    """Engine facts that must not change between sessions.
 
     All but how long loading took this time, and how much memory was free for the cache.
     """
@@ -408,7 +408,7 @@ def _lasting(facts: EngineFacts | None) -> EngineFacts | None:
 
 
 def _machine(host: HostFacts | None) -> dict[str, object] | None:
-    """What makes it the same machine for a measurement; names of hosts change with every container."""
+    """Facts that identify the machine; host names change with every container."""
     if host is None:
         return None
     return {

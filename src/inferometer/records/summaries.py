@@ -79,7 +79,7 @@ class PointSummary:
     """Median decode step: of the steps of a repetition where steps were recorded (a single stall
     does not move it), else TPOT."""
     ttft_s: Estimate | None
-    """In a static batch every first token comes with the end of the prefill."""
+    """In a static batch, all first tokens come at the end of the prefill."""
     prefill_tokens_per_s: Estimate | None
     """Prompt tokens of the batch / ``prefill_s``."""
     decode_tokens_per_s: Estimate | None
@@ -97,25 +97,24 @@ class PointSummary:
     cpu_fraction: Estimate | None
     device_fraction: Estimate | None
     energy_joule: Estimate | None
-    """Of one repetition: the whole batch, prefill and decode."""
+    """Energy of one repetition: the whole batch, prefill and decode."""
     power_watt: Estimate | None
     """Mean over a repetition."""
     minor_faults: Estimate | None
-    """Of the engine's processes in one repetition: memory touched for the first time."""
+    """First touches of memory pages by the engine's processes in one repetition."""
     major_faults: Estimate | None
     """For which a disk was read."""
     unused_reserved_fraction: Estimate | None
-    """Of the memory reserved at its peak, what no tensor used at theirs: the allocator's cache and
-    fragments."""
+    """Share of the peak reserved memory beyond the tensors' peak: cache and fragments."""
     energy_joule_per_token: Estimate | None
-    """Of output; its inverse is output tokens per second and watt."""
+    """Per output token; its inverse is output tokens per second and watt."""
     prefill_spread_ratio: float | None
     """Robust relative spread between the repetitions (1.4826 · MAD / median)."""
     decode_spread_ratio: float | None
 
 
 def summarise_points(run: Run) -> tuple[PointSummary, ...]:
-    """How fast was each point?
+    """Medians of each point.
 
     Ordered by prompt, batch and generated tokens; empty for a run without a sweep.
 
@@ -171,7 +170,7 @@ def _summarise(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCostChange:
-    """By which factor does a token cost more at ``point`` than at ``previous``?"""
+    """Factor by which a token costs more at ``point`` than at ``previous``."""
 
     point_index: int
     point: SweepPoint
@@ -180,7 +179,7 @@ class TokenCostChange:
     phase: SweepPhase
     ratio: Estimate
     factor_ratio: float
-    """From here on it is a collapse."""
+    """Factor from which on it is a collapse."""
 
     @property
     def is_collapse(self) -> bool:
@@ -192,12 +191,12 @@ class TokenCostChange:
 
     @property
     def flag(self) -> str:
-        """Such as ``COLLAPSE_PREFILL(x3.4)``."""
+        """Text such as ``COLLAPSE_PREFILL(x3.4)``."""
         return f"COLLAPSE_{self.phase.upper()}(x{self.ratio.value:.1f})"
 
 
 def collapses(run: Run, *, factor_ratio: float | None = None) -> tuple[TokenCostChange, ...]:
-    """Where does the run collapse? The factor is that of the run's plan unless it is given."""
+    """Collapses of the run, by its plan's factor unless another is given."""
     return tuple(
         change
         for change in token_cost_changes(run, factor_ratio=factor_ratio)
@@ -208,7 +207,7 @@ def collapses(run: Run, *, factor_ratio: float | None = None) -> tuple[TokenCost
 def token_cost_changes(
     run: Run, *, factor_ratio: float | None = None
 ) -> tuple[TokenCostChange, ...]:
-    """Every pair of neighbouring points of a run, on both axes, prefill and decode apart."""
+    """All pairs of neighbouring points on both axes, prefill and decode separately."""
     planned = (
         run.manifest.plan.collapse_factor_ratio
         if run.manifest.plan
@@ -223,7 +222,7 @@ def token_cost_changes(
 
 
 def flag_text(changes: Iterable[TokenCostChange], point_index: int) -> str:
-    """What the flag column says of a point: its worst collapse in each phase, or nothing."""
+    """The flags of a point: its worst collapse in each phase, or ''."""
     worst: dict[SweepPhase, TokenCostChange] = {}
     for change in changes:
         if change.point_index == point_index and change.is_collapse:
@@ -316,7 +315,7 @@ CAUSES: Final[tuple[StepCause, ...]] = ("launch overhead", "weight bandwidth", "
 _SAME_WIDTH_RATIO: Final = 0.5
 _MIN_ROUNDS: Final = 8
 _FEWEST_KINDS: Final = 2
-"""Of steps: of one sequence, and of more."""
+"""Fewest kinds of steps: of one sequence, and of more."""
 _QUANTILE: Final = 0.25
 _N_DRAWS: Final = 2000
 _TAIL: Final = 0.025
@@ -344,7 +343,7 @@ class StepShares:
 
     @property
     def half_ratio(self) -> float | None:
-        """How much faster half the weight bytes would make it; None where they are not the limit."""
+        """Speed-up with half the weight bytes; None where they are not the limit."""
         is_limit = self.limited_by == "weight bandwidth"
         return 1 / (1 - self.parts[0].fraction.value / 2) if is_limit else None
 
@@ -456,7 +455,7 @@ PLAIN: Final[dict[StepCause, str]] = {
 
 
 def limit_sentence(shares: StepShares) -> str:
-    """The limit, its share, and what follows from it; else the shares, and what would decide."""
+    """The limit, its share and consequence; else the shares, and what would decide."""
     first, *others = shares.parts
     beside = ", ".join(f"{PLAIN[part.cause]} {_share(part.fraction)}" for part in others)
     step = f"{shares.n_rounds} paired rounds of {format_duration(shares.step_s.value)} steps"
@@ -473,7 +472,7 @@ def limit_sentence(shares: StepShares) -> str:
 
 
 def _meaning(shares: StepShares, most: Estimate) -> str:
-    """Why that is the limit, as a student may repeat it."""
+    """Why that is the limit, in plain words."""
     if shares.limited_by == "weight bandwidth":
         return (
             f"each token reads all {format_bytes(shares.weight_bytes)} of weights, which takes"

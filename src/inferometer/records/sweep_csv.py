@@ -46,7 +46,7 @@ class SweepRow:
 
 
 def column_texts(row: SweepRow) -> dict[str, str]:
-    """What stands in each column of a line, in order. Nothing where there is no number."""
+    """Text of each column of a line, in order; empty where there is no number."""
     summary, point = row.summary, row.summary.point
     n_prompt_tokens = point.batch_size * point.prompt_tokens
     prefill, decode = summary.prefill_s, summary.tpot_s
@@ -153,7 +153,7 @@ _FLAGS: Final = {"seq_len": "--prompt", "batch": "--batch", "gen_tokens": "--gen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """What does the reader know of a table that it does not say itself?
+    """Facts about a table that it does not contain itself.
 
     What it does say, counts more.
     """
@@ -164,13 +164,12 @@ class TableFacts:
     origin: Origin = "published"
     model: ModelSpec | None = None
     engine: EngineSpec | None = None
-    """With it the run gets a plan, as fitting needs one; its warm-ups are not known and count as
-    none."""
+    """With an engine the run gets a plan, as fits need one; warm-ups are unknown and count as 0."""
     source: Source | None = None
 
 
 def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
-    """The run that a table tells of: one repetition per line, points numbered by their first line.
+    """The run of a table: one repetition per line, points numbered by first line.
 
     Raises
     ------
@@ -261,7 +260,7 @@ def cells_of(text: str, where: str) -> list[tuple[int, list[str]]]:
 
 
 def _lines_of(text: str, where: str) -> list[_Line]:
-    """The lines that hold numbers, with the fields that are known by their header."""
+    """Lines with numbers, and their known fields by the header."""
     (header_number, header), *lines = cells_of(text, where)
     columns = _preferred([column_of(cell) for cell in header])
     names: list[FieldName | None] = [None if column is None else column.field for column in columns]
@@ -295,7 +294,7 @@ def _preferred(columns: list[Column | None]) -> list[Column | None]:
 
 
 def _unread_times(text: str) -> tuple[Caution, ...]:
-    """A phase that only columns of unclear meaning tell of is not read: that must not pass in silence."""
+    """Caution on a phase whose only columns have unclear meaning."""
     cells = cells_of(text, "the table")[0][1]
     fields = {column.field for cell in cells if (column := column_of(cell)) is not None}
     found: list[Caution] = []

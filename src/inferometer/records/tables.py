@@ -60,7 +60,7 @@ AnyTable: TypeAlias = (
 Column: TypeAlias = NDArray[Any]
 
 _ABSENT_VALUES: Final[dict[str, int | float]] = {"i8": ABSENT, "f8": float("nan")}
-"""What says *nobody could tell*, by numpy type code; columns of other types must be told."""
+"""Values that mean *unknown*, by numpy type code; other types must name one."""
 _DOOR: Final = Door(
     noun="table",
     allowed="a Parquet file as it was written",
@@ -70,7 +70,7 @@ _DOOR: Final = Door(
 
 
 def column_types(table_type: type[AnyTable]) -> dict[str, np.dtype[Any]]:
-    """Which columns does this kind of table have, in order, of which dtype?
+    """Columns of this kind of table in order, with their dtypes.
 
     Example
     -------
@@ -111,7 +111,7 @@ def from_columns(table_type: type[Table], columns: Mapping[str, object]) -> Tabl
 
 
 def from_rows(table_type: type[Table], rows: Iterable[Mapping[str, object]]) -> Table:
-    """The table made of these rows.
+    """A table of these rows.
 
     A key that is missing or None is absent, which only int64 and float64 columns can be.
 
@@ -165,7 +165,7 @@ def select(table: Table, rows: NDArray[Any]) -> Table:
 
 
 def n_rows(table: AnyTable) -> int:
-    """How many rows does a table have?"""
+    """The number of rows of a table."""
     return len(table[0])
 
 
@@ -175,7 +175,7 @@ def optional_ns(column: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def end_ns(sweep: SweepTable, ceilings: CeilingTable) -> int:
-    """When is all of this over, in nanoseconds since the start of the run? 0 for empty tables."""
+    """End of all rows, in nanoseconds since the start of the run; 0 for empty tables."""
     took_ns = np.maximum(sweep.prefill_ns, 0) + np.maximum(sweep.decode_ns, 0)
     ends = [*(sweep.started_ns + took_ns).tolist(), *ceilings.started_ns.tolist()]
     return max(ends) + 1 if ends else 0

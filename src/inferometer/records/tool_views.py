@@ -38,16 +38,16 @@ class ToolRates:
     """A tool's throughput; None where it has no such number."""
 
     requests_per_s: float | None
-    """Of completed requests."""
+    """Rate of completed requests."""
     output_tokens_per_s: float
     total_tokens_per_s: float | None
     """Input and output."""
     span_s: float
-    """What the tool divides by."""
+    """Duration by which the tool divides."""
     span: str
-    """From when to when that is."""
+    """Start and end of that duration, in words."""
     source: str
-    """Where the tool defines them."""
+    """Where the tool defines its rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +68,10 @@ class ToolView:
     ttft: Spread | None
     tpot: Spread | None
     itl: Spread | None
-    """What the tool calls so: of chunks, of tokens, or a mean per request."""
+    """ITL as the tool defines it: of chunks, of tokens, or a mean per request."""
     e2e: Spread | None
     definitions: str
-    """Where it differs from ours, in a few words."""
+    """Differences from our definitions, in a few words."""
     rates: ToolRates | None = None
     """Throughput; None where no time passed."""
 
@@ -85,20 +85,19 @@ class _Answers(NamedTuple):
     first_s: F64
     last_s: F64
     end_s: F64
-    """When the stream was over."""
+    """End of the stream."""
     n_tokens: F64
     n_after_first: F64
     n_after_first_chunk: F64
     chunk_gaps_s: F64
     even_gaps_s: F64
-    """Of each token, its share of its chunk's gap."""
+    """Gap of each token: its equal share of its chunk's gap."""
     bunched_gaps_s: F64
-    """Of each token, where a chunk's tokens share one time: all but the first of a chunk waited
-    for 0 s."""
+    """Gap of each token if a chunk's tokens share one time: 0 s for all but the first."""
 
 
 class _Course(NamedTuple):
-    """When a load test began and ended by the instants that tools use, and what was done in it."""
+    """Start and end of a load test as the tools define them, and the work between."""
 
     intended_ns: int
     """First intended send."""
@@ -107,20 +106,20 @@ class _Course(NamedTuple):
     sent_ns: int
     """First actual send."""
     end_ns: int
-    """When the last stream was over, of failed requests too."""
+    """End of the last stream, failed requests included."""
     last_sent_end_ns: int
-    """When the stream was over of the request that was due last."""
+    """End of the stream of the request that was due last."""
     own_end_ns: int
     """The last thing known, as our rates end."""
     is_poisson: bool
     n_completed: int
     input_tokens: int
     output_tokens: int
-    """Of completed requests."""
+    """Tokens of completed requests."""
     read_tokens: int
     """Prompts of all requests that got a first token."""
     delivered_tokens: int
-    """Of unfinished and failed requests too."""
+    """Tokens of all requests, unfinished and failed ones included."""
 
 
 class _Tool(NamedTuple):
@@ -128,17 +127,17 @@ class _Tool(NamedTuple):
 
     name: str
     start: Literal["intended_s", "before_connect_s", "sent_s"]
-    """Where TTFT and E2E start."""
+    """Instant at which TTFT and E2E start."""
     e2e_end: Literal["last_s", "end_s"]
     definitions: str
     tpot: tuple[str, str, str] = ("first_s", "last_s", "n_after_first")
-    """From, to, divided by."""
+    """Start, end, and divisor."""
     itl: Literal["even_gaps_s", "chunk_gaps_s", "bunched_gaps_s", "per request"] | None = (
         "chunk_gaps_s"
     )
     has_ttft_of_one_token: bool = True
     begin: Literal["scheduled_ns", "intended_ns", "sent_ns"] = "scheduled_ns"
-    """Where the time begins by which throughput is divided."""
+    """Start of the duration by which throughput is divided."""
     ends_with_last_sent: Literal["never", "poisson", "always"] = "never"
     """Under which arrivals that time ends with the request that was sent last, as LoadGen's does,
     and not with the one that ended last."""
@@ -254,7 +253,7 @@ _SENDS: Final = {"intended_ns": "scheduled send", "sent_ns": "actual send"}
 
 
 def tool_views(run: Run) -> tuple[ToolView, ...]:
-    """What each tool would have reported of this run, ours first.
+    """Results that each tool would have reported for this run, ours first.
 
     Empty for a run that is no load test or has no completed answer.
     """
@@ -292,7 +291,7 @@ def _view(tool: _Tool, answers: _Answers, rates: ToolRates | None) -> ToolView:
 
 
 def _our_rates(course: _Course) -> ToolRates | None:
-    """As everywhere in this program: tokens of unfinished and failed requests count too."""
+    """Our own definition: tokens of unfinished and failed requests count too."""
     span_s = (course.own_end_ns - course.intended_ns) / NS_PER_S
     if span_s <= 0:
         return None

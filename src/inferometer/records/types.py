@@ -25,10 +25,10 @@ from inferometer.units import NS_PER_S
 
 ValidityVerdict: TypeAlias = Literal["VALID", "SUSPECT", "INVALID"]
 ABSENT: Final = int(np.iinfo(np.int64).min)
-"""The int64 that means *nobody could tell*; NULL in Parquet."""
+"""The int64 for *unknown*; NULL in Parquet."""
 
 UNKNOWN_COUNT: Final = -1
-"""The int32 count that nobody could tell."""
+"""The int32 count for *unknown*."""
 
 SCHEMA_VERSION: Final = 3
 
@@ -37,7 +37,7 @@ Origin: TypeAlias = Literal["measured", "simulated", "published"]
 
 
 class ChunkKind(IntEnum):
-    """What did a chunk of an answer carry?"""
+    """Content of a chunk of an answer."""
 
     CONTENT = 0
     REASONING = 1
@@ -53,28 +53,28 @@ class ChunkTable(NamedTuple):
     request_index: I32
     """``RequestTable.request_index``"""
     arrived_ns: I64
-    """When the read ended that completed the event."""
+    """End of the read that completed the event."""
     n_tokens: I64
-    """ABSENT where nobody could tell how the answer's tokens are spread over its chunks."""
+    """ABSENT where the spread of the answer's tokens over its chunks is unknown."""
     n_characters: I32
     kind: I8
     """A ``ChunkKind``."""
 
 
 class ExchangeTable(NamedTuple):
-    """What went over the wire for each request sent (N rows, in ``RequestTable`` order)."""
+    """HTTP traffic of each request sent (N rows, in ``RequestTable`` order)."""
 
     request_index: I32
     process_index: I32
-    """Which of the client's processes sent it."""
+    """The client process that sent it."""
     connection_index: I32
-    """Which of that process's connections, in order of opening; -1 where none could be opened."""
+    """Number of the connection within that process; -1 where none could be opened."""
     is_reused: Bools
     """The connection had carried a request before."""
     connected_ns: I64
-    """When the new connection stood; ABSENT where it was reused or never did."""
+    """Time when the new connection was open; ABSENT where reused or never open."""
     head_ns: I64
-    """When the response's head was there; ABSENT where none came."""
+    """Arrival of the response's head; ABSENT without one."""
     last_byte_ns: I64
     """ABSENT where no byte came."""
     http_status: I64
@@ -82,28 +82,27 @@ class ExchangeTable(NamedTuple):
     error: Texts
     """'' or what went wrong, as a short stable code (``records.exchange_errors``)."""
     finish_reason: Texts
-    """As the server says; '' where it does not."""
+    """As reported by the server; '' where not."""
     asked_output_tokens: I32
     """``max_tokens`` of the request."""
     sent_bytes: I64
     received_bytes: I64
-    """Of the body."""
+    """Bytes of the body."""
     n_chunks: I32
     n_coalesced_chunks: I32
     """Chunks that arrived in one read with an earlier chunk of the same answer."""
     usage_prompt_tokens: I64
-    """As the server counted; ABSENT where it did not say."""
+    """As counted by the server; ABSENT where not reported."""
     usage_cached_tokens: I64
     usage_output_tokens: I64
     token_source: Texts
-    """Who counted the output tokens of the request: usage, tokenizer or chunks; '' where there
-    are none."""
+    """Source of the output token count: usage, tokenizer or chunks; '' without tokens."""
     retry_after_s: F64
-    """As the server asked; NaN where it did not."""
+    """As requested by the server; NaN where not."""
 
 
 class LagTable(NamedTuple):
-    """How late was the client itself (L rows)?
+    """Delays of the client itself (L rows).
 
     A timer that should fire every few milliseconds says by how much it was late.
     """
@@ -118,16 +117,16 @@ class ServerSampleTable(NamedTuple):
     """The server's own numbers (M rows), as scraped; names and labels are the server's."""
 
     scraped_ns: I64
-    """When the answer to the scrape was there."""
+    """Arrival of the scrape's answer."""
     name: Texts
     labels: Texts
-    """As in the exposition format, sorted by name: ``engine="0",le="0.5"``."""
+    """In the exposition format, sorted by name: ``engine="0",le="0.5"``."""
     value: F64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReading:
-    """What another host's clock showed beside the driver's, asked again and again around one instant."""
+    """Another host's clock relative to the driver's, read repeatedly around one instant."""
 
     at_ns: int
     """Instant of the run, by the driver's clock."""
@@ -149,7 +148,7 @@ class HostClock:
     process_index: int
     host_hash: str
     before: ClockReading
-    """Its schedule began by this one."""
+    """Reading by which its schedule was set."""
     after: ClockReading | None
     """None: the host was gone."""
 
@@ -159,7 +158,7 @@ class HostClock:
 
     @property
     def drift_ratio(self) -> float:
-        """By how much faster than the driver's did it run?
+        """Relative rate difference from the driver's clock.
 
         0 where that was not measured, or lies within the uncertainty of the readings.
         """
@@ -172,9 +171,9 @@ class HostClock:
 
     @property
     def error_s(self) -> float:
-        """How far off the instant that was asked may a request have been due.
+        """Largest error of a request's due time (seconds).
 
-        What the clock moved by, and what is not known of it.
+        The drift during the run, and the uncertainty of both readings.
         """
         after = self.after or self.before
         return (
@@ -184,18 +183,18 @@ class HostClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidityReason:
-    """One check of a load test, and what it found."""
+    """Result of one check of a load test."""
 
     check: str
     verdict: ValidityVerdict
     text: str
-    """What was seen, against what is allowed, in a sentence."""
+    """Observation and limit, in a sentence."""
     remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validity:
-    """May a load test's numbers be trusted? The worst of its checks decides."""
+    """Validity of a load test: the worst of its checks."""
 
     verdict: ValidityVerdict
     reasons: tuple[ValidityReason, ...]
@@ -203,7 +202,7 @@ class Validity:
 
 
 class PointStatus(IntEnum):
-    """How did a repetition of a sweep point end?"""
+    """How a repetition of a sweep point ended."""
 
     OK = 0
     OUT_OF_MEMORY = 1
@@ -211,7 +210,7 @@ class PointStatus(IntEnum):
 
 
 class Phase(IntEnum):
-    """What did a step do?"""
+    """Phase of a step."""
 
     PREFILL = 0
     DECODE = 1
@@ -219,34 +218,33 @@ class Phase(IntEnum):
 
 
 class RequestStatus(IntEnum):
-    """How did a request end, or did it not?"""
+    """How a request ended, or that it did not."""
 
     STOPPED = 0
-    """The model said its last word."""
+    """The model ended its answer."""
     LENGTH = 1
-    """It reached the tokens that were allowed, or all that the model can remember."""
+    """It reached its token limit, or the model's longest context."""
     ABORTED = 2
-    """Its client went away."""
+    """Its client disconnected."""
     REJECTED = 3
     """The engine refused it."""
     FAILED = 4
     UNFINISHED = 5
-    """It was not done when the run ended: what is known of its times are lower bounds."""
+    """It was unfinished at the end of the run: its times are lower bounds."""
 
 
 class PartKind(IntEnum):
-    """What did a step do for a request in its batch?"""
+    """Work of a step for one request of its batch."""
 
     CONTEXT = 0
-    """It computed (a chunk of) the prompt, or again what was thrown away."""
+    """(A chunk of) the prompt, or recomputation after a preemption."""
     GENERATION = 1
     ENDED = 2
-    """Nothing: its row was computed on, or kept, though it had ended, because others in the
-    batch had not."""
+    """Nothing: it had ended, but its row was computed on because the batch had not."""
 
 
 class ProbeKind(IntEnum):
-    """Which ceiling of the machine did a probe measure?"""
+    """The ceiling of the machine that a probe measured."""
 
     READ = 0
     COPY = 1
@@ -255,9 +253,9 @@ class ProbeKind(IntEnum):
     """Decode steps per second of one sequence; ``footprint_bytes`` are the weights stepped through,
     the model's or those of a narrow one."""
     BATCH_STEP = 4
-    """As ``STEP``, of 4 sequences."""
+    """As ``STEP``, with 4 sequences."""
     LARGER_BATCH_STEP = 5
-    """As ``STEP``, of 8 sequences."""
+    """As ``STEP``, with 8 sequences."""
 
 
 SEQUENCES_OF_STEP: Final = {
@@ -265,7 +263,7 @@ SEQUENCES_OF_STEP: Final = {
     ProbeKind.BATCH_STEP: 4,
     ProbeKind.LARGER_BATCH_STEP: 8,
 }
-"""How many sequences each of these steps has."""
+"""Sequences of each of these steps."""
 
 
 class SweepTable(NamedTuple):
@@ -280,13 +278,13 @@ class SweepTable(NamedTuple):
     prompt_tokens: I32
     batch_size: I32
     gen_tokens: I32
-    """Tokens generated per sequence, the one that the prefill yields included."""
+    """Tokens generated per sequence, including the one of the prefill."""
     started_ns: I64
     """Since the start of the run."""
     prefill_ns: I64
-    """From the batch's submission to its first token (device synchronised)."""
+    """Time from the batch's submission to its first token (device synchronised)."""
     decode_ns: I64
-    """All decode steps together."""
+    """Time of all decode steps together."""
     n_decode_steps: I32
     reserved_bytes: I64
     """Peak memory reserved from the device by the engine (on a CPU: peak resident set)."""
@@ -315,29 +313,26 @@ class RequestTable(NamedTuple):
     intended_send_ns: I64
     sent_ns: I64
     admitted_ns: I64
-    """When the engine first scheduled it; ABSENT where it did not or nobody could tell."""
+    """Time when the engine first scheduled it; ABSENT: never, or unknown."""
     first_token_ns: I64
     """ABSENT where there was none."""
     finished_ns: I64
-    """When the last token came, the client went away or the engine refused; ABSENT where the
-    request is unfinished."""
+    """Time of the last token, the client's disconnection or the refusal; ABSENT: unfinished."""
     prompt_tokens: I32
     cached_tokens: I32
-    """Of the prompt, found in the prefix cache at the first admission; UNKNOWN_COUNT where
-    nobody could tell."""
+    """Prompt tokens found in the prefix cache at first admission; UNKNOWN_COUNT: unknown."""
     output_tokens: I32
     """Delivered."""
     n_preemptions: I32
-    """UNKNOWN_COUNT where nobody could tell."""
+    """UNKNOWN_COUNT: unknown."""
     status: I8
     """A ``RequestStatus``."""
     priority: I32
     """The smaller, the more urgent."""
     class_index: I32
-    """Which kind of request of the workload."""
+    """Class of the request in the workload."""
     request_index: I32
-    """Which request of the workload: the same request has the same one in every run of it,
-    whenever it was sent."""
+    """Index of the request in the workload, the same in every run of it."""
 
 
 class StepTable(NamedTuple):
@@ -367,15 +362,14 @@ class StepTable(NamedTuple):
     """Sum over decoding requests of the tokens attended to, the new one included."""
     kv_blocks_used: I64
     replica: I64
-    """Which of several servers made it; ABSENT where nobody could tell."""
+    """Replica that made the step; ABSENT: unknown."""
 
 
 class StepMemoryTable(NamedTuple):
     """One row per ``StepTable`` row (S) of servers that swap or are not paged; else ABSENT."""
 
     free_blocks: I64
-    """With the next two, of a cache in which each request has one piece, after the step's
-    admissions."""
+    """With the next two: of a contiguous cache, after the step's admissions."""
     largest_hole_blocks: I64
     compaction_debt_blocks: I64
     """The fewest blocks to move so that the largest request that waits fits. 0: nobody waits or
@@ -413,7 +407,7 @@ class VisitTable(NamedTuple):
     replica: I32
     arrived_ns: I64
     left_ns: I64
-    """When it ended or was handed on; ABSENT where it is still there."""
+    """End of the visit, or start of the transfer; ABSENT where still there."""
 
 
 class CeilingTable(NamedTuple):
@@ -455,7 +449,7 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What did the engine say it was? Absent facts are None."""
+    """Engine, version and settings as reported; None: not reported."""
 
     engine: str
     version: str
@@ -478,14 +472,14 @@ class EngineFacts:
     n_kv_blocks: int | None = None
     kv_block_tokens: int | None = None
     replicated_parts: tuple[str, ...] = ()
-    """What every tensor-parallel rank computes whole, because it could not be divided."""
+    """Parts that every tensor-parallel rank computes whole, as they cannot be divided."""
     scheduler: "SchedulerFacts | None" = None
-    """Of a server whose configuration was recorded."""
+    """Scheduler of a server whose configuration was recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFacts:
-    """How was a server's scheduler set up, in vLLM's names? What is not recorded is None."""
+    """Scheduler settings of a server, in vLLM's names; None: not recorded."""
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -499,29 +493,28 @@ class SchedulerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvPoolFacts:
-    """One pool of a divided KV cache: whose blocks it has, and how full it was."""
+    """One KV pool: its rules and its occupancy."""
 
     rule: str
-    """Whose blocks these are, in words: of those that no pool before takes."""
+    """Requests of the pool, in words; earlier pools take theirs first."""
     class_indices: tuple[int, ...]
     """Empty: those of all classes."""
     max_prompt_tokens: int | None
     kv_dtype: str | None
     block_size: int
     n_blocks: int
-    """Of one replica."""
+    """Blocks of one replica."""
     mean_used_fraction: float | None
-    """Of the blocks, over the time of steps; None where there were none."""
+    """Time-weighted mean share of used blocks over steps; None without steps."""
     peak_used_fraction: float
-    """Of the fullest replica."""
+    """Peak of the fullest replica."""
     tail_waste_fraction: float | None
-    """Of the room in blocks that are in use: how much lay behind the last token of a request? None
-    where no block was in use."""
+    """Share of room in used blocks behind the last token; None where no block was used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunManifest:
-    """Where, when, with what and by which command was a run made?"""
+    """Where, when, with what and by which command a run was made."""
 
     run_id: str
     origin: Origin
@@ -533,28 +526,27 @@ class RunManifest:
     engine: EngineFacts | None = None
     host: HostFacts | None = None
     source: Source | None = None
-    """Of a published run: where it was published; of a simulated one: what it rests on."""
+    """Publication of a published run; basis of a simulated one."""
     git_commit: str | None = None
     is_complete: bool = False
     ended_utc: str | None = None
     cautions: tuple[Caution, ...] = ()
     load: LoadPlan | None = None
-    """Of a load test."""
+    """Plan of a load test."""
     validity: Validity | None = None
-    """Of a load test: may its numbers be trusted?"""
+    """Validity of a load test."""
     clocks: tuple[HostClock, ...] = ()
-    """Of a load test that was sent from several hosts: by which clocks, session by session."""
+    """Clocks of the hosts that sent a load test, session by session."""
     client_scheduling: tuple[str, ...] = ()
-    """Of a load test: by which rules its client processes got their cores (real-time, short
-    slices, usual)."""
+    """CPU scheduling of a load test's client processes (real-time, short slices, usual)."""
     kv_pools: tuple[KvPoolFacts, ...] = ()
-    """Of a simulated run whose KV cache is divided; records of versions before have none."""
+    """KV pools of a simulated run; older records have none."""
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What happened: a manifest and its tables. Tables that a run does not have are None."""
+    """A manifest and its tables; None for tables that a run does not have."""
 
     manifest: RunManifest
     sweep: SweepTable | None = None
@@ -562,15 +554,15 @@ class Run:
     ceilings: CeilingTable | None = None
     requests: RequestTable | None = None
     parts: StepPartTable | None = None
-    """Who did what in each step; simulated runs have it where it was asked for."""
+    """Each request's tokens in each step, where recorded by a simulation."""
     chunks: ChunkTable | None = None
     exchanges: ExchangeTable | None = None
     lags: LagTable | None = None
     server: ServerSampleTable | None = None
     visits: VisitTable | None = None
-    """Which request was where; None where there is one server, or nobody could tell."""
+    """Server of each request over time; None with one server, or where unknown."""
     step_memory: StepMemoryTable | None = None
-    """None where the KV cache is paged and nothing is swapped, or nobody could tell."""
+    """None where the KV cache is paged and nothing is swapped, or unknown."""
     devices: ServerSampleTable | None = None
     """Counters of the accelerators while a sweep ran: power, clocks, utilisation, memory, under the
     names and in the units of dcgm-exporter. None where the driver tells nothing."""

@@ -32,7 +32,7 @@ class _Mean(NamedTuple):
 
 
 def unlike_loads(old: Sequence[Run], new: Sequence[Run]) -> Iterator[Caution]:
-    """What is unlike of the requests of both sides, in one caution; none where they are alike."""
+    """One caution on differences between the requests of both sides; none where they are alike."""
     found = [
         text for text in (_arrivals(old, new), *(_lengths(old, new, of) for of in _LENGTHS)) if text
     ]
@@ -45,7 +45,7 @@ def unlike_loads(old: Sequence[Run], new: Sequence[Run]) -> Iterator[Caution]:
 
 
 def unlike_lengths(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Caution]:
-    """Runs on one curve over their load, whose requests are unlike those of the first one."""
+    """Cautions on runs of one curve whose requests differ from the first run's."""
     unlike = {
         name: text
         for run, name in zip(runs[1:], names[1:], strict=True)
@@ -85,7 +85,7 @@ def _prompts(requests: RequestTable) -> F64:
 
 
 def _answers(requests: RequestTable) -> F64:
-    """Of requests that were not cut short."""
+    """Output lengths of requests that were not cut short."""
     return np.asarray(requests.output_tokens[is_one_of(requests, COMPLETED)], np.float64)
 
 
@@ -106,7 +106,7 @@ def _lengths(old: Sequence[Run], new: Sequence[Run], of: str) -> str | None:
 
 
 def _arrivals(old: Sequence[Run], new: Sequence[Run]) -> str | None:
-    """Rates, or users of closed loops, whose rate is the server's answer and no part of the load."""
+    """Rates of an open loop, or users of a closed one."""
     loads = [run.manifest.load for run in (*old, *new)]
     plans = [load.workload.arrivals for load in loads if load is not None]
     if len(plans) == len(loads) and all(plan == plans[0] for plan in plans):
@@ -159,7 +159,7 @@ def _gaps_s(run: Run) -> F64:
 
 
 def _mean(of_runs: Sequence[F64]) -> _Mean | None:
-    """Of all requests of a side; None where there is none, or all are 0."""
+    """Mean over all requests of a side; None where there is none, or all are 0."""
     values = np.concatenate([np.zeros(0), *of_runs])
     mean = float(values.mean()) if len(values) else 0.0
     if mean <= 0:

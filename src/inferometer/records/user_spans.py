@@ -7,7 +7,7 @@ from inferometer.records.types import ABSENT, RequestTable
 
 
 def user_spans_ns(requests: RequestTable, plan: RequestPlan) -> tuple[I64, I64]:
-    """When each user began to think about its first request, and when its last one ended.
+    """Start of each user's first think time, and end of its last request.
 
     By the index in the plan (N) of the first request of each user; the end is ABSENT where there is none.
     """

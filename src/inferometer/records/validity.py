@@ -54,7 +54,7 @@ _MOST_FRAMING_TOKENS: Final = 128
 """Templates with a system prompt of their own have some 30 (SmolLM2) to 70 (gpt-oss); more is
 words that the client miscounted."""
 _FAILED: Final = Limits(suspect=0.01, invalid=0.10)
-"""From 1 % on p99 is that of the survivors."""
+"""From 1 % on, p99 is that of the successful requests only."""
 _UNDONE: Final = Limits(suspect=0.01, invalid=2.0)
 """They count as lower bounds, so that nothing is wrong: p99 just has no upper end."""
 _MEANT: Final = "aborted"
@@ -68,11 +68,11 @@ _MOVED: Final = Limits(suspect=1.1, invalid=math.inf)
 """A percentile that is a tenth off is another answer; the steady state's stands beside it: never
 INVALID."""
 _MOVED_PERCENTILES: Final = (0.5, 0.75, 0.9, 0.95)
-"""Those of them count that the steady state has enough requests for."""
+"""Percentiles that count, where the steady state has enough requests for them."""
 
 
 def coalescing(evidence: LoadEvidence) -> ValidityReason | None:
-    """How many chunks came in one read with the chunk before?"""
+    """The number of chunks that came in one read with the chunk before."""
     n_chunks, n_coalesced = (
         int(evidence.exchanges.n_chunks.sum()),
         int(evidence.exchanges.n_coalesced_chunks.sum()),
@@ -88,7 +88,7 @@ def coalescing(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def token_count(evidence: LoadEvidence) -> ValidityReason | None:
-    """Who counted the tokens, and does anybody know how they are spread over chunks?"""
+    """Where token counts come from, and whether tokens per chunk are known."""
     source = evidence.exchanges.token_source
     n_counted = int((source != "").sum())
     if not n_counted:
@@ -109,7 +109,7 @@ def token_count(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def _several_at_once(evidence: LoadEvidence) -> int:
-    """How many chunks may hold several tokens, of answers that do not say how many each one holds?
+    """Chunks that may hold several tokens, in answers without counts per chunk.
 
     An answer of T tokens in C chunks has T − C of them at most.
     """
@@ -161,7 +161,7 @@ def output_length(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def cache_hits(evidence: LoadEvidence) -> ValidityReason | None:
-    """Did the server remember more of the prompts than the workload repeats?"""
+    """Did the server find more of the prompts in its cache than the workload repeats?"""
     exchanges = evidence.exchanges
     is_told = (exchanges.usage_cached_tokens != ABSENT) & (exchanges.usage_prompt_tokens != ABSENT)
     n_prompt = int(exchanges.usage_prompt_tokens[is_told].sum())
@@ -184,9 +184,9 @@ def cache_hits(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def _framing_tokens(evidence: LoadEvidence, prompt_tokens: I64, is_told: Bools) -> int:
-    """Tokens that every chat's prompt has besides what was requested.
+    """Tokens of every chat's prompt besides the requested ones.
 
-    The template, which each request repeats. 0 where nobody can tell.
+    Each request repeats the chat template. 0 where its length is unknown.
     """
     if evidence.plan is None or evidence.load is None or evidence.load.endpoint != "chat":
         return 0
@@ -195,7 +195,7 @@ def _framing_tokens(evidence: LoadEvidence, prompt_tokens: I64, is_told: Bools) 
 
 
 def errors(evidence: LoadEvidence) -> ValidityReason | None:
-    """How many requests failed or were refused?"""
+    """The number of failed and refused requests."""
     requests = evidence.requests
     n, n_failed = len(requests.status), int(is_one_of(requests, (RequestStatus.FAILED,)).sum())
     n_refused = int(is_one_of(requests, (RequestStatus.REJECTED,)).sum())
@@ -214,7 +214,7 @@ def errors(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def undone(evidence: LoadEvidence) -> ValidityReason | None:
-    """How many requests were not done when the run ended, or when the client's patience did?"""
+    """Requests that were unfinished at the end of the run, or at the client's timeout."""
     n = len(evidence.requests.status)
     given_up = is_one_of(evidence.requests, (RequestStatus.ABORTED,)) & (
         evidence.exchanges.error != _MEANT
@@ -251,7 +251,7 @@ def _parts(run: Run, requests: RequestTable) -> TtftParts | None:
 
 
 def enough(evidence: LoadEvidence) -> ValidityReason | None:
-    """Are there enough requests for the percentiles that were asked for?"""
+    """Are there enough requests for the requested percentiles?"""
     n = int(is_one_of(evidence.requests, COMPLETED).sum())
     short = [fraction for fraction in evidence.percentiles if n < min_samples(fraction)]
     if short:
@@ -271,7 +271,7 @@ def enough(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def _repeated_fraction(evidence: LoadEvidence) -> float | None:
-    """Which share of prompt tokens did an earlier request of the workload hold?
+    """Share of prompt tokens that an earlier request of the workload contains.
 
     None where the record cannot tell.
     """
@@ -291,7 +291,7 @@ def _repeated_fraction(evidence: LoadEvidence) -> float | None:
 
 
 def warm_up(evidence: LoadEvidence) -> ValidityReason | None:
-    """Do requests of the warm-up and the drain move the numbers of the whole run?"""
+    """Do requests of the warm-up and the drain change the results of the whole run?"""
     steady = evidence.steady
     if steady is None:
         return None
@@ -412,8 +412,8 @@ def validity_of(
 ) -> Validity | None:
     """The verdict on a load test; None for a run that is none, which has no exchanges.
 
-    ``plan`` tells which prompts the workload repeats. ``percentiles`` are those that somebody requested
-    for, such as 0.99.
+    ``plan`` shows which prompts the workload repeats; ``percentiles`` are the requested fractions,
+    such as 0.99.
     """
     if run.requests is None or run.exchanges is None or run.chunks is None:
         return None
@@ -443,19 +443,14 @@ def validity_of(
 
 
 def is_invalid(run: Run) -> bool:
-    """Is it a load test whose numbers are not the server's?"""
+    """Is it a load test with the verdict INVALID?"""
     return run.manifest.validity is not None and run.manifest.validity.verdict == "INVALID"
 
 
 def require_valid(run: Run, *, forced: bool = False) -> None:
-    """Refuse to build on a load test whose numbers are not the server's.
+    """Refuse an INVALID load test.
 
-    ``forced``: somebody knows better.
-
-    Raises
-    ------
-    MeasureError
-        The run is INVALID.
+    ``forced``: accept it all the same.
     """
     verdict = run.manifest.validity
     if forced or verdict is None or not is_invalid(run):

@@ -35,7 +35,7 @@ from inferometer.units import NS_PER_S, format_duration, format_fraction, format
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadEvidence:
-    """A load test, as far as it is recorded; requests and exchanges have the same rows."""
+    """A recorded load test; requests and exchanges have the same rows."""
 
     requests: RequestTable
     exchanges: ExchangeTable
@@ -46,11 +46,11 @@ class LoadEvidence:
     """The workload's requests, where they are at hand."""
     steady: SteadyState | None
     percentiles: tuple[float, ...]
-    """Those that somebody asked for."""
+    """Percentiles that were requested."""
     clocks: tuple[HostClock, ...] = ()
-    """Of the hosts that sent, where they are not the driver's."""
+    """Clocks of sending hosts other than the driver."""
     parts: TtftParts | None = None
-    """Where the server's metrics tell."""
+    """Parts of TTFT by the server's metrics, where they show them."""
 
     @property
     def sent(self) -> tuple[I64, I64]:
@@ -80,7 +80,7 @@ def own_lateness_ns(evidence: LoadEvidence) -> I64:
 
 
 def _slot_free_ns(sent_ns: I64, ended_ns: I64, intended_ns: I64, most: int) -> I64:
-    """From when on could each of these be sent, if at most ``most`` are in flight?"""
+    """Earliest send of each request if at most ``most`` may be in flight."""
     sends, ends = np.sort(sent_ns), np.sort(ended_ns[ended_ns != ABSENT])
     n_ended = np.searchsorted(ends, sent_ns, side="right")
     is_at_cap = np.searchsorted(sends, sent_ns, side="right") - n_ended >= most
@@ -89,25 +89,25 @@ def _slot_free_ns(sent_ns: I64, ended_ns: I64, intended_ns: I64, most: int) -> I
 
 
 class Limits(NamedTuple):
-    """From where on is a number doubtful, and from where on worthless?"""
+    """Limits beyond which a number is SUSPECT, and INVALID."""
 
     suspect: float
     invalid: float
 
     def verdict(self, value: float) -> ValidityVerdict:
-        """The verdict on a number, of which less is better."""
+        """Verdict on a number of which less is better."""
         return "INVALID" if value > self.invalid else "SUSPECT" if value > self.suspect else "VALID"
 
 
 def reason(check: str, verdict: ValidityVerdict, text: str, remedy: str) -> ValidityReason:
-    """One check's finding; what is fine needs no remedy."""
+    """Result of one check; a VALID one needs no remedy."""
     return ValidityReason(
         check=check, verdict=verdict, text=text, remedy="" if verdict == "VALID" else remedy
     )
 
 
 def percentile_of(values: F64 | I64, fraction: float) -> float:
-    """That quantile of at least one value, none of which is absent."""
+    """A quantile of at least one value, none of them absent."""
     return float(np.quantile(values, fraction, method="inverted_cdf"))
 
 
@@ -131,7 +131,7 @@ _FEWER: Final = "more --processes, a lower rate, or a client machine that does n
 
 
 def loop_lag(evidence: LoadEvidence) -> ValidityReason | None:
-    """How late was the client's own timer?"""
+    """Delay of the client's own timer."""
     lags = evidence.lags
     if lags is None or not len(lags.lag_ns):
         return reason(
@@ -150,7 +150,7 @@ def loop_lag(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def send_lag(evidence: LoadEvidence) -> ValidityReason | None:
-    """How much later than intended were requests sent?"""
+    """Delay of sends after their intended instants."""
     late_ns = own_lateness_ns(evidence)[evidence.requests.sent_ns != ABSENT]
     if not len(late_ns):
         return reason(
@@ -166,7 +166,7 @@ def send_lag(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def host_clocks(evidence: LoadEvidence) -> ValidityReason | None:
-    """Of several hosts: how far off the asked instants may their clocks have put requests?
+    """Largest error in due times by the clocks of several hosts.
 
     Latencies count on one clock each.
     """
@@ -190,7 +190,7 @@ def host_clocks(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def client_delay(evidence: LoadEvidence) -> ValidityReason | None:
-    """How much of TTFT may be the client's.
+    """The part of TTFT that may be the client's delay.
 
     Late sending, and late reading where its loop stood still beside a first token?
 
@@ -217,7 +217,7 @@ def client_delay(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def client_delays_s(evidence: LoadEvidence) -> F64:
-    """Of each request with a first token: by how much may the client have made its TTFT longer, at most?"""
+    """Upper bound of the client's part in each TTFT (seconds), for requests with a first token."""
     requests, lags = evidence.requests, evidence.lags
     rows = _rows_with_first(requests)
     delays_ns = np.maximum(own_lateness_ns(evidence)[rows], 0)
@@ -237,7 +237,7 @@ def _rows_with_first(requests: RequestTable) -> NDArray[np.intp]:
 
 
 def _ttft_s(requests: RequestTable) -> F64:
-    """Of the same requests, in the same order."""
+    """TTFT of the same requests, in the same order."""
     rows = _rows_with_first(requests)
     return np.asarray(
         (requests.first_token_ns[rows] - requests.intended_send_ns[rows]) / NS_PER_S,
@@ -246,7 +246,7 @@ def _ttft_s(requests: RequestTable) -> F64:
 
 
 def rate(evidence: LoadEvidence) -> ValidityReason | None:
-    """Was the load that was offered the load that was asked for?
+    """Was the offered load the requested load?
 
     Of open arrivals; closed ones offer what the server takes.
     """
@@ -288,7 +288,7 @@ def _waits_grow(evidence: LoadEvidence) -> bool:
 
 
 def dispersion(evidence: LoadEvidence) -> ValidityReason | None:
-    """Do requests go out in the rhythm that was planned?
+    """Are requests sent with the planned spacing?
 
     Variance / mean of counts in windows, of sent against planned instants.
     """
@@ -312,7 +312,7 @@ def dispersion(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def connections(evidence: LoadEvidence) -> ValidityReason | None:
-    """Were connections kept, or is what they take to open again little beside TTFT?
+    """Were connections reused, or is the time to open them small beside TTFT?
 
     A request on a new connection is sent once that stands: how late it was sent bounds its
     handshake.
@@ -348,7 +348,7 @@ def connections(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def _late_share(requests: RequestTable, late_ns: I64, is_new: Bools) -> float:
-    """Of the time to all first tokens, what went by before the requests on new connections were sent."""
+    """Share of all TTFT that passed before requests on new connections were sent."""
     has_token = (requests.first_token_ns != ABSENT) & (requests.sent_ns != ABSENT)
     late_ns = np.where(has_token, np.maximum(late_ns, 0), 0)[is_new]
     ttft_ns = (requests.first_token_ns - requests.intended_send_ns)[has_token]
@@ -384,7 +384,7 @@ def _dispersion_ratio(instants_ns: I64, edges_ns: F64) -> float:
 
 
 def _peak_in_flight(sent_ns: I64, last_byte_ns: I64) -> int:
-    """How many requests were in flight at once, at most?"""
+    """Largest number of requests in flight."""
     was_there = (sent_ns != ABSENT) & (last_byte_ns != ABSENT)
     instants = np.concatenate([sent_ns[was_there], last_byte_ns[was_there]])
     steps = np.repeat([1, -1], int(was_there.sum()))

@@ -1,4 +1,4 @@
-"""Which charts and tables tell of a decision: what to buy, how much it carries?"""
+"""Charts and tables of capacities and sizings."""
 
 from typing import Final
 

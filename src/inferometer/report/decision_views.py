@@ -1,4 +1,4 @@
-"""What is there to show of a decision.
+"""Data of the pages of capacities and sizings.
 
 What devices trade, what an SLO costs, how replicas follow traffic, where a capacity lies?
 """
@@ -21,8 +21,7 @@ class RatePoint:
 
     label: str
     concurrency: int | None
-    """Of a closed loop, whose users wait for their answers; None where requests came whether or
-    not earlier ones were done."""
+    """Users of a closed loop; None in an open loop."""
     offered_requests_per_s: float | None
     """None of a closed loop, which offers what the server takes."""
     ttft_p50: Percentile | None
@@ -34,16 +33,16 @@ class RatePoint:
     good_requests_per_s: float | None
     """None where no objective was given."""
     ttft_parts: TtftParts | None
-    """Where its mean TTFT goes; None where nobody said."""
+    """Parts of its mean TTFT; None where unknown."""
     verdict: ValidityVerdict | None
     """None for runs that are no load tests."""
     beyond: str = ""
-    """Of a measured point beside a curve: why the curve is not of its traffic."""
+    """For a measured point beside a curve: why its traffic is not the curve's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateView:
-    """All that a report on several runs of requests shows."""
+    """Data of a report on several runs of requests."""
 
     title: str
     subtitle: str
@@ -51,21 +50,21 @@ class RateView:
     objective: str
     """'' where none was given."""
     points: tuple[RatePoint, ...]
-    """By offered rate, or by concurrency."""
+    """Sorted by offered rate, or by concurrency."""
     capacity_per_s: float | None = None
     traffic_per_s: float | None = None
     """The user's own."""
     measured: tuple[RatePoint, ...] = ()
     """Load tests beside simulated points."""
     interval: str = "95 % interval"
-    """What bars and bands are."""
+    """Meaning of bars and bands."""
     files: tuple[tuple[str, str], ...]
     tool_version: str
     cautions: tuple[Caution, ...] = ()
 
     @property
     def is_closed(self) -> bool:
-        """Are all runs closed loops, so that curves go with the concurrency?"""
+        """Are all runs closed loops, so that the x-axis is the concurrency?"""
         return all(point.concurrency is not None for point in self.points)
 
 
@@ -83,7 +82,7 @@ class TradePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitCost:
-    """What the traffic costs on one device under limits of this strictness."""
+    """Cost of the traffic on one device under limits of this strictness."""
 
     device: str
     limit_ratio: float
@@ -105,7 +104,7 @@ class PolicyCourse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CourseView:
-    """Traffic that changes, and who follows it how."""
+    """Varying traffic, and the policies that follow it."""
 
     window_s: float
     rates_per_s: tuple[float, ...]
@@ -123,24 +122,23 @@ class ProbeRow:
     """Simulated or measured."""
     verdict: Verdict
     margin_ratio: float | None
-    """What was seen of the weakest link / its limit; None where the server cannot keep up, or
-    refuses."""
+    """Nearest latency / its limit; None where the server cannot keep up, or refuses requests."""
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionView:
-    """The data of the charts of a decision; what it does not have is empty."""
+    """Data of a decision's charts; empty where there are none."""
 
     trades: tuple[TradePoint, ...] = ()
     limit_costs: tuple[LimitCost, ...] = ()
     rates: tuple[RatePoint, ...] = ()
-    """Of the pick."""
+    """Points of the pick."""
     objective: str = ""
     course: CourseView | None = None
     probes: tuple[ProbeRow, ...] = ()
     unit: str = "requests/s"
-    """Of the probes' loads."""
+    """Unit of the probes' loads."""
     met_load: float | None = None
     missed_load: float | None = None
     traffic_per_s: float | None = None

@@ -26,7 +26,7 @@ POLICY: Final = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
     " img-src data:; style-src 'self' 'unsafe-inline'; script-src 'self'; connect-src 'self'"
 )
-"""Of the page from the server: nothing from elsewhere, no inline script, no eval."""
+"""Content security policy of the served page: no other origins, inline scripts or eval."""
 
 
 class Slot(NamedTuple):
@@ -37,7 +37,7 @@ class Slot(NamedTuple):
 
 
 class Chapter(NamedTuple):
-    """A lesson: what to know, one thing to try, and the state to try it in."""
+    """A lesson: what to know, one thing to try, and its state."""
 
     title: str
     text: str
@@ -63,29 +63,13 @@ def render_explorer(
     choices: Mapping[str, Sequence[str]],
     chapters: Sequence[Chapter],
     chart_ids: Sequence[str],
-) -> str:
-    """The page with its fields and no answer; a server gives its style, its script and the answers."""
-    return _rendered(start, choices, chapters, chart_ids, is_file=False)
-
-
-def render_file(
-    start: Mapping[str, Any],
-    choices: Mapping[str, Sequence[str]],
-    chapters: Sequence[Chapter],
-    chart_ids: Sequence[str],
-) -> str:
-    """The same as one file that needs no server: ``start`` has the answers of a grid."""
-    return _rendered(start, choices, chapters, chart_ids, is_file=True)
-
-
-def _rendered(
-    start: Mapping[str, Any],
-    choices: Mapping[str, Sequence[str]],
-    chapters: Sequence[Chapter],
-    chart_ids: Sequence[str],
     *,
     is_file: bool,
 ) -> str:
+    """The explorer's page, for a server that adds answers, or as one file with all in it.
+
+    ``start`` has the page's first state; for a file also the answers of a grid of states.
+    """
     scripts = [resource(name) for name in ("page.js", "explore.js")] if is_file else []
     # In an element of a script: no text may end the element.
     data = Markup(json.dumps(start).replace("<", "\\u003c"))  # noqa: S704 -- no "<" is left

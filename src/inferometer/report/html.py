@@ -36,7 +36,7 @@ def write_page(page: Page, path: Path) -> None:
 
 
 def render_page(page: Page) -> str:
-    """The text of a page; it carries a script only where it has a chart."""
+    """HTML of a page; with a script only where it has a chart."""
     sections = [section for section in page.sections if not section.is_empty]
     has_chart = page.chart is not None or any(section.charts for section in sections)
     script = resource("page.js") if has_chart else None
@@ -55,7 +55,7 @@ def render_page(page: Page) -> str:
 
 
 def loose_cautions(page: Page) -> list[Caution]:
-    """Those that no section shows."""
+    """Cautions that no section shows."""
     return [
         caution
         for caution in page.cautions
@@ -65,7 +65,7 @@ def loose_cautions(page: Page) -> list[Caution]:
 
 @cache
 def templates() -> jinja2.Environment:
-    """The templates that come with the package; whatever they are given is escaped."""
+    """The package's templates; all values are escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: str(resource(name))),
         autoescape=True,
@@ -88,7 +88,7 @@ def _percent(share: float) -> str:
 
 
 def number_note(number: Number) -> str:
-    """What stands below a number: its limit, its interval, and its note."""
+    """Text below a number: its limit, its interval, and its note."""
     limit = (
         ""
         if number.limit is None
@@ -98,7 +98,7 @@ def number_note(number: Number) -> str:
 
 
 def resource(name: str) -> Markup:
-    """A file of the page that comes with the package."""
+    """A file of the page from the package."""
     # Package data: no input of anybody's.
     return Markup(  # noqa: S704
         resources.files("inferometer.report").joinpath("page", name).read_text(encoding="utf-8")
@@ -111,5 +111,5 @@ def _drawn(plot: Plot) -> Markup:
 
 
 def sha256_of(script: str) -> str:
-    """As a page's policy names the script that it runs."""
+    """Hash of a script in the page's content security policy."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -46,7 +46,7 @@ ONLINE_DEFINITIONS: Final = (
 
 
 def validity_line(validity: Validity) -> str:
-    """The verdict and what it rests on, in one line."""
+    """The verdict and its reason, in one line."""
     bad = [one for one in validity.reasons if one.verdict != "VALID"]
     if not bad:
         return f"VALID: {len(validity.reasons)} checks; {validity.reasons[0].text}."
@@ -55,7 +55,7 @@ def validity_line(validity: Validity) -> str:
 
 
 def validity_table(view: OnlineView) -> TextTable:
-    """Every check, what it saw, and what to do about it."""
+    """Every check with its observation and its remedy."""
     rows = tuple((one.verdict, one.check, one.text, one.remedy) for one in view.validity.reasons)
     return TextTable(
         caption=f"Validity: {view.validity.verdict}",
@@ -65,7 +65,7 @@ def validity_table(view: OnlineView) -> TextTable:
 
 
 def steady_sentence(steady: SteadyState | None) -> str:
-    """From when to when the run was steady."""
+    """Start and end of the run's steady state."""
     if steady is None:
         return "Too few requests to tell warm-up and steady state from chance."
     start_s, end_s = steady.start_ns / NS_PER_S, steady.end_ns / NS_PER_S
@@ -122,7 +122,7 @@ def inter_token_table(summary: InterTokenSummary) -> TextTable:
 
 
 def errors_table(view: OnlineView) -> TextTable | None:
-    """Requests by what went wrong; None where nothing did."""
+    """Requests by error; None without errors."""
     rows = tuple(
         (
             one.code,
@@ -139,7 +139,7 @@ def errors_table(view: OnlineView) -> TextTable | None:
 
 
 def tools_table(view: OnlineView) -> TextTable | None:
-    """What other tools would have reported; None where no answer was completed."""
+    """Results that other tools would have reported; None where no answer was completed."""
     rows = tuple(
         (
             one.tool,
@@ -175,7 +175,7 @@ def tools_table(view: OnlineView) -> TextTable | None:
 
 
 def tool_rates_table(view: OnlineView) -> TextTable | None:
-    """What throughput other tools would have reported; None where no answer was completed."""
+    """Throughput that other tools would have reported; None where no answer was completed."""
     rows = tuple(
         (
             one.tool,

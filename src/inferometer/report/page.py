@@ -70,7 +70,7 @@ class Chip:
 
     @property
     def icon(self) -> str:
-        """The sign that repeats what the colour says."""
+        """Symbol with the meaning of the colour."""
         return ICONS[self.tone]
 
 
@@ -87,7 +87,7 @@ class Number:
     unit: str = ""
     low: float | None = None
     high: float | None = None
-    """May be infinite: among the slowest are requests that never ended."""
+    """Infinite where some of the slowest requests never ended."""
     limit: float | None = None
     limit_name: str = "limit"
     note: str = ""
@@ -127,7 +127,7 @@ class Number:
 
     @property
     def places(self) -> dict[str, float] | None:
-        """Where value, interval and limit stand on a bar from 0 to 1; None: nothing to compare."""
+        """Positions (0 to 1) of value, interval and limit on a bar; None without the latter two."""
         if self.low is None and self.limit is None:
             return None
         ends = [one for one in (self.value, self.high, self.limit) if one is not None]
@@ -153,13 +153,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What follows the first screen, named by a question; drawn in the order of its fields."""
+    """A section after the first screen, titled with a question; drawn in field order."""
 
     id: str
-    """Its anchor, which is no chart's."""
+    """Anchor, different from every chart's."""
     title: str
     nav: str
-    """Its name in the list of sections."""
+    """Name in the list of sections."""
     statements: tuple[Statement, ...] = ()
     cautions: tuple[Caution, ...] = ()
     charts: tuple[Chart, ...] = ()
@@ -204,14 +204,14 @@ class Page:
     """The one chart of the first screen."""
     lines: tuple[Line, ...] = ()
     lead_cautions: tuple[Caution, ...] = ()
-    """What makes the answer itself doubtful stands before it."""
+    """Cautions that put the answer itself in question; they come first."""
     cautions: tuple[Caution, ...] = ()
     sections: tuple[Section, ...] = ()
     tool_version: str = ""
 
 
 def method_section(definitions: tuple[tuple[str, str], ...]) -> Section:
-    """What the words of a page mean."""
+    """Definitions of the words on a page."""
     return Section(
         id="method", title="What do the words mean?", nav="Method", definitions=definitions
     )
@@ -223,7 +223,7 @@ def closing_sections(
     files: tuple[tuple[str, str], ...],
     command: str,
 ) -> tuple[Section, Section, Section]:
-    """What the words mean, where the numbers are from, and how they are made again."""
+    """Sections on definitions, provenance, and how to reproduce the numbers."""
     return (
         method_section(definitions),
         Section(id="provenance", title="Where is it from?", nav="Provenance", groups=groups),
@@ -232,7 +232,7 @@ def closing_sections(
 
 
 def lines_of(*named: tuple[Label, str]) -> tuple[Line, ...]:
-    """The sentences that are not empty; what to do next may end in a command."""
+    """The non-empty sentences; the last may end in a command."""
     return tuple(
         _next(text) if label == "NEXT" else Line(label=label, text=text)
         for label, text in named
@@ -253,7 +253,7 @@ def duration_number(
     limit_s: float | None = None,
     note: str = "",
 ) -> tuple[Number, ...]:
-    """A latency in the unit in which it is read: ms below 10 s, s above; nothing where absent."""
+    """A latency in ms below 10 s, in s above; empty where it is unknown."""
     if measured is None:
         return ()
     seconds = measured if isinstance(measured, Estimate) else measured.seconds
@@ -283,7 +283,7 @@ def spanned(number: Number, others: Sequence[float]) -> Number:
 def rate_number(
     name: str, rate: Estimate | None, unit: str, *, note: str = ""
 ) -> tuple[Number, ...]:
-    """A rate with its interval; nothing where it is absent."""
+    """A rate with its interval; empty where it is unknown."""
     return () if rate is None else (number_of(name, rate, unit, note=note),)
 
 

@@ -69,8 +69,8 @@ def perfetto_trace(run: Run) -> tuple[dict[str, Any], int]:
             allowed="a simulated run, or a sweep with its steps",
         )
     n_all = len(steps.start_ns)
-    n_seats = 1 if run.parts is None else int(run.parts.seat.max(initial=0)) + 1
-    n_steps = max(1, min(n_all, _MAX_CELLS // n_seats))
+    n_slots = 1 if run.parts is None else int(run.parts.seat.max(initial=0)) + 1
+    n_steps = max(1, min(n_all, _MAX_CELLS // n_slots))
     while True:
         events = _events(run, steps, n_steps)
         if len(events) <= MAX_EVENTS or n_steps == 1:
@@ -123,7 +123,7 @@ def _process(replica: int) -> int:
 
 
 def _replica_counters(steps: StepTable, n_steps: int, replica: int) -> list[Event]:
-    """What the steps of one replica say of it: its queue, its KV cache, its tokens."""
+    """Counters of one replica's steps: its queue, its KV cache, its tokens."""
     own = np.flatnonzero(steps.replica[:n_steps] == replica)
     if not own.size:
         return []
@@ -147,7 +147,7 @@ def _replica_counters(steps: StepTable, n_steps: int, replica: int) -> list[Even
 
 
 def _slot_events(run: Run, steps: StepTable, window: _Window, names: dict[int, str]) -> list[Event]:
-    """A track for each slot that was used, of each replica by its own steps."""
+    """A track for each used slot, by the steps of its replica."""
     parts, events = run.parts, list[Event]()
     if parts is None:
         return events
@@ -215,7 +215,7 @@ def _slices(timeline: SlotTimeline, process: int, step_of: NDArray[np.intp]) -> 
 
 
 def _client_events(run: Run, window: _Window) -> list[Event]:
-    """Each request of the window as its client saw it, and what it waited for."""
+    """Each request of the window as its client saw it, with its waits."""
     requests = run.requests
     if requests is None or not len(requests.status):
         return []
@@ -257,7 +257,7 @@ def _client_events(run: Run, window: _Window) -> list[Event]:
 
 
 def _router_events(run: Run, window: _Window) -> list[Event]:
-    """Where each request of the window was sent, and how many each replica has."""
+    """Each request's replica, and the number of requests of each replica."""
     visits = run.visits
     if visits is None or not len(visits.replica):
         return []

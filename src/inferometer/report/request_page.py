@@ -89,7 +89,7 @@ def slo_words(verdict: Verdict) -> str:
 
 
 def slo_chips(judgement: Judgement | None) -> tuple[Chip, ...]:
-    """Was the SLO met; none where none was given."""
+    """Verdict on the SLO; empty without an SLO."""
     if judgement is None:
         return ()
     of_requests = any(one.threshold.metric != "workflow" for one in judgement.thresholds)
@@ -129,7 +129,7 @@ def summary_numbers(summary: RequestSummary, judgement: Judgement | None) -> tup
 
 
 def _prefix_hit_number(summary: RequestSummary) -> tuple[Number, ...]:
-    """Of prompts that began, where the prefix cache supplied a part of them."""
+    """Share of the prompt tokens that the prefix cache supplied."""
     if not summary.cached_tokens:
         return ()
     percent = 100 * summary.cached_tokens / summary.input_tokens
@@ -137,7 +137,7 @@ def _prefix_hit_number(summary: RequestSummary) -> tuple[Number, ...]:
 
 
 def _goodput_number(judgement: Judgement | None) -> tuple[Number, ...]:
-    """With the interval of the share that is good: requests come as they came."""
+    """Goodput, with the interval of the share of good requests at the same arrivals."""
     if judgement is None or judgement.good_requests_per_s is None:
         return ()
     rate, share = judgement.good_requests_per_s, judgement.good
@@ -147,7 +147,7 @@ def _goodput_number(judgement: Judgement | None) -> tuple[Number, ...]:
 
 
 def _results(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
-    """What was measured or simulated."""
+    """Sections of measured or simulated results."""
     online, handovers = view.online, request_tables.handovers_table(view)
     return (
         _promises(view),
@@ -188,7 +188,7 @@ def _results(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
 
 
 def _evidence(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
-    """Whether it may be trusted, what the words mean, and where it comes from."""
+    """Sections on validity, definitions and provenance."""
     online = view.online
     return (
         Section(
@@ -204,7 +204,7 @@ def _evidence(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
 
 
 def _judged(view: RequestReportView) -> list[tuple[str, Judgement]]:
-    """The SLO of all requests, under no name, and those that classes have of their own."""
+    """Verdicts by the common SLO, under '', and by classes' own."""
     whole = [] if view.judgement is None else [("", view.judgement)]
     return whole + [(one.name, one.judgement) for one in view.class_judgements]
 
@@ -368,7 +368,7 @@ def rate_page_of(view: RateView) -> Page:
 
 
 def _validity_of_runs(view: RateView) -> tuple[Chip, ...]:
-    """Are all runs VALID; which are not?"""
+    """Are all runs VALID, and which are not?"""
     known = [point for point in view.points if point.verdict is not None]
     doubtful = [point for point in known if point.verdict != "VALID"]
     if not known:

@@ -54,7 +54,7 @@ STATE_COLOURS: Final = {
     CellState.GENERATION: "#0072b2",
     CellState.END: "#000000",
 }
-"""From the palette; the letter repeats what the colour says, and their lightness differs."""
+"""Colours of the palette that differ in lightness too; a letter repeats the meaning."""
 
 
 READING_TOKENS_PER_S: Final = 238 / 60 * 4 / 3
@@ -132,7 +132,7 @@ def percentile_text(percentile: Percentile | LatencyMean | None) -> str:
 
 
 def duration_cell(estimate: Estimate | None) -> str:
-    """A duration with its interval; an end that nobody saw is written as ``…``."""
+    """A duration with its interval; an unknown end is written as ``…``."""
     return ABSENT_TEXT if estimate is None else estimate.text(_seconds, bare=f" ({N_TOO_SMALL})")
 
 
@@ -214,7 +214,7 @@ _BRIEF: Final = (0.5, 0.9, 0.95, 0.99)
 
 
 def counts_table(view: RequestReportView) -> TextTable:
-    """How many requests, of which class, ended how, with how many tokens?"""
+    """Numbers of requests and tokens, by class and status."""
     statuses = list(
         dict.fromkeys(name for summary in view.summaries for name, _ in summary.n_by_status)
     )
@@ -302,7 +302,7 @@ def brief_latency_table(summary: RequestSummary) -> TextTable:
 
 
 def handovers_table(view: RequestReportView) -> TextTable | None:
-    """How long were requests on their way from one server to the next? None where none was."""
+    """Times of KV transfers; None where there were none."""
     if view.handovers is None:
         return None
     cells = tuple(duration_cell(one.seconds) for one in view.handovers.percentiles)
@@ -355,7 +355,7 @@ def rates_table(view: RequestReportView) -> TextTable:
 
 
 def _traffic_cell(view: RequestReportView, summary: RequestSummary) -> str:
-    """What was offered: of a closed loop its users, whom all classes share or each has its own."""
+    """The offered load: a rate, or the users of a closed loop, by class where each has its own."""
     if view.concurrency is not None:
         return str(view.class_users.get(summary.name, view.concurrency))
     return (
@@ -427,7 +427,7 @@ def summary_sentence(summary: RequestSummary) -> str:
 
 
 def _repeats_ttft(summary: RequestSummary, latency: LatencySummary) -> bool:
-    """Was every request sent when it was meant to be, so that both kinds of TTFT are one?"""
+    """Was every request sent as intended, so that both kinds of TTFT are equal?"""
     return (
         latency.latency == "ttft_uncorrected"
         and latency.percentiles == summary.latency("ttft").percentiles
@@ -441,7 +441,7 @@ def _rate(estimate: Estimate | None) -> str:
 def _without_empty(
     header: Sequence[str], rows: Sequence[tuple[str, ...]], *, keep: set[str]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """The table without columns in which nothing stands."""
+    """The table without empty columns."""
     columns = [i for i, name in enumerate(header) if name in keep or any(row[i] for row in rows)]
     return tuple(header[i] for i in columns), tuple(tuple(row[i] for i in columns) for row in rows)
 
@@ -492,7 +492,7 @@ def ttft_parts_table(parts: TtftParts) -> TextTable:
 
 
 def named_parts(parts: TtftParts) -> tuple[tuple[str, float | None], ...]:
-    """Each part by its name, in the order in which they pass."""
+    """Each part with its name, in the order of time."""
     return (
         ("client", parts.client_s),
         ("network", parts.network_s),
@@ -503,7 +503,7 @@ def named_parts(parts: TtftParts) -> tuple[tuple[str, float | None], ...]:
 
 
 def largest_part(parts: TtftParts) -> str:
-    """Which part of the mean time to the first token is the largest?"""
+    """The largest part of the mean TTFT."""
     name, value = max(
         ((name, value) for name, value in named_parts(parts) if value is not None),
         key=lambda one: one[1],
@@ -535,7 +535,7 @@ def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTab
 
 
 def limit_sentence(server: ServerSummary, parts: TtftParts | None) -> str | None:
-    """Where the time to the first token goes and how full the server was; None where its metrics show neither."""
+    """Largest part of TTFT and load of the server; None where its metrics show neither."""
     parts_shown: list[str] = []
     known_s = () if parts is None else (parts.queue_s, parts.prefill_s, parts.network_s)
     longest_s = max((one for one in known_s if one is not None), default=None)
@@ -569,7 +569,7 @@ def _share(value_s: float | None, total_s: float) -> str:
 
 
 def _work(server: ServerSummary, use: ServerUse | None) -> list[tuple[str, str]]:
-    """What each accelerator did, as the server estimates, and which share of its peak that is."""
+    """Work of each accelerator by the server's estimate, and its share of the peak."""
     of, flop_share, bytes_share = "", None, None
     if use is not None:
         of = f"of the peak of {use.device}"

@@ -74,7 +74,7 @@ def files_of(lines: FiveLines) -> tuple[tuple[Label, str], ...]:
 
 
 def _numbers(view: SweepReportView) -> tuple[Number, ...]:
-    """Of one user and of the best useful load; of the first run where there are several."""
+    """Numbers of one user and of the best useful load, of the first run."""
     rows = [row for row in view.points if row.status == "ok"]
     rows = [row for row in rows if row.run_label == rows[0].run_label]
     if not rows:
@@ -172,7 +172,7 @@ def brief_points_table(view: SweepReportView) -> TextTable | None:
 
 
 def _with_interval(estimate: Estimate | None, factor_ratio: float) -> str:
-    """``31.8 [31.2, 32.9]``; no interval where the repetitions carry none."""
+    """``31.8 [31.2, 32.9]``; without interval where the repetitions give none."""
     if estimate is None:
         return ABSENT_TEXT
     return estimate.scaled(factor_ratio).text(bare=f" (n={estimate.n_samples})")
@@ -193,7 +193,7 @@ def _predicted_text(row: PointRow) -> str:
 
 
 def _results(view: SweepReportView, drawn: Drawn) -> tuple[Section, ...]:
-    """What was measured."""
+    """Sections of measured results."""
     points = tables.points_table(view)
     return (
         Section(
@@ -232,7 +232,7 @@ def _results(view: SweepReportView, drawn: Drawn) -> tuple[Section, ...]:
 
 
 def _evidence(view: SweepReportView, drawn: Drawn) -> tuple[Section, ...]:
-    """How well it is predicted, whether it may be trusted, and where it comes from."""
+    """Sections on prediction error, noise and provenance."""
     predicted = tuple(
         table
         for table in (tables.held_out_table(view), tables.parameters_table(view))

@@ -18,7 +18,7 @@ from inferometer.units import format_fraction, format_number
 ABSENT_TEXT: Final = "–"
 N_TOO_SMALL: Final = "n too small"
 LEAST_FOR_P95: Final = 20
-"""Of fewer points the 95th percentile is the largest error."""
+"""With fewer points, the 95th percentile is the largest error."""
 
 
 def estimate_cell(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
@@ -39,7 +39,7 @@ def estimate_cell(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
 
 
 def statistic_text(estimates: Iterable[Estimate | None]) -> str:
-    """What do the marks of a chart stand for: ``median of 7 repetitions, 95 % interval``?"""
+    """Meaning of the marks of a chart: ``median of 7 repetitions, 95 % interval``."""
     present = [estimate for estimate in estimates if estimate is not None]
     n_text = _span([estimate.n_samples for estimate in present])
     words = f"median of {n_text} repetitions" if n_text != "1" else "one repetition"
@@ -54,7 +54,7 @@ def statistic_text(estimates: Iterable[Estimate | None]) -> str:
 def notes_text(
     estimates: Iterable[Estimate | None], *, has_curve: bool = False, has_flags: bool = False
 ) -> str:
-    """What do the dashes, hollow marks and missing bars of a chart mean?
+    """Meaning of dashes, hollow marks and missing bars in a chart.
 
     Empty where it has none.
     """
@@ -106,13 +106,13 @@ def error_text(name: str, median_fraction: float, n_points: int, coverage_fracti
 
 
 def point_label(row: PointRow, *, has_runs: bool) -> str:
-    """Which point is this, in the fewest words?"""
+    """A short label of this point."""
     label = f"{row.prompt_tokens} × {row.batch_size}"
     return f"{row.run_label} · {label}" if has_runs else label
 
 
 def has_several_runs(labels: Iterable[str]) -> bool:
-    """Must a run be named, or is there only one?"""
+    """Are there several runs, so that each must be named?"""
     return len(set(labels)) > 1
 
 
@@ -300,7 +300,7 @@ def points_table(view: SweepReportView) -> TextTable | None:
 
 
 def held_out_table(view: SweepReportView) -> TextTable | None:
-    """How wrong the model was where it had not seen the answer."""
+    """Errors of the model on points that it had not seen."""
     if not view.held_out:
         return None
     has_runs = has_several_runs(row.run_label for row in view.held_out)
@@ -408,7 +408,7 @@ class PromiseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyView:
-    """An experiment: what was sealed, what was measured, and whether that agrees."""
+    """An experiment: seals, measurements, and whether they agree."""
 
     title: str
     subtitle: str
@@ -416,9 +416,9 @@ class VerifyView:
     verdict: str
     why: str
     trust: str
-    """What the predictions rest on."""
+    """Basis of the predictions."""
     seal: str
-    """When it was sealed, by what, and its sum."""
+    """Time, author and hash of the seal."""
     measured: str
     """What was measured, when, and how it is known to be the same."""
     next: str
@@ -471,7 +471,7 @@ VERIFY_DEFINITIONS: Final = (
 
 
 def claims_table(view: VerifyView) -> TextTable:
-    """Every number that was predicted and every SLO, and what was measured of it."""
+    """Every predicted number and SLO, with the measured value."""
     return TextTable(
         caption="Predicted and measured",
         header=("at", "metric", "predicted", "measured", "error", "verdict"),

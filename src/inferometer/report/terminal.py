@@ -1,4 +1,4 @@
-"""What does an answer look like in a terminal: at most 25 lines of 80 columns, or all of it?
+"""Answers on a terminal: at most 25 lines of 80 columns, or the whole.
 
 Nothing here prints: renderables are returned. Readable without colour.
 """
@@ -103,7 +103,7 @@ def _first(
 
 
 class Prose:
-    """A paragraph after a bold word, under whose end its lines hang.
+    """A paragraph after a bold word, with hanging indent.
 
     A line that holds a command stays a single line, which the terminal itself wraps: a newline
     inside would break what is pasted.
@@ -142,7 +142,7 @@ class Prose:
 
 
 def numbers_text(numbers: tuple[Number, ...]) -> RenderableType:
-    """A row for each number: its interval, its limit, and where it stands between 0 and there."""
+    """A row for each number: interval, limit, and position on a bar."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
     has_interval = any(number.interval for number in numbers)
     has_limit = any(number.limit is not None for number in numbers)
@@ -206,7 +206,7 @@ class BriefTable:
 def _without_last_intervals(
     header: Sequence[str], rows: Sequence[tuple[str, ...]], room: int
 ) -> tuple[tuple[str, ...], ...]:
-    """The intervals of the first columns, as many as have room where nothing is wrapped."""
+    """Intervals of as many first columns as fit without wrapping."""
     columns = [list(cells) for cells in zip(header, *rows, strict=True)]
     for cells in reversed(columns):
         if sum(_GAP + max(map(len, one)) for one in columns) - _GAP <= room:
@@ -216,7 +216,7 @@ def _without_last_intervals(
 
 
 class WholeTable:
-    """All of a table: in blocks of columns, one below the other, where short numbers have no room.
+    """A whole table: columns that do not fit are put in blocks below one another.
 
     Each block begins with the columns that tell the rows apart.
     """
@@ -248,7 +248,7 @@ def _columns(table: TextTable) -> list[list[str]]:
 
 
 def _n_keys(columns: Sequence[Sequence[str]]) -> int:
-    """How many of the first columns tell the rows apart; the first alone where nothing does."""
+    """The number of leading columns that distinguish the rows; 1 where none do."""
     for n_keys in range(1, len(columns)):
         rows = list(zip(*columns[:n_keys], strict=True))
         if len(set(rows)) == len(rows):
@@ -265,7 +265,7 @@ def _of_columns(table: TextTable, chosen: Sequence[int]) -> TextTable:
 
 
 def _least_width(cells: Sequence[str]) -> int:
-    """Of a column whose short numbers stay whole; names and sentences are wrapped."""
+    """Least width of a column that keeps short numbers whole; other text is wrapped."""
     name, *others = cells
     is_number = all(_is_number(cell) for cell in others)
     short = (len(cell) for cell in others if is_number and len(cell) <= _SHORT_CELL)
@@ -273,7 +273,7 @@ def _least_width(cells: Sequence[str]) -> int:
 
 
 def _width(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Of a table whose cells are not wrapped; a header is wrapped at its spaces."""
+    """Width of a table without wrapped cells; a header is wrapped at its spaces."""
     width = -_GAP
     for index, name in enumerate(header):
         cells = (len(row[index]) for row in rows)
@@ -320,7 +320,7 @@ def _longest_word(texts: Sequence[str]) -> int:
 
 
 def _section(section: Section, page: Page) -> Iterator[RenderableType]:
-    """What a page says under a title, without its charts."""
+    """Text and tables of a section, without its charts."""
     tables = [table for table in section.tables if not _is_shown(table, page.table)]
     has_more = section.statements or section.cautions or tables or section.groups or section.files
     if not (has_more or section.charts):

@@ -17,7 +17,7 @@ from inferometer.units import format_fraction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineView:
-    """One timeline, or several of the same load with the name of each."""
+    """One timeline, or several of the same load with their names."""
 
     title: str
     subtitle: str
@@ -29,7 +29,7 @@ class TimelineView:
 
 
 def timeline_page_of(view: TimelineView) -> Page:
-    """The sections of a page on slots: the numbers, who sat where, what the words mean."""
+    """Sections of a page on slots: numbers, timeline, definitions."""
     charts = [
         timeline_chart(one, chart_id=f"slot-timeline-{rank}", who=name)
         for rank, (name, one) in enumerate(view.timelines)
@@ -58,7 +58,7 @@ def timeline_page_of(view: TimelineView) -> Page:
 
 
 DEFAULT_WIDTH: Final = 80
-MAX_SEATS: Final = 32
+MAX_SLOTS: Final = 32
 _STYLES: Final = {
     CellState.CONTEXT: "black on yellow",
     CellState.GENERATION: "white on blue",
@@ -71,34 +71,34 @@ _STRENGTH: Final = {
     CellState.CONTEXT: 2,
     CellState.END: 3,
 }
-"""Where a column stands for several steps, the rarest state that occurs is shown."""
+"""Order by which a column of several steps shows the rarest state."""
 
 
 def slot_timeline_text(
-    timeline: SlotTimeline, *, width: int = DEFAULT_WIDTH, max_seats: int = MAX_SEATS
+    timeline: SlotTimeline, *, width: int = DEFAULT_WIDTH, max_slots: int = MAX_SLOTS
 ) -> RenderableType:
     """Slots in rows, steps in columns, a letter for each state.
 
     Where the steps do not fit, a column is several of them.
     """
-    n_seats, n_steps = timeline.states.shape
-    margin = len(str(max(n_seats - 1, 0))) + 1
+    n_slots, n_steps = timeline.states.shape
+    margin = len(str(max(n_slots - 1, 0))) + 1
     n_columns = max(1, min(n_steps, width - margin))
     per_column = -(-n_steps // n_columns)
-    columns = _columns(timeline.states[:max_seats], per_column)
+    columns = _columns(timeline.states[:max_slots], per_column)
     text = Text(no_wrap=True, overflow="crop")
-    for seat, row in enumerate(columns.tolist()):
-        text.append(f"{seat:>{margin - 1}} ", style="dim")
+    for slot, row in enumerate(columns.tolist()):
+        text.append(f"{slot:>{margin - 1}} ", style="dim")
         for state in map(CellState, row):
             text.append(STATE_LETTERS[state], style=_STYLES[state])
         text.append("\n")
-    if n_seats > max_seats:
-        text.append(f"… {n_seats - max_seats} more slots\n")
+    if n_slots > max_slots:
+        text.append(f"… {n_slots - max_slots} more slots\n")
     return Group(_headline(timeline, per_column), text, _legend(timeline))
 
 
 def _headline(timeline: SlotTimeline, per_column: int) -> Text:
-    n_seats, n_steps = timeline.states.shape
+    n_slots, n_steps = timeline.states.shape
     took = (
         ""
         if not n_steps
@@ -111,7 +111,7 @@ def _headline(timeline: SlotTimeline, per_column: int) -> Text:
         f" {timeline.n_steps_of_run} ({took})"
     )
     column = "one step a column" if per_column == 1 else f"{per_column} steps a column"
-    return Text(f"{n_seats} slots, {steps}, {column}")
+    return Text(f"{n_slots} slots, {steps}, {column}")
 
 
 def _legend(timeline: SlotTimeline) -> Text:
@@ -131,8 +131,8 @@ def _columns(states: Cells, per_column: int) -> Cells:
     order = np.array([_STRENGTH[state] for state in CellState], np.int8)
     back = np.empty_like(order)
     back[order] = np.arange(len(order), dtype=np.int8)
-    n_seats, n_steps = states.shape
-    padded = np.zeros((n_seats, -(-n_steps // per_column) * per_column), np.int8)
+    n_slots, n_steps = states.shape
+    padded = np.zeros((n_slots, -(-n_steps // per_column) * per_column), np.int8)
     padded[:, :n_steps] = order[states]
-    shown: Cells = back[padded.reshape(n_seats, -1, per_column).max(axis=2)]
+    shown: Cells = back[padded.reshape(n_slots, -1, per_column).max(axis=2)]
     return shown

@@ -1,4 +1,4 @@
-"""What is there to show? The facts of runs, ready to be drawn: this room computes none of them.
+"""Data of reports; nothing is computed here.
 
 Every number is an Estimate or None; None is shown as absent, never as 0. Units are in the names;
 charts and tables choose the display unit. The same view gives the same bytes in every surface.
@@ -84,13 +84,13 @@ class PointRow:
     unused_reserved_fraction: Estimate | None
     energy_joule_per_token: Estimate | None
     mbu_fraction: Estimate | None
-    """Of decode, against the bandwidth measured around this point."""
+    """MBU of decode, against the bandwidth measured around this point."""
     mfu_fraction: Estimate | None
-    """Of prefill, against the matmul rate measured around this point."""
+    """MFU of prefill, against the matmul rate measured around this point."""
     mbu_datasheet_fraction: Estimate | None
     mfu_datasheet_fraction: Estimate | None
     predicted_decode_step_s: Estimate | None
-    """By a model that was fitted without this point, where there is one."""
+    """By a model fitted without this point, where there is one."""
     predicted_ttft_s: Estimate | None
     decode_limited_by: str | None
     prefill_limited_by: str | None
@@ -110,7 +110,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """What the fitted model says between and beyond the points.
+    """Predictions of the fitted model between and beyond the points.
 
     A phase over prompts at one batch, or over batches at one prompt.
     """
@@ -132,7 +132,7 @@ class RoofCeiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflinePoint:
-    """What a phase of a point achieved, under the roof."""
+    """Achieved FLOP/s and intensity of a phase of a point."""
 
     run_label: str
     phase: PhaseName
@@ -152,7 +152,7 @@ class RooflineView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedPoint:
-    """What was predicted for a point, and what was measured there."""
+    """Predicted and measured time of a point."""
 
     run_label: str
     phase: PhaseName
@@ -163,7 +163,7 @@ class PredictedPoint:
     is_held_out: bool
     """The model that predicted it had not seen it."""
     is_judged: bool = True
-    """Its repetitions agree well enough to judge a model by it."""
+    """Do its repetitions agree well enough to judge a model by it?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class TimePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """Where the time of one phase of one point goes.
+    """Parts of the time of one phase of one point.
 
     The parts sum to what was measured, ``unexplained`` may be negative.
     """
@@ -195,7 +195,7 @@ class Explained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CeilingMoment:
-    """What the machine could do at one moment of the run."""
+    """The machine's ceilings at one moment of the run."""
 
     run_label: str
     elapsed_s: float
@@ -205,7 +205,7 @@ class CeilingMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A finding in words, and whether the data carry it."""
+    """A finding in words, and whether the data support it."""
 
     sentence: str
     support: Support
@@ -213,7 +213,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRow:
-    """A fitted parameter in display form: name, value with interval, and what informed it."""
+    """A fitted parameter: name, value with interval, and what informed it."""
 
     name: str
     value: str
@@ -223,7 +223,7 @@ class ParameterRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutRow:
-    """How wrong the model was on points that it had not seen: those of them whose repetitions agree."""
+    """Error of the model on held-out points, for those whose repetitions agree."""
 
     run_label: str
     phase: PhaseName
@@ -258,7 +258,7 @@ class SweepReportView:
     cautions: tuple[Caution, ...] = ()
     parameters: tuple[ParameterRow, ...] = ()
     step_shares: StepShares | None = None
-    """Of what a decode step of one sequence is made, by steps of two widths."""
+    """Parts of a decode step of one sequence, by steps of two widths."""
     held_out: tuple[HeldOutRow, ...] = ()
     fact_groups: tuple[FactGroup, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
@@ -278,7 +278,7 @@ class SweepReportView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerUse:
-    """How much of one accelerator the server says that it uses, of the datasheet's peaks.
+    """Share of the datasheet's peaks that one accelerator uses, by the server's estimate.
 
     None: it does not estimate it.
     """
@@ -293,7 +293,7 @@ class ServerUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineView:
-    """All that a report on a load test shows beside what every run of requests has."""
+    """Data of a report on a load test that other runs of requests do not have."""
 
     validity: Validity
     steady: SteadyState | None
@@ -321,22 +321,22 @@ class LatencyTail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyHistory:
-    """One latency over the time of the run: percentiles of windows, and some of the requests one by one."""
+    """One latency over time: percentiles of windows, and some single requests."""
 
     latency: latencies.Latency
     windows: LatencyWindows
     n_requests: int
     sent_s: F64
-    """Of the requests that are drawn one by one, evenly picked from all."""
+    """Send times of the requests that are drawn singly, evenly picked from all."""
     lower_s: F64
     is_bounded_below_only: Bools
     steady_s: tuple[float, float] | None = None
-    """From when to when the run was steady, where that is known."""
+    """Start and end of the steady state, where known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassJudgement:
-    """Did one class of requests meet its own SLO?"""
+    """Verdict on the SLO of one class of requests."""
 
     name: str
     judgement: Judgement
@@ -344,7 +344,7 @@ class ClassJudgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReportView:
-    """All that a report on a run of requests shows.
+    """Data of a report on a run of requests.
 
     ``summaries`` are those of all requests, of the steady state, then of each class.
     """
@@ -355,36 +355,36 @@ class RequestReportView:
     summaries: tuple[RequestSummary, ...]
     judgement: Judgement | None = None
     class_judgements: tuple[ClassJudgement, ...] = ()
-    """Of the classes of a load test to which its workload gives an ``slo`` of their own."""
+    """Verdicts of classes with an ``slo`` of their own, for load tests."""
     handovers: HandoverSummary | None = None
-    """Where requests went from one server to another."""
+    """Times of KV transfers, where there were any."""
     tails: tuple[LatencyTail, ...] = ()
     history: LatencyHistory | None = None
     tpot_history: LatencyHistory | None = None
-    """Of load tests."""
+    """For load tests."""
     load: StepSeries | None = None
     memory: StepMemorySummary | None = None
     kv_pools: tuple[KvPoolView, ...] = ()
-    """Where the KV cache is divided."""
+    """For divided KV caches."""
     holes: HoleSeries | None = None
-    """Where each request has one piece of the KV cache."""
+    """For contiguous KV caches."""
     swapped_blocks: ValueSeries | None = None
-    """Where blocks are swapped."""
+    """For servers that swap."""
     online: OnlineView | None = None
-    """Of load tests."""
+    """For load tests."""
     gaps: run_series.GapMap | None = None
-    """Where the run says who got which token when."""
+    """For runs with recorded tokens."""
     ttft_parts: TtftParts | None = None
     concurrency: int | None = None
-    """Of a closed loop."""
+    """Users of a closed loop."""
     class_users: Mapping[str, int] = field(default_factory=dict)
-    """Of a closed loop, where each class has users of its own."""
+    """Users of each class of a closed loop, where classes have their own."""
     """Where the engine or the server's metrics report it."""
     n_kv_blocks: int | None = None
-    """Of the engine, where it is known."""
+    """KV blocks of the engine, where known."""
     timeline: SlotTimeline | None = None
     lead_cautions: tuple[Caution, ...] = ()
-    """What makes the answer itself doubtful, such as overload."""
+    """Cautions that put the answer itself in question, such as overload."""
     cautions: tuple[Caution, ...] = ()
     statements: tuple[Statement, ...] = ()
     fact_groups: tuple[FactGroup, ...] = ()

@@ -1,4 +1,4 @@
-"""When did an emulated server really send what?
+"""Log of what an emulated server sent, and when.
 
 Its own record, which says how far a client's view is off.
 
@@ -33,7 +33,7 @@ _ROWS_PER_FRAME: Final = 4096
 
 
 class EmissionKind(IntEnum):
-    """What was sent?"""
+    """Kind of data that was sent."""
 
     HEADERS = 0
     TOKENS = 1
@@ -48,43 +48,43 @@ class LoggedRequest:
 
     number: int
     client_id: str
-    """Its X-Request-Id; empty where it had none."""
+    """Its X-Request-Id; '' without one."""
     path: str
     is_streaming: bool
     accepted_ns: int
-    """When its last byte had been read."""
+    """Time when its last byte had been read."""
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
-    """Generated; a fault may have kept some from being sent."""
+    """Generated tokens; a fault may have suppressed some."""
     end: str
     """``stop``, ``length``, ``abort``, ``error``, ``refused``, or ``unfinished`` where the
     server was stopped first."""
     fault: str | None
-    """Which was committed."""
+    """The fault that was applied."""
 
 
 class EmissionLog(NamedTuple):
     """E emissions in the order of their writing, and the requests that had ended."""
 
     number: I64
-    """Whose? The server counts requests from 0."""
+    """Number of the request, counted from 0."""
     kind: I64
     n_tokens: I64
     due_ns: I64
     """The virtual instant: when the scheduler's step ended."""
     written_ns: I64
-    """When the write had been done."""
+    """Time when the write was done."""
     requests: tuple[LoggedRequest, ...]
 
     def token_instants_ns(self, number: int) -> I64:
-        """When was each token of this request written? Tokens of one chunk have one instant."""
+        """Write time of each token of this request; tokens of one chunk share it."""
         mine = (self.number == number) & (self.kind == EmissionKind.TOKENS)
         instants_ns: I64 = np.repeat(self.written_ns[mine], self.n_tokens[mine])
         return instants_ns
 
     def lateness_ns(self) -> I64:
-        """By how much was each chunk with tokens written after it was due?"""
+        """Delay of each chunk with tokens: written minus due."""
         is_token = self.kind == EmissionKind.TOKENS
         late_ns: I64 = self.written_ns[is_token] - self.due_ns[is_token]
         return late_ns
@@ -129,7 +129,7 @@ class EmissionWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Write the rest; nothing may be noted after that."""
+        """Write the rest, and close; nothing may be added afterwards."""
         self.flush()
         if self._file is not None:
             self._file.close()
@@ -150,7 +150,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def read_emission_log(path: Path) -> EmissionLog:
-    """What has the server written so far? It may still run.
+    """Read what the server has written so far; it may still run.
 
     Raises
     ------

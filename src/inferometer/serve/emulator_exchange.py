@@ -1,4 +1,4 @@
-"""What does a client's request mean to the engine, and what is sent for it, when, and with which fault?"""
+"""A client's request to the emulator: its engine requests, and its reply with faults."""
 
 import asyncio
 import uuid
@@ -32,7 +32,7 @@ Note = Callable[[int, EmissionKind, int, int, int], None]
 """Number, kind, tokens, due, written: what the emission log takes."""
 CLASS_HEADER: Final = "x-gateway-inference-objective"
 TENANT_HEADER: Final = "x-gateway-inference-fairness-id"
-"""As the Gateway API Inference Extension has them."""
+"""Header of the Gateway API Inference Extension."""
 
 
 class _Piece(NamedTuple):
@@ -44,7 +44,7 @@ class _Piece(NamedTuple):
 
 
 class Choice:
-    """One answer to a request, which the engine has as one of its own, and how much of it was sent.
+    """One answer (of ``n``) to a request, with its engine request and the tokens sent.
 
     ``echo``: the prompt, repeated before.
     """
@@ -90,13 +90,13 @@ class Served:
     faults: emulator_plan.Faults
     wording: Wording
     likelihoods: emulator_pages.Likelihoods | None
-    """Where the client wants to know them."""
+    """Writer of logprobs, where requested."""
     traced_by: TraceParent | None
     """The client's span; None where it sent none."""
 
     @property
     def usage(self) -> Usage:
-        """Of all choices so far; a prompt with several answers counts once."""
+        """Token counts of all choices so far; the prompt counts once."""
         firsts = [choice.request for choice in self.choices[:: self.parsed.n_choices]]
         return Usage(
             sum(request.num_prompt_tokens for request in firsts),
@@ -119,7 +119,7 @@ class Exchange:
 
     @property
     def is_answered(self) -> bool:
-        """Has each choice had its last token?"""
+        """Has each choice got its last token?"""
         return all(choice.is_over for choice in self.served.choices)
 
     def open(self, due_ns: int) -> None:
@@ -131,7 +131,7 @@ class Exchange:
             self._emit(_Piece(b"", EmissionKind.HEADERS, 0, due_ns, is_last=False))
 
     def deliver(self, choice: Choice, n_tokens: int, due_ns: int) -> None:
-        """So many tokens of a choice are there; its request's status says whether they are the last."""
+        """Deliver tokens of a choice; its request's status tells whether they are the last."""
         if n_tokens:
             choice.last_ns = due_ns
             if not choice.n_due:
@@ -168,7 +168,7 @@ class Exchange:
             )
 
     def _say(self, choice: Choice, due_ns: int) -> None:
-        """One event for all tokens of a choice that are due, and what follows the last of all."""
+        """Send one event with all due tokens of a choice, and the end after the last one."""
         served, first = self.served, choice.n_said
         choice.n_said, is_end = choice.n_due, self.is_answered
         delta = self._delta(choice, first)
@@ -209,7 +209,7 @@ class Exchange:
         self._emit(piece)
 
     def _delta(self, choice: Choice, first: int) -> Delta:
-        """The text and likelihoods of a choice's tokens from this one on, behind the prompt if it is echoed."""
+        """Text and logprobs of a choice's tokens from ``first`` on, with the prompt if echoed."""
         answer, likelihoods = choice.answer, self.served.likelihoods
         echo = choice.echo if first == 0 else ()
         text = "".join(echo) + answer.text(first, choice.n_due)
@@ -228,7 +228,7 @@ class Exchange:
         )
 
     def _told_usage(self) -> Usage | None:
-        """The counts, or what a fault says of them."""
+        """Token counts of the reply, or false ones by a fault."""
         usage, strike = self.served.usage, self.served.faults.strike
         if strike is not None and strike.kind == "no-usage":
             return None
@@ -246,7 +246,7 @@ class Exchange:
         )
 
     def _strikes(self, *, is_end: bool) -> bool:
-        """Is it time for this request's fault?"""
+        """Does this request's fault apply now?"""
         strike = self.served.faults.strike
         return (
             strike is not None
@@ -257,7 +257,7 @@ class Exchange:
         )
 
     def _struck(self, piece: _Piece) -> _Piece | None:
-        """What the fault makes of this piece; None where it was the end of the stream."""
+        """The piece as the fault changes it; None where it ended the stream."""
         strike = self.served.faults.strike
         if strike is None:
             return piece
@@ -309,7 +309,7 @@ class Exchange:
             self.line.cut()
 
     def _hold(self, hold_ns: int) -> None:
-        """Keep back what is to be sent, for so long."""
+        """Hold back output for this time."""
         if self._held is None:
             self._held = []
             asyncio.get_running_loop().call_later(s_from_ns(hold_ns), self._release)
@@ -359,12 +359,12 @@ class Desk:
         self._n_choices = 0
 
     def take(self, request: HttpRequest, number: int, faults: emulator_plan.Faults) -> Served:
-        """What shall the engine do for this request, and what shall be replied?
+        """Create the engine's requests and the reply for an HTTP request.
 
         Raises
         ------
         Refusal
-            It cannot be served.
+            The request cannot be served.
         """
         is_chat = request.path == CHAT_PATH
         parsed = (read_chat if is_chat else read_completion)(

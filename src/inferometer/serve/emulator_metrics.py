@@ -1,4 +1,4 @@
-"""What is on ``/metrics``, and what became of each request, as vLLM's metrics count it?
+"""``/metrics`` of the emulator, counted as vLLM does.
 
 The names, labels and buckets of vLLM 0.33 (``vllm/v1/metrics``), in Prometheus' text format 0.0.4.
 Instants are the scheduler's, not those of the wall clock.
@@ -94,7 +94,7 @@ _REASONS = {
 
 
 class Histogram:
-    """How often was which value seen?"""
+    """Counts of observed values by bucket."""
 
     __slots__ = ("_counts", "_edges", "_total")
 
@@ -104,12 +104,12 @@ class Histogram:
         self._total = 0.0
 
     def observe(self, value: float, n_times: int = 1) -> None:
-        """It was seen so many times."""
+        """Add a value ``n_times``."""
         self._counts[bisect_left(self._edges, value)] += n_times
         self._total += value * n_times
 
     def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
-        """Its samples: cumulative buckets, count and sum."""
+        """Prometheus samples: cumulative buckets, count and sum."""
         cumulative = list(accumulate(self._counts))
         for edge, count in zip(
             [*(str(float(edge)) for edge in self._edges), "+Inf"], cumulative, strict=True
@@ -123,7 +123,7 @@ _START_TIME_HELP: Final = "Start time of the process since unix epoch in seconds
 
 
 class Now(NamedTuple):
-    """What the gauges show."""
+    """Values of the gauges."""
 
     n_running: int
     n_waiting: int
@@ -133,7 +133,7 @@ class Now(NamedTuple):
 
 
 class Metrics:
-    """All that vLLM's frontend counts, for one engine.
+    """All metrics of vLLM's front end, for one engine.
 
     What an emulator never has (images, other servers' caches) stays at 0.
     """
@@ -185,18 +185,18 @@ class Metrics:
         if now.process_started_s is not None:
             yield from _heading(START_TIME, _START_TIME_HELP, "gauge")
             yield f"{START_TIME} {now.process_started_s}"
-        for name, said in _GAUGES.items():
-            yield from _heading(_PREFIX + name, said, "gauge")
+        for name, help_text in _GAUGES.items():
+            yield from _heading(_PREFIX + name, help_text, "gauge")
             yield from (_sample(_PREFIX + name, labels, value) for labels, value in samples[name])
 
     def _counter_lines(self) -> Iterator[str]:
-        for name, said in self._counted.items():
-            yield from self._counter(name, said, {"": self.counters[name]}, label="")
+        for name, help_text in self._counted.items():
+            yield from self._counter(name, help_text, {"": self.counters[name]}, label="")
         for name, (label, _) in _LABELLED_COUNTERS.items():
             yield from self._counter(name, f"Count by {label}.", self.labelled[name], label=label)
 
     def _counter(
-        self, name: str, said: str, values: Mapping[str, float], *, label: str
+        self, name: str, help_text: str, values: Mapping[str, float], *, label: str
     ) -> Iterator[str]:
         own = (
             {"model_name": self._labels["model_name"]}
@@ -204,7 +204,7 @@ class Metrics:
             else self._labels
         )
         rows = [({**own, label: which} if label else own, value) for which, value in values.items()]
-        yield from _heading(f"{_PREFIX}{name}_total", said, "counter")
+        yield from _heading(f"{_PREFIX}{name}_total", help_text, "counter")
         yield from (_sample(f"{_PREFIX}{name}_total", labels, value) for labels, value in rows)
         yield from self._created(name, [labels for labels, _ in rows])
 
@@ -250,13 +250,13 @@ def one_two_five(most: int) -> tuple[int, ...]:
     )
 
 
-def _heading(name: str, said: str, kind: str) -> tuple[str, str]:
-    return f"# HELP {name} {said}", f"# TYPE {name} {kind}"
+def _heading(name: str, help_text: str, kind: str) -> tuple[str, str]:
+    return f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"
 
 
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    said = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
-    return f"{name}{{{said}}} {float(value)}"
+    pairs = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
+    return f"{name}{{{pairs}}} {float(value)}"
 
 
 def _escaped(text: str) -> str:
@@ -270,7 +270,7 @@ class _Life:
 
 
 class Accounts:
-    """Keeps the metrics true, told what the engine does.
+    """Updates the metrics from the engine's events.
 
     Source
     ------
@@ -338,7 +338,7 @@ class Accounts:
             self._sizes(request)
 
     def _first_token(self, request: LiveRequest, life: _Life, now_ns: int) -> int:
-        """How many tokens of the prompt were computed for it?"""
+        """Count a first token; returns the prompt tokens computed for it."""
         n_computed = request.num_prompt_tokens - request.num_cached_tokens
         life.first_token_ns = now_ns
         counters, by_source = (

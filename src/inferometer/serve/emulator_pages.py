@@ -63,12 +63,12 @@ class Pages:
         }
 
     def page(self, request: HttpRequest) -> bytes:
-        """What does this page say, as JSON?
+        """Content of this page as JSON.
 
         Raises
         ------
         Refusal
-            There is no such page, or it cannot be parsed so.
+            The page does not exist, or the request is invalid.
         """
         page = self._pages.get((request.method, request.path))
         if page is not None:
@@ -99,7 +99,7 @@ class Pages:
         )
 
     def _version(self, body: bytes) -> bytes:
-        """Names the tool: nobody shall take an emulation for a server."""
+        """The version page, which names this tool, so that nobody takes it for a real server."""
         del body
         return msgspec.json.encode(
             {"version": f"inferometer {__version__} emulating {self._emulated}"}
@@ -128,7 +128,7 @@ class Pages:
 
 
 def refuse_by_fault(rule: FaultRule, line: Line, request: HttpRequest) -> bool:
-    """Answer with this fault if it is one that needs no engine; was it?"""
+    """Answer with this fault if it needs no engine; True if it did."""
     refuse = _REFUSALS.get(rule.kind)
     if refuse is None:
         return False
@@ -165,7 +165,7 @@ def _redirect(rule: FaultRule, line: Line, request: HttpRequest) -> None:
 
 
 def _bomb(rule: FaultRule, line: Line, request: HttpRequest) -> None:
-    """Some hundred bytes that unpack to a thousand times as many."""
+    """Some hundred bytes that unpack to a thousand times their size."""
     del request
     line.reply(200, gzip.compress(bytes(rule.size_bytes)), headers={"content-encoding": "gzip"})
 
@@ -214,14 +214,14 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 class Usage(NamedTuple):
-    """How many tokens?"""
+    """Token counts of a reply."""
 
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
 
     def counts(self, *, has_details: bool) -> dict[str, Any]:
-        """As JSON has it."""
+        """The counts as JSON."""
         counts: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + self.output_tokens,
@@ -235,7 +235,7 @@ class Usage(NamedTuple):
 
 
 class End(NamedTuple):
-    """Why was it the last token?"""
+    """Finish reason."""
 
     finish_reason: str
     stop_reason: str | None
@@ -250,7 +250,7 @@ class Delta(NamedTuple):
 
 
 class Wording:
-    """One reply in OpenAI's words; words of the emulator need no escape, other texts get one."""
+    """Writes replies in OpenAI's format; the emulator's own words need no escaping."""
 
     def __init__(self, *, reply_id: str, model_name: str, created_s: int, is_chat: bool) -> None:
         self._is_chat = is_chat
@@ -273,7 +273,7 @@ class Wording:
         )
 
     def opening(self, index: int, usage: Usage | None) -> bytes:
-        """The event that says who speaks, before the first token of a chat; nothing for a completion."""
+        """First event of a chat, with the role; empty for a completion."""
         if not self._is_chat:
             return b""
         choice = (
@@ -288,7 +288,7 @@ class Wording:
         )
 
     def tokens(self, delta: Delta, usage: Usage | None) -> bytes:
-        """The event of tokens that are not the last; ``usage`` where counts come with each."""
+        """Event of tokens that are not the last; with ``usage`` where requested for each."""
         return self._opened + self._content(delta) + self._after + _counts(usage) + b"}\n\n"
 
     def last(self, delta: Delta, end: End, usage: Usage | None) -> bytes:
@@ -349,7 +349,7 @@ class Wording:
 
 
 def error_event(message: str, kind: str, status: int) -> bytes:
-    """The event that says that a stream failed."""
+    """Event of a failed stream."""
     error = {"error": {"message": message, "type": kind, "param": None, "code": status}}
     return b"data: " + msgspec.json.encode(error) + b"\n\n"
 
@@ -363,7 +363,7 @@ def _counts(usage: Usage | None) -> bytes:
 
 
 class Likelihoods(NamedTuple):
-    """Tells the logarithms of probabilities, with so many of the likeliest words beside each."""
+    """Writes logprobs, with this number of most likely words for each token."""
 
     n_top: int
     vocabulary: tuple[str, ...]
@@ -371,7 +371,7 @@ class Likelihoods(NamedTuple):
     def of_completion(
         self, tokens: Sequence[str], *, n_chars_before: int, is_from_start: bool
     ) -> dict[str, Any]:
-        """Of tokens that begin behind so many characters.
+        """Logprobs of tokens that begin after ``n_chars_before`` characters.
 
         ``is_from_start``: nothing tells how likely the first one was.
         """
@@ -390,7 +390,7 @@ class Likelihoods(NamedTuple):
         }
 
     def of_chat(self, tokens: Sequence[str]) -> dict[str, Any]:
-        """Of tokens of an answer."""
+        """Logprobs of the tokens of an answer."""
         return {
             "content": [
                 _told(token, self._each)

@@ -56,18 +56,17 @@ _RULE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRule:
-    """One kind of fault: on which share of the requests, and how."""
+    """One kind of fault: its share of the requests, and its options."""
 
     kind: FaultKind
     share_fraction: float = 1.0
     after_tokens: int = 3
-    """It strikes once so many tokens are out: resets, stalls, truncations and bad events."""
+    """Tokens before a reset, stall, truncation or bad event."""
     hold_ns: int = 2 * NS_PER_S
-    """How long a stall or slow headers last."""
+    """Duration of a stall or of slow headers."""
     retry_after_ns: int = NS_PER_S
     size_bytes: int = 16 * 2**20
-    """Of a huge chunk, of what a bomb unpacks to, and of endless headers before the server gives
-    up."""
+    """Size of a huge chunk, of an unpacked bomb, or of endless headers until the server stops."""
     count: int = 1
     """Tokens per chunk; or by how many tokens the usage is wrong."""
 
@@ -81,7 +80,7 @@ class FaultRule:
 
 
 class Faults(NamedTuple):
-    """What befalls one request."""
+    """Faults of one request."""
 
     strike: FaultRule | None
     """At most one, the first rule that hits."""
@@ -89,7 +88,7 @@ class Faults(NamedTuple):
 
 
 def parse_faults(text: str) -> tuple[FaultRule, ...]:
-    """The rules of a text such as ``http-429:0.05(retry_after=1s), stall:0.01(for=3s, after=5), tokens-per-chunk=4``.
+    """Rules of text such as ``http-429:0.05(retry_after=1s), tokens-per-chunk=4``.
 
     A share is between 0 and 1 (all requests where there is none); the options in brackets are
     ``after`` (tokens), ``for``, ``retry_after``, ``bytes`` and ``count``.
@@ -108,7 +107,7 @@ def parse_faults(text: str) -> tuple[FaultRule, ...]:
 
 
 def draw_faults(rules: tuple[FaultRule, ...], seed: int, number: int) -> Faults:
-    """What befalls the request with this number? The same under the same seed."""
+    """Draw the faults of the request with this number; deterministic for a seed."""
     if not rules:
         return Faults(None)
     chances = np.random.default_rng((seed, number, 1)).random(len(rules)).tolist()
@@ -191,7 +190,7 @@ DEFAULT_MEAN_TOKENS: Final = 128.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatorPlan:
-    """All that an emulated server needs before it starts.
+    """Everything an emulated server needs to start.
 
     Two servers with the same plan draw the same for their n-th requests.
     """
@@ -200,17 +199,16 @@ class EmulatorPlan:
     fleet: Fleet
     host: str = LOOPBACK
     port: int = 0
-    """0: any that is free."""
+    """Port; 0: any free one."""
     seed: int = 0
     mean_output_tokens: float | None = DEFAULT_MEAN_TOKENS
-    """Answers end by themselves after so many tokens on average (geometric); None: never before
-    ``max_tokens``."""
+    """Mean length of answers (geometric); None: always ``max_tokens``."""
     faults: tuple[FaultRule, ...] = ()
     time_scale_ratio: float = 1.0
-    """Each step takes so many times as long."""
+    """Factor on each step's time."""
     emission_log: Path | None = None
     otlp_endpoint: str | None = None
-    """Where spans of the answers go; None: nowhere."""
+    """Collector of the answers' spans; None: no spans."""
     tokenizer: Path | None = None
     """A ``tokenizer.json``; None: a token is a word between spaces."""
     class_names: tuple[str, ...] = (OTHERS,)
@@ -272,7 +270,7 @@ class EmulatorPlan:
         return replace(fleet, step_times=times, prefill=prefill, placement=placement)
 
     def kind_of(self, class_name: str | None, tenant_name: str | None) -> Kind:
-        """What a gate and a router take a request for that says this of itself."""
+        """Kind of a request with this class and tenant, for gate and router."""
         return Kind(
             class_index=_place(class_name, self.class_names),
             tenant_index=_place(tenant_name, self.tenant_names),
@@ -280,7 +278,7 @@ class EmulatorPlan:
 
 
 def _place(name: str | None, names: tuple[str, ...]) -> int:
-    """Whom no rule names is one of the others: the last."""
+    """Index of a class or tenant; unknown ones are the last."""
     return names.index(name) if name in names else len(names) - 1
 
 
@@ -293,14 +291,14 @@ class Known(NamedTuple):
 
 
 class ServedFleet(NamedTuple):
-    """What is simulated on the wall clock, and whom its gate and router know."""
+    """The simulated fleet, and the classes and tenants that its gate and router know."""
 
     fleet: Fleet
     known: Known
 
 
 def served_fleet(servers: Servers, gate: Gate, seed: int) -> ServedFleet:
-    """These servers behind their gate; requests of classes without replicas may go to all.
+    """These servers behind their gate; classes without replicas may use all.
 
     Raises
     ------
@@ -322,12 +320,12 @@ def served_fleet(servers: Servers, gate: Gate, seed: int) -> ServedFleet:
     if spec is None:
         return ServedFleet(servers.fleet(), known)
     pace = gate_config.first_token_pace(servers.deployment.step_times.likely)
-    rules = gate_config.gate_rules(spec, known, pace, where="--gate")
+    rules = gate_config.gate_rules(spec, known, pace)
     return ServedFleet(servers.fleet(rules), known)
 
 
 def _check_groups(placement: Placement, known: Known) -> None:
-    """Refuse, before anybody asks, groups that leave somebody out or need what no request tells."""
+    """Refuse groups that leave requests out, or need facts that requests do not state."""
     if placement.keeps_sessions:
         raise SpecError(
             "keep_sessions = true: a request over HTTP does not name the session it continues",

@@ -1,4 +1,4 @@
-"""How is an emulated server run.
+"""The process of an emulated server.
 
 In this process until it is stopped, or in one of its own that tests and tools can start?
 """
@@ -46,7 +46,7 @@ def run_emulator(
 
 @contextmanager
 def start(plan: EmulatorPlan) -> Generator[Emulator, None, None]:
-    """Serve in a process of its own, until the context ends or somebody calls ``stop``.
+    """Serve in another process, until the context ends or ``stop`` is called.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """What does a client ask for, in OpenAI's words, and what is it refused with?
 
-Keys that nobody knows are let pass, as vLLM does.
+Unknown keys are ignored, as vLLM does.
 """
 
 import ipaddress
@@ -18,8 +18,7 @@ from inferometer.serve.http_line import HttpRequest
 _BODY: Final = Door(noun="body", allowed="JSON of OpenAI's interface")
 
 _DEFAULT_COMPLETION_TOKENS: Final = 16
-"""What vLLM generates for a completion where nobody says; a chat goes on to the end of the
-context."""
+"""vLLM's default for completions; chats run to the end of the context."""
 
 _MOST_ANSWERS: Final = 1024
 _LEAST_TEMPERATURE: Final = 0.01
@@ -54,7 +53,7 @@ class Refusal(Exception):
 
 
 def check_head(request: HttpRequest, listens_on: str) -> None:
-    """Refuse what a careful server on loopback refuses.
+    """Refuse other hosts and content types, as a careful server on loopback does.
 
     Another ``Host``, as a web page sends that was led here, and text as JSON.
 
@@ -96,7 +95,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Which token counts come with a stream?"""
+    """Token counts to send with a stream."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -126,7 +125,7 @@ class CompletionBody(_Body, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One turn of a chat: a text, or parts of which those of type text count."""
+    """One turn of a chat: a text, or parts, of which those of type text are used."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -152,15 +151,15 @@ class ParsedRequest:
     prompts: tuple[Sequence[Hashable], ...]
     """Tokens of each."""
     n_choices: int
-    """So many answers to each prompt."""
+    """Answers to each prompt."""
     echoes: bool
-    """Each answer begins with its prompt ..."""
+    """Does each answer begin with its prompt?"""
     is_silent: bool
     """... and is nothing else."""
     n_top_logprobs: int | None
     """Number of likeliest tokens beside each; None: no log-probabilities."""
     most_tokens: tuple[int, ...]
-    """All that may be generated to each prompt."""
+    """Most tokens generated for each prompt."""
     least_tokens: int
     ignores_eos: bool
     stops: tuple[str, ...]
@@ -172,14 +171,14 @@ class ParsedRequest:
 
 
 class Limits(NamedTuple):
-    """What the server can serve."""
+    """Limits of the server on requests."""
 
     model_name: str
     max_model_len: int
 
 
 def read_completion(body: bytes, limits: Limits, tokenizer: Tokenizer) -> ParsedRequest:
-    """What is parsed by this body of a completion?
+    """Parse the body of a completion.
 
     Raises
     ------
@@ -207,7 +206,7 @@ def read_completion(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Parsed
 
 
 def read_chat(body: bytes, limits: Limits, tokenizer: Tokenizer) -> ParsedRequest:
-    """What is parsed by this body of a chat?
+    """Parse the body of a chat.
 
     Its prompt is the words of all its messages, one after the other.
 
@@ -245,7 +244,7 @@ def chat_texts(messages: Sequence[Message]) -> list[str]:
 
 
 def decoded_body(body: bytes, kind: type[Body]) -> Body:
-    """The body as this kind of request; refused where it is none."""
+    """Decode the body as this kind of request; refused where it is invalid."""
     try:
         return _BODY.json(body, kind, where="the request")
     except SpecError as problem:
@@ -253,7 +252,7 @@ def decoded_body(body: bytes, kind: type[Body]) -> Body:
 
 
 def check_model(name: str | None, limits: Limits) -> None:
-    """Refuse a model that is not served; none named means the one that is."""
+    """Refuse a model that is not served; None means the served one."""
     if name and name != limits.model_name:
         raise Refusal(
             404, f"The model `{name}` does not exist.", kind="NotFoundError", param="model"

@@ -44,16 +44,16 @@ _MASK: Final = 2**64 - 1
 
 
 class ServedCounts(NamedTuple):
-    """What a server did."""
+    """Numbers of requests and tokens served."""
 
     n_requests: int
     n_tokens: int
     lateness_ns: tuple[int, ...]
-    """Of the latest chunks: how long after it was due was each written?"""
+    """Delay of each of the latest chunks after its due time."""
 
 
 class EmulatorServer:
-    """One emulated fleet and all who talk to it."""
+    """One emulated fleet with its HTTP connections."""
 
     def __init__(self, plan: EmulatorPlan, log: emission_log.EmissionWriter) -> None:
         self._plan = plan
@@ -87,7 +87,7 @@ class EmulatorServer:
         return line
 
     def hang_up(self) -> None:
-        """Send all clients away, and log what was not finished."""
+        """Close all connections, and log unfinished requests."""
         self._is_over = True
         self._agenda.close()
         for line in tuple(self._lines):
@@ -98,7 +98,7 @@ class EmulatorServer:
             self._spans.close()
 
     def counts(self) -> ServedCounts:
-        """What was done so far."""
+        """Numbers served so far."""
         return ServedCounts(
             self._n_requests, self._metrics.counters["generation_tokens"], tuple(self._lateness_ns)
         )
@@ -164,7 +164,7 @@ class EmulatorServer:
             self._advance()
 
     def _abort(self, exchange: emulator_exchange.Exchange) -> None:
-        """Take back from the engine what it has of it."""
+        """Abort the exchange's requests in the engine."""
         for choice in exchange.served.choices:
             if not choice.request.status.is_finished:
                 leaves_ns = max(time.perf_counter_ns(), choice.request.arrival_ns)
@@ -223,7 +223,7 @@ class EmulatorServer:
     # the clock
 
     def _advance(self) -> None:
-        """Do what is due, and come back when the next thing is."""
+        """Process due events, and schedule the next call."""
         next_ns = self._engine.advance(time.perf_counter_ns())
         if next_ns not in {self._wake_ns, outcome.FAR_NS}:
             self._agenda.add(next_ns, self._wake)
@@ -297,7 +297,7 @@ class ServerSpans:
             self._stream.add(server_span(served, choice, parent, wall_ns=self._wall_ns))
 
     def close(self) -> None:
-        """Send what waits."""
+        """Send the remaining spans."""
         self._stream.close()
 
 

@@ -44,15 +44,15 @@ class Answer(NamedTuple):
     start: int
     stride: int
     n_chars: int | None = None
-    """What comes after this number of characters is not sent: a stop text begins there."""
+    """Number of characters sent, up to a stop text; None: all."""
     stop_text: str | None = None
 
     def places(self) -> range:
-        """Where in the vocabulary each token is found, if that were repeated for ever."""
+        """Index in the endlessly repeated vocabulary of each token."""
         return range(self.start, self.start + self.n_tokens * self.stride, self.stride)
 
     def word(self, i_token: int) -> str:
-        """The word of the i-th token; it is led by a space."""
+        """Word of the i-th token, with a leading space."""
         return self.vocabulary[(self.start + i_token * self.stride) % len(self.vocabulary)]
 
     def text(self, first: int, end: int) -> str:
@@ -66,7 +66,7 @@ class Answer(NamedTuple):
     def stopped_at(
         self, stops: Sequence[str], least_tokens: int, *, includes_stop: bool = False
     ) -> "Answer":
-        """The same, ended by the first of these texts that shows after so many tokens."""
+        """The answer cut at the first stop text after ``least_tokens`` tokens."""
         full = self._replace(n_chars=None).text(0, self.n_tokens)
         n_least = len(self._replace(n_chars=None).text(0, least_tokens))
         found = [(full.find(stop, n_least), stop) for stop in stops if stop]
@@ -91,14 +91,14 @@ class _Real(Protocol):
 
 
 class Tokenizer:
-    """Text to tokens: words, or what a ``tokenizer.json`` makes of it."""
+    """Text to tokens: words, or by a ``tokenizer.json``."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._real = None if path is None else _load(path)
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        """Words that are one token each, also when the whole answer is encoded again."""
+        """Words that are one token each, also when the whole answer is encoded."""
         if self._real is None:
             return WORDS
         single = tuple(
@@ -136,7 +136,7 @@ class Tokenizer:
         return self._real.encode(text).ids
 
     def pieces(self, tokens: Sequence[Hashable]) -> tuple[str, ...]:
-        """The text of each of these tokens, which together are the text that they stand for."""
+        """Text of each of these tokens."""
         if self._real is not None or all(isinstance(token, int) for token in tokens):
             return tuple(self.text([token]) for token in tokens if isinstance(token, int))
         return tuple(f" {token}" if place else str(token) for place, token in enumerate(tokens))
@@ -157,9 +157,9 @@ def draw_answer(
     number: int,
     place: int = 0,
 ) -> Answer:
-    """What the request with this number is answered, in one of its places.
+    """Draw the answer to the request with this number.
 
-    A geometric number of words, or as many as may be.
+    Its length is geometric with this mean, or ``most_tokens``.
     """
     draws = np.random.default_rng((seed, number, place))
     n_tokens = (
@@ -172,7 +172,7 @@ def draw_answer(
 
 
 def content_ids(tokens: Sequence[Hashable], block_size: int) -> list[int]:
-    """An id for what each full block holds: equal where all tokens up to its end are equal."""
+    """Id of each full block's content: equal if all tokens up to its end are equal."""
     ids, before = list[int](), 0
     for end in range(block_size, len(tokens) + 1, block_size):
         before = hash((before, *tokens[end - block_size : end]))

@@ -47,7 +47,7 @@ _STAGES: Final[Mapping[str, Callable[..., exploring.Explored]]] = {
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What a page asks for: a state, how well, and which of its tab's questions this is."""
+    """A page's request: a state, an accuracy, and its number in the tab."""
 
     query: str
     stage: str
@@ -56,11 +56,11 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class SupersededError(Exception):
-    """The tab asks for something newer."""
+    """The tab requested something newer."""
 
 
 class Turns:
-    """Who computes next: one at a time, coarse answers before what refines."""
+    """Orders computations: one at a time, coarse answers before refinements."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -87,13 +87,13 @@ class Turns:
 
 
 class InTurns:
-    """Does the parts of one answer, each in its turn, until the tab asks for something newer."""
+    """Computes the parts of one answer in turns, until the tab requests something newer."""
 
     def __init__(self, turns: Turns, rank: int, is_wanted: Callable[[], bool]) -> None:
         self._turns, self._rank, self._is_wanted = turns, rank, is_wanted
 
     def map(self, function: Callable[[T], R], parts: Iterable[T]) -> tuple[R, ...]:
-        """What the function says of each part, in their order."""
+        """Results of the function for each part, in their order."""
         answers = list[R]()
         for part in parts:
             if not self._is_wanted():
@@ -104,7 +104,7 @@ class InTurns:
 
 
 class Answers:
-    """The answers to all tabs; what was computed stays."""
+    """Answers to all tabs, cached."""
 
     def __init__(
         self, launched: explore.Explore, measured: tuple[explore_page.Measured, ...]
@@ -137,7 +137,7 @@ class Answers:
 def answer_parts(
     stage: str, explored: exploring.Explored, measured: tuple[explore_page.Measured, ...]
 ) -> dict[str, Any]:
-    """What the script of the page takes."""
+    """Data of an answer for the page's script."""
     found = explore_page.shown(explored, measured)
     steps = [
         {
@@ -162,7 +162,7 @@ def answer_parts(
 
 
 def start_of(launched: explore.Explore) -> dict[str, Any]:
-    """What the script knows before the first answer."""
+    """Data for the page's script before the first answer."""
     return {
         "query": explore.query_of(explore.state_of(launched)),
         "lacking": explore.lacking(),
@@ -181,9 +181,7 @@ def serving(
         The port is taken.
     """
     answers = Answers(launched, measured)
-    page = explore_html.render_explorer(
-        start_of(launched), explore.choices(), explore_page.CHAPTERS, explore_page.CHART_IDS
-    ).encode()
+    page = _explorer_page(start_of(launched), is_file=False).encode()
     assets = {
         f"/{name}": (kind, html.resource(name).encode())
         for name, kind in explore_html.ASSETS.items()
@@ -298,7 +296,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def write_file(started: explore_states.Started, path: Path) -> int:
-    """Write the page with the answers of the states around its start; gives back how many.
+    """Write the page with answers of states around its start; returns their number.
 
     Raises
     ------
@@ -316,9 +314,17 @@ def write_file(started: explore_states.Started, path: Path) -> int:
         grid.append(answer_parts("refined", exploring.refined(state, executor), started.measured))
         progress.talk(progress.PartsDone("states", len(grid), len(states)))
     start = {**start_of(started.question), "grid": grid}
-    text = explore_html.render_file(
-        start, explore.choices(), explore_page.CHAPTERS, explore_page.CHART_IDS
-    )
+    text = _explorer_page(start, is_file=True)
     make_folder(path.parent)
     replace_file(path, text.encode())
     return len(states)
+
+
+def _explorer_page(start: dict[str, Any], *, is_file: bool) -> str:
+    return explore_html.render_explorer(
+        start,
+        explore.choices(),
+        explore_page.CHAPTERS,
+        explore_page.CHART_IDS,
+        is_file=is_file,
+    )

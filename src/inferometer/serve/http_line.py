@@ -1,4 +1,4 @@
-"""How do bytes get from and to one client?
+"""HTTP connections of a small server.
 
 HTTP/1.1 over a socket, with keep-alive, pipelining and chunked replies.
 
@@ -25,21 +25,21 @@ JSON: Final = "application/json"
 
 
 class HttpRequest(NamedTuple):
-    """What came in."""
+    """One HTTP request."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes
     accepted_ns: int
-    """When its last byte had been read."""
+    """Time when its last byte had been read."""
 
 
 class Line(asyncio.Protocol):
-    """One connection.
+    """One HTTP connection.
 
-    ``on_request`` gets each request when the reply to the one before is complete, ``on_lost`` the
-    end of it all.
+    ``on_request`` gets each request once the reply to the last one is complete; ``on_lost`` is
+    called when the connection is lost.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Line(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._next_in_line)
 
     def cut(self) -> None:
-        """Hang up, after what was written; at once when the loop has only begun to connect."""
+        """Close after pending writes; at once if the connection is only being made."""
         self._is_open, self._is_cut = False, True
         if hasattr(self, "_transport"):
             self._transport.close()
@@ -187,7 +187,7 @@ class Line(asyncio.Protocol):
         self._transport.abort()
 
     def write(self, data: bytes) -> int:
-        """Write now, or behind what waits to be written; returns when that was done."""
+        """Write, after pending writes; returns when done."""
         if not self._is_open:
             return time.perf_counter_ns()
         n_written = 0
@@ -207,7 +207,7 @@ class Line(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Is anyone there to write to?"""
+        """Is the client still connected?"""
         return self._is_open
 
     def _next(self) -> None:

@@ -19,30 +19,30 @@ _WHERE: Final = "the batcher's configuration"
 
 
 class BatchRules(NamedTuple):
-    """How is a batch formed, and who hears of its tokens when? 0 means: no such rule."""
+    """Rules of forming a batch, and of delivering its tokens; 0 means no such rule."""
 
     max_batch_size: int
     preferred_batch_size: tuple[int, ...] = ()
     max_delay_ns: int = 0
     timeout_ns: int = 0
     is_delaying: bool = False
-    """Whoever waited too long goes behind all others, rather than being refused."""
+    """After its queue timeout, does a request go to the end of the queue (or is refused)?"""
     max_queue_size: int = 0
     has_priorities: bool = False
     is_streaming: bool = True
     n_instances: int = 1
-    """So many batches run side by side, each on a device of its own."""
+    """Batches that run side by side, each on a device of its own."""
     is_preserving: bool = False
     """No answer is given before those of all that left the queue earlier."""
 
     @property
     def largest(self) -> int:
-        """Which batch is worth no further wait?"""
+        """Size of a batch that starts without further waiting."""
         return max(self.preferred_batch_size, default=self.max_batch_size)
 
 
 class _OneBatchAtATime:
-    """What the loops ask of every engine, where it takes one batch after the other."""
+    """Properties that the simulation reads, for engines that run whole batches."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ class _OneBatchAtATime:
 
     @property
     def rules(self) -> BatchRules:
-        """How is a batch formed?"""
+        """Rules of forming a batch."""
         raise NotImplementedError
 
     @property
@@ -68,22 +68,22 @@ class _OneBatchAtATime:
 
     @property
     def max_num_active(self) -> int:
-        """How many requests may run at once?"""
+        """The largest number of requests that run at once."""
         return self.rules.max_batch_size * self.rules.n_instances
 
     @property
     def n_instances(self) -> int:
-        """How many batches run side by side?"""
+        """The number of batches that run side by side."""
         return self.rules.n_instances
 
     @property
     def depth(self) -> int:
-        """How many batches may be in flight?"""
+        """The largest number of batches in flight."""
         return self.rules.n_instances
 
     @property
     def n_kv_blocks(self) -> int:
-        """How many blocks can hold tokens?"""
+        """The number of usable KV blocks."""
         return self.num_blocks * self.rules.n_instances
 
     def _check(self) -> None:
@@ -130,12 +130,12 @@ class StaticBatching(_OneBatchAtATime):
 
     @property
     def engine(self) -> str:
-        """Whose rules are these?"""
+        """Name of the scheduling policy."""
         return "static batching"
 
     @property
     def rules(self) -> BatchRules:
-        """How is a batch formed?"""
+        """Rules of forming a batch."""
         return BatchRules(
             max_batch_size=self.max_batch_size,
             max_delay_ns=self.max_wait_ns,
@@ -164,7 +164,7 @@ class DynamicBatching(_OneBatchAtATime):
     default_timeout_microseconds: int = 0
     timeout_action: TimeoutAction = "REJECT"
     max_queue_size: int = 0
-    """Of each priority level."""
+    """Limit of each priority level."""
     has_priority_levels: bool = False
     instance_count: int = 1
     preserve_ordering: bool = False
@@ -175,14 +175,14 @@ class DynamicBatching(_OneBatchAtATime):
 
     @property
     def engine(self) -> str:
-        """Whose rules are these?"""
+        """Name of the scheduling policy."""
         return "Triton's dynamic batcher" + f", {self.instance_count} instances" * (
             self.instance_count > 1
         )
 
     @property
     def rules(self) -> BatchRules:
-        """How is a batch formed?"""
+        """Rules of forming a batch."""
         return BatchRules(
             max_batch_size=self.max_batch_size,
             preferred_batch_size=self.preferred_batch_size,
@@ -210,12 +210,12 @@ class NoBatching(_OneBatchAtATime):
 
     @property
     def engine(self) -> str:
-        """Whose rules are these?"""
+        """Name of the scheduling policy."""
         return "no batching"
 
     @property
     def rules(self) -> BatchRules:
-        """How is a batch formed?"""
+        """Rules of forming a batch."""
         return BatchRules(max_batch_size=1)
 
 

@@ -35,7 +35,7 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 
 class _Compiling(event.Listener):
-    """Notes where compiling begins and ends; what is compiled on the way counts once."""
+    """Records compilations; nested ones count once."""
 
     def __init__(self) -> None:
         self._n_open = 0
@@ -48,7 +48,7 @@ class _Compiling(event.Listener):
         self._n_open += 1
 
     def on_end(self, event: object) -> None:
-        """It is."""
+        """End of the compilation; nothing to do."""
         del event
         self._n_open -= 1
         if self._n_open == 0:
@@ -62,7 +62,7 @@ class _NoMachineCode:
     """Takes the environment of a function for which there is no machine code."""
 
     def set_env(self, name: str, env: object) -> None:
-        """Nothing refers to it: compiled functions raise no errors of Python's."""
+        """Do nothing: compiled functions raise no Python errors, so nothing needs it."""
 
 
 class _Inside(codegen.JITCodeLibrary):
@@ -83,7 +83,7 @@ class _Inside(codegen.JITCodeLibrary):
 
     @property
     def codegen(self) -> Any:
-        """Numba asks for it to set an environment, and for nothing else."""
+        """The code generator, of which numba only sets an environment."""
         return _NoMachineCode()
 
     @property
@@ -93,7 +93,7 @@ class _Inside(codegen.JITCodeLibrary):
 
 
 class _Whole(codegen.JITCodeLibrary):
-    """An entry with all that it calls, and what that calls."""
+    """An entry function with all functions that it calls."""
 
     _linking_libraries: list[Any]
 
@@ -109,7 +109,7 @@ class _Whole(codegen.JITCodeLibrary):
 
 
 def _with_callees(libraries: list[Any]) -> list[Any]:
-    """These and all that they call, each once, in order."""
+    """These libraries and all that they call, each once, in order."""
     found: dict[int, Any] = {}
     waiting = list(libraries)
     while waiting:
@@ -146,7 +146,7 @@ def _remembered_types() -> Generator[None]:
 
 @contextmanager
 def _quickly() -> Generator[None]:
-    """Ask LLVM once how large a type is, and look for no garbage: what is made is needed to the end."""
+    """Cache LLVM's type sizes, and pause garbage collection during a compilation."""
     kinds: Any = cpu.CPUContext
     size, collects = kinds.get_abi_sizeof, gc.isenabled()
     sizes_bytes = dict[Any, int]()
@@ -186,7 +186,7 @@ _FOR_OTHERS: Final = frozenset(
 
 
 class _Passes(compiler_machinery.PassManager):
-    """numba's passes, without its check of its own bookkeeping behind each of them."""
+    """numba's passes, without its self-checks after each."""
 
     _ENFORCING = False
 
@@ -213,7 +213,7 @@ class _InsideCompiler(_ShortCompiler):
 
 
 class _EntryCompiler(_ShortCompiler):
-    """As ``_InsideCompiler``, for what Python calls."""
+    """As ``_InsideCompiler``, for functions that Python calls."""
 
     def compile_extra(self, func: Callable[..., object]) -> Any:
         self.state.library = _Whole(self.state.targetctx.codegen(), func.__qualname__)
@@ -265,7 +265,7 @@ REACHED: Final = (
 
 @cache
 def _sources_digest() -> str:
-    """One text for all that is compiled together."""
+    """A digest of all sources that are compiled together."""
     room = resources.files("inferometer.simulate")
     files = [file for file in (room / "kernel").iterdir() if file.name.endswith(".py")]
     files += [room / f"{name}.py" for name in REACHED]
@@ -282,7 +282,7 @@ def compiled(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """The same, as a part of each compiled function that calls it: for what every step does."""
+    """As ``compiled``, but inlined into each caller: for work of every step."""
     return _inside(function, inline=True)
 
 
@@ -303,7 +303,7 @@ def _inside(function: Function, *, inline: bool) -> Function:
 
 
 def _widest(kind: Any) -> Any:
-    """One type for whole numbers of all widths: for each, the function would be compiled again."""
+    """The widest integer type for all integers, so that a function is compiled only once."""
     if isinstance(kind, types.Literal):
         kind = kind.literal_type
     return types.int64 if isinstance(kind, types.Integer) else kind

@@ -1,4 +1,4 @@
-"""What is asked of an engine: when do requests arrive, how long are they, and which of their tokens do they share?
+"""Requests to an engine: arrivals, lengths, and shared prefixes.
 
 Letters of shapes: N requests, K content ids of all requests together.
 """
@@ -22,37 +22,35 @@ Number = TypeVar("Number", np.int32, np.int64)
 
 
 class Demand(NamedTuple):
-    """N requests, those that come by themselves in order of arrival.
+    """N requests; those with their own arrivals are in order of arrival.
 
     Made by ``demand``, which checks.
     """
 
     arrival_ns: I64
-    """When it comes; of one that follows another, when at the earliest."""
+    """Arrival; of a request that follows another, the earliest one."""
     prompt_tokens: I32
     output_tokens: I32
-    """Where the model stops by itself."""
+    """Tokens after which the model stops."""
     max_tokens: I32
-    """Where the client stops it: all that the scheduler knows beforehand."""
+    """Limit by the client, which is all that the scheduler knows in advance."""
     priority: I32
     """The smaller, the more urgent."""
     class_index: I32
     tenant_index: I32
     abort_ns: I64
-    """When the client goes away; of one that follows another, how long after its sending; ABSENT
-    where it stays."""
+    """Time when the client disconnects (of a follower: after its send); ABSENT: never."""
     content_start: I64
     """(N + 1) Where each request's content ids begin."""
     contents: I32
     """(K) What each full block of prompt and output holds: equal ids mean equal tokens from the
     start of the sequence."""
     follows: I32
-    """After the end of which request is this one sent, however that ended? -1: it comes by
-    itself. So say a closed loop (a client's next request), a session (its next turn), and, where
-    several follow one, a fan-out."""
+    """Request after whose end (however it ended) this one is sent; -1: it has its own arrival.
+    It expresses closed loops, turns of sessions, and (with several followers) fan-outs.
+    """
     joins: I32
-    """Which later request, that follows another, waits for the end of this one too? It is sent
-    when all for which it waits have ended, however they did. -1: none does."""
+    """Later request that waits for the end of this one too, besides the one it follows; or -1."""
     accompanies: I32
     """For the ends for which earlier request, that follows the same one, waits is this one sent too,
     each after its own pause? -1: for those of none."""
@@ -61,17 +59,17 @@ class Demand(NamedTuple):
 
     @property
     def n_requests(self) -> int:
-        """How many requests?"""
+        """The number of requests."""
         return len(self.arrival_ns)
 
     @property
     def n_contents(self) -> int:
-        """How many different contents?"""
+        """The number of different block contents."""
         return int(self.contents.max()) + 1 if self.contents.size else 0
 
 
 class SharedBlocks(NamedTuple):
-    """Which full blocks of which requests have equal contents, as any integers; the rest of each request is its own."""
+    """Contents (any integers) of full blocks that requests share; other blocks are unique."""
 
     start: I64
     """(N + 1) Where each request's ids begin."""
@@ -85,9 +83,9 @@ class Route(NamedTuple):
     targets: tuple[int, ...]
     """The groups that get some."""
     weights: tuple[float, ...]
-    """One for each of these: the part of the requests that it gets; their sum is 1."""
+    """Share of the requests for each of these; they sum to 1."""
     takers: tuple[int, ...] | None = None
-    """Of the class only those requests that the rules of just these groups let in; None: all."""
+    """Only requests of the class that exactly these groups accept; None: all."""
 
     def shared(self, n_requests: int, n_before: int = 0) -> I32:
         """(N) The group of each of these requests, in their order; ``n_before`` came before them.
@@ -198,7 +196,7 @@ def with_contents(
 
 
 def contents_checked(requests: Demand, config: EngineConfig) -> Demand:
-    """The same requests with the contents that this engine asks for.
+    """The same requests with the block contents that this engine needs.
 
     None without prefix caching, else one for each full block.
 
@@ -223,7 +221,7 @@ def contents_checked(requests: Demand, config: EngineConfig) -> Demand:
 
 
 def selected(requests: Demand, rows: Bools) -> Demand:
-    """Only these of N requests, with what they contain.
+    """Only these of N requests, with their contents.
 
     Raises
     ------
@@ -277,7 +275,7 @@ def _column(name: str, values: ArrayLike, n_requests: int, dtype: type[Number]) 
 
 
 def leaving_order(requests: Demand) -> I32:
-    """Whose client goes away at a known time, in order of that, and room behind them for those that follow others."""
+    """Requests whose client leaves, in order of time, then room for those that follow others."""
     is_leaving = requests.abort_ns != ABSENT
     known = np.flatnonzero(is_leaving & (requests.follows == -1))
     leaving = np.zeros(int(is_leaving.sum()), np.int32)

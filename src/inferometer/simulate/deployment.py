@@ -32,11 +32,10 @@ _WHERE: Final = "--kv-link"
 
 
 Pace: TypeAlias = Literal["likely", "fast", "slow"]
-"""What is asked of step times that are not known exactly: as they most likely are, and both ends
-of what they may be."""
+"""Step times to use: the likely ones, or the fast or slow end of their range."""
 
 Case: TypeAlias = Pace | int
-"""A server that may be the one: at a pace of its steps, or one of its draws."""
+"""A plausible server: at a pace of its steps, or one of its draws."""
 
 PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
 
@@ -55,23 +54,23 @@ _PLAIN_KV_CACHE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """What is asked of the engine. What is not said is the engine's default, or what fits."""
+    """Settings of an engine that were given; the others are the engine's defaults or computed."""
 
     policy: str = "vllm"
     """One of ``engine_config.ENGINE_NAMES``."""
     shared: Mapping[str, int] = field(default_factory=dict[str, int])
     """Knobs of all engines, under vLLM's names: see ``engine_config.engine_config``."""
     own: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The engine's other knobs, under its own names."""
+    """Other settings, by the engine's own names."""
     utilization_fraction: float = memory.DEFAULT_UTILIZATION.value
     """``gpu_memory_utilization``"""
     data_parallel_size: int = 1
-    """How many replicas share the experts, each with a part of them in its memory?"""
+    """Replicas that share the experts, each with a part of them in its memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """A replica that may as well be the one: limits, step times and front end go together.
+    """One draw of a replica's limits, step times and front end together.
 
     The true one is as likely as any draw: of each number the lowest and the highest of 19 draws are
     the ends of an interval of 90 %.
@@ -84,7 +83,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One replica, and where its numbers are from."""
+    """One replica, and the sources of its numbers."""
 
     model: ModelSpec
     engine: EngineSpec
@@ -92,23 +91,22 @@ class Deployment:
     config: engine_config.EngineConfig
     step_times: steptime_levels.StepTimes
     kv_origin: str
-    """Where the number of KV blocks is from."""
+    """Source of the number of KV blocks."""
     knobs: Knobs
-    """What was asked of it."""
+    """Settings as given."""
     front_end_s: float = 0.0
     """Between a request's sending and the scheduler's sight of it; 0 is assumed where step times
     tell none."""
     draws: tuple[Draw, ...] = ()
-    """Of what load tests or a fit leave open; none where both ends of the step times are all that
-    is known."""
+    """Draws of uncertain numbers; empty where only both ends of step times are known."""
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """Which servers are simulated to tell how far a number may be off: the likely one first."""
+        """The plausible servers to simulate, the likely one first."""
         return ("likely", *range(len(self.draws))) if self.draws else PACES
 
     def at(self, case: Case) -> "Deployment":
-        """The same as if it were known to be this one: its likely step times are those of the case."""
+        """The deployment on this plausible server: its step times become the likely ones."""
         if isinstance(case, str):
             return replace(
                 self,
@@ -124,7 +122,7 @@ class Deployment:
         )
 
     def for_classes(self, class_names: Sequence[str]) -> "Deployment":
-        """The same for a workload whose classes have these names, of which KV pools may ask."""
+        """The same for a workload with these classes, which rules of KV pools may name."""
         draws = (
             replace(one, config=engine_config.for_classes(one.config, class_names))
             for one in self.draws
@@ -139,7 +137,7 @@ class Deployment:
 
     @property
     def kv_block_bytes(self) -> int:
-        """Of a KV block on all devices together: each holds a part, and sends it by its own link."""
+        """Bytes of a KV block on all devices together."""
         return kv_cache.kv_block_bytes(
             self.model,
             kv_dtype(self.engine),
@@ -149,14 +147,14 @@ class Deployment:
 
     @property
     def n_kv_tokens(self) -> int:
-        """How many tokens can the KV cache hold?"""
+        """Capacity of the KV cache in tokens."""
         if isinstance(self.config, SchedulerConfig):
             return self.config.n_kv_tokens
         return self.config.n_kv_blocks * self.config.block_size
 
     @property
     def keeps_windows_whole(self) -> bool:
-        """Do layers hold blocks here for tokens that have left their window?"""
+        """Do sliding-window layers keep blocks of tokens outside the window?"""
         window_tokens = kv_cache.kv_groups(self.model).window_tokens
         return (
             window_tokens is not None
@@ -170,7 +168,7 @@ class Deployment:
 
     @property
     def parallelism(self) -> str:
-        """How the replica spreads over its devices: ``TP8``, or with pipeline stages ``TP8 PP2``."""
+        """The replica's parallelism: ``TP8``, or with pipeline stages ``TP8 PP2``."""
         plan = self._plan
         return f"TP{plan.n_tensor}" + f" PP{plan.n_pipeline}" * (plan.n_pipeline > 1)
 
@@ -194,7 +192,7 @@ def deploy(
     step_times: steptime_levels.StepTimes,
     knobs: Knobs,
 ) -> Deployment:
-    """The replica of these parts; KV blocks that are not given are computed from the device's memory.
+    """A replica of these parts; the number of KV blocks defaults to what fits in memory.
 
     Raises
     ------
@@ -236,7 +234,7 @@ class _Replica(NamedTuple):
 def _replica(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, knobs: Knobs
 ) -> _Replica:
-    """The engine's configuration; what fits no memory is refused without saying what would."""
+    """The engine's configuration; refused where it does not fit in memory."""
     plan = requested_plan(engine, knobs)
     limits = memory.default_limits(hardware, n_devices=plan.n_devices)
     shared = dict(knobs.shared)
@@ -325,7 +323,7 @@ def _config(
     shared: Mapping[str, int],
     own: Mapping[str, str],
 ) -> engine_config.EngineConfig:
-    """The engine with these knobs, its KV cache divided if they say so."""
+    """The engine with these settings, and KV pools where they are set."""
     origins = {
         name: f"--{name.replace('_', '-')}" if name in knobs.shared else "its default here"
         for name in shared
@@ -345,7 +343,7 @@ def _config(
 
 
 def _check_sharing(model: ModelSpec, n_measured: int, plan: ParallelPlan, n_sharing: int) -> None:
-    """Refuse replicas that cannot share their experts, or whose step times are those of others."""
+    """Refuse replicas that cannot share their experts, or with step times of another group."""
     steptime_levels.check_sharing(model, plan.n_devices, n_sharing)
     if n_measured != n_sharing:
         raise SpecError(
@@ -356,7 +354,7 @@ def _check_sharing(model: ModelSpec, n_measured: int, plan: ParallelPlan, n_shar
 
 
 def _is_budget_for_contexts(knobs: Knobs) -> bool:
-    """Must a step hold the longest context: vLLM without chunked prefill, and no step budget given?"""
+    """Must a step hold the longest context (vLLM without chunked prefill or a step budget)?"""
     is_whole = (
         knobs.policy == "vllm" and knobs.own.get("enable_chunked_prefill", "").lower() == "false"
     )
@@ -488,7 +486,7 @@ def _copying_knobs(
     block_size: int,
     own: Mapping[str, str],
 ) -> dict[str, str]:
-    """What swapping and compaction need to know, where they are on.
+    """Settings for swapping and compaction, where they are on.
 
     The bytes of a block on one device, and the speed of its host link.
     """
@@ -508,7 +506,7 @@ def _copying_knobs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkAsked:
-    """What is asked of the link.
+    """Requested settings of the KV link.
 
     Without a speed: that of the scale-up links of the pool that has fewer devices in a replica.
     """
@@ -520,13 +518,13 @@ class LinkAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillPool:
-    """The replicas that compute prompts for those of a deployment, and the link of KV caches between them."""
+    """Prefill replicas of a deployment, and the KV link."""
 
     deployment: Deployment
     cluster: ClusterConfig
     link: KvLink
     link_origin: str
-    """Where its speed is from."""
+    """Source of the link's speed."""
     answer_begins_at: AnswerBeginsAt = "decode"
 
     def before(self, decode: ClusterConfig) -> DisaggregatedConfig:
@@ -539,13 +537,13 @@ class PrefillPool:
         )
 
     def at(self, case: Case) -> "PrefillPool":
-        """The same as if its replicas were known to be these."""
+        """The pool on this plausible server."""
         known = self.deployment.at(case)
         return replace(self, deployment=known, cluster=replace(self.cluster, engine=known.config))
 
     @property
     def replicas(self) -> PrefillReplicas:
-        """What is simulated, with the expected step times."""
+        """The prefill replicas to simulate, with expected step times."""
         return PrefillReplicas(
             replicas=self.cluster,
             step_times=self.deployment.step_times.likely,

@@ -1,4 +1,4 @@
-"""Whose rules are simulated? The union of all engines' configurations, how each is made, and how an engine is added.
+"""Configurations of all engines, how each is made, and how to add an engine.
 
 ``engine_config`` makes one from the knobs that all engines share, under vLLM's names, and from its own.
 
@@ -70,7 +70,7 @@ EngineConfig: TypeAlias = SchedulerConfig | TrtllmConfig | SglangConfig | BatchC
 
 
 def n_stages_of(config: EngineConfig) -> int:
-    """Through how many stages does a batch go, one after the other (pipeline parallelism)?"""
+    """The number of pipeline stages."""
     return config.pipeline_parallel_size if isinstance(config, SchedulerConfig) else 1
 
 
@@ -80,7 +80,7 @@ def n_state_blocks_of(config: EngineConfig) -> int:
 
 
 def n_kv_groups_of(config: EngineConfig) -> int:
-    """How many groups of layers have tables of KV blocks of their own?"""
+    """The number of layer groups with KV block tables of their own."""
     return config.n_kv_groups if isinstance(config, SchedulerConfig) else 1
 
 
@@ -90,16 +90,16 @@ def kv_pools_of(config: EngineConfig) -> tuple[KvPool, ...]:
 
 
 class Sorted(Protocol):
-    """What says to which pool a request goes (N requests)."""
+    """Properties by which requests are assigned to KV pools (N requests)."""
 
     @property
     def class_index(self) -> I32:
-        """Which class of the workload?"""
+        """Class of each request in the workload (N)."""
         ...
 
     @property
     def prompt_tokens(self) -> I32:
-        """How long is the prompt?"""
+        """Prompt length of each request (N)."""
         ...
 
 
@@ -152,10 +152,10 @@ def block_sizes_of(config: EngineConfig, requests: Sorted) -> int | I64:
 
 
 class AskedPool(NamedTuple):
-    """A pool as it is written: what is not said of block and format is the server's."""
+    """A KV pool as written; block size and format default to the server's."""
 
     share_millionths: int
-    """Of the bytes of the KV cache."""
+    """Share of the KV cache's bytes, in millionths."""
     block_size: int | None
     kv_dtype: DType | None
     classes: tuple[str, ...]
@@ -310,9 +310,9 @@ class _Engine(NamedTuple):
     own_names: dict[str, str]
     """vLLM's name of a shared knob -> this engine's, where they differ."""
     counts_tokens: bool = False
-    """Its KV cache is counted in tokens, not in blocks."""
+    """Is its KV cache counted in tokens, not in blocks?"""
     preset: Mapping[str, object] = MappingProxyType({})
-    """Its own defaults, where another engine's configuration stands for it."""
+    """Its own defaults, where it uses another engine's configuration."""
 
 
 _OLD: Final[dict[str, object]] = {"enable_prefix_caching": False, "async_scheduling": False}
@@ -389,7 +389,7 @@ _WORDS: Final[dict[Any, str]] = {
 
 
 def default_block_size(engine: str) -> int:
-    """How many tokens has a block of this engine's KV cache, if nobody says?"""
+    """Default block size of this engine's KV cache, in tokens."""
     name = own_name(engine, "block_size")
     default = next(
         (field.default for field in fields(_ENGINES[engine].config) if field.name == name), 1
@@ -398,7 +398,7 @@ def default_block_size(engine: str) -> int:
 
 
 def has_knob(engine: str, name: str) -> bool:
-    """Has this engine a knob of vLLM's name, or of its own name for it?
+    """Has this engine a setting of vLLM's name, or of its own name for it?
 
     Example
     -------
@@ -409,7 +409,7 @@ def has_knob(engine: str, name: str) -> bool:
 
 
 def own_name(engine: str, name: str) -> str:
-    """What this engine calls a knob of vLLM's name.
+    """Name in this engine of the setting that vLLM calls ``name``.
 
     Example
     -------
@@ -420,13 +420,7 @@ def own_name(engine: str, name: str) -> str:
 
 
 def check_knob(engine: str, name: str, *, where: str) -> None:
-    """Nothing, if this engine has a knob of that name.
-
-    Raises
-    ------
-    SpecError
-        It has not; the message says which it has.
-    """
+    """Refuse a name that is no setting of this engine."""
     known = [field.name for field in fields(_ENGINES[engine].config)]
     if name not in known:
         raise SpecError(f"{engine} has no {name}", where=where, allowed=", ".join(known))
@@ -445,13 +439,7 @@ def with_defaults(
 def check_positions(
     model: ModelSpec, engine: str, shared: Mapping[str, int], own: Mapping[str, str]
 ) -> None:
-    """Nothing, unless these knobs say longer contexts than the model has positions.
-
-    Raises
-    ------
-    SpecError
-        They do; vLLM does not start then.
-    """
+    """Refuse contexts that are longer than the model's positions."""
     name, most = own_name(engine, "max_model_len"), model.max_position_tokens
     text = own.get(name, str(shared.get("max_model_len", 0)))
     if text.isdecimal() and int(text) > most:
@@ -471,7 +459,7 @@ def engine_config(
     where: str,
     origins: Mapping[str, str] | None = None,
 ) -> EngineConfig:
-    """The configuration of ``engine`` with these knobs; what is not said is the engine's default.
+    """The configuration of ``engine`` with these settings; others are the engine's defaults.
 
     ``shared`` has vLLM's names (num_blocks, max_model_len, max_num_seqs, max_num_batched_tokens,
     block_size); those that the engine does not have are refused. ``own`` has the engine's names and
@@ -536,7 +524,7 @@ def _converted(
     where: str,
     places: Mapping[str, str],
 ) -> EngineConfig:
-    """The configuration with these values; what it refuses is said with the place that it came from."""
+    """The configuration with these values; errors name the place that a value came from."""
     kind = _ENGINES[engine]
     known = {field.name: field for field in fields(kind.config)}
     try:
@@ -565,7 +553,7 @@ def _converted(
 
 
 def _allowed(knob: Field[Any]) -> str:
-    """What does a knob take, in words?"""
+    """Allowed values of a setting, in words."""
     kind: Any = knob.type
     if get_origin(kind) is tuple:
         return "whole numbers with commas between"

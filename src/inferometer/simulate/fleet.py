@@ -114,11 +114,10 @@ class ClusterConfig:
     engine: EngineConfig
     n_replicas: int = 1
     in_lockstep: bool = False
-    """Do all begin and end each step together, as replicas that share experts do (vLLM's
-    --enable-expert-parallel)?"""
+    """Do all replicas run each step together (vLLM's --enable-expert-parallel)?"""
     router: Router = "round-robin"
     seed: int = 0
-    """Of what ``random`` and ``power-of-two`` draw."""
+    """Seed of the routers ``random`` and ``power-of-two``."""
     class_replicas: tuple[tuple[int, ...], ...] = ()
     cache_threshold_fraction: float = 0.3
     """A known prefix counts where it is more than this part of the prompt."""
@@ -193,7 +192,7 @@ def _check_lockstep(engine: EngineConfig) -> None:
 
 
 def replicas_of_classes(config: ClusterConfig, n_classes: int) -> tuple[tuple[int, ...], ...]:
-    """Which replicas serve each class?
+    """Replicas that serve each class.
 
     Raises
     ------
@@ -232,10 +231,10 @@ class KvLink:
     """
 
     block_bytes: int
-    """Of one KV block, on all devices of a replica together."""
+    """Bytes of a KV block on all devices of a replica."""
     bytes_per_s: float = inf
     latency_s: float = 0.0
-    """From the last byte sent to the receiver's going on, whatever else travels."""
+    """Time from the last byte sent to the first decode step, whatever else is sent."""
     shape: LinkShape = "ports"
 
     def __post_init__(self) -> None:
@@ -260,7 +259,7 @@ class KvLink:
 
     @property
     def block_ps(self) -> int:
-        """How many picoseconds does a block take?"""
+        """Transfer time of a block in picoseconds."""
         return round(self.block_bytes / self.bytes_per_s * _PS_PER_S)
 
     @property
@@ -344,7 +343,7 @@ class DisaggregatedConfig:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """How many requests may run at once on each replica?"""
+        """Requests that may run at once on each replica."""
         prefill, decode = self.engines
         return (prefill.max_num_active,) * self.prefill.n_replicas + (
             decode.max_num_active,
@@ -352,13 +351,13 @@ class DisaggregatedConfig:
 
     @property
     def n_replicas(self) -> int:
-        """How many replicas are there? Those that prefill come first."""
+        """The number of replicas; prefill replicas come first."""
         return self.prefill.n_replicas + self.decode.n_replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroup:
-    """Replicas of one kind, and which requests may go to them; what is empty or None asks for nothing."""
+    """Replicas of one kind, and rules of their requests; empty and None mean: no such rule."""
 
     engine: EngineConfig
     step_times: StepTimeArrays
@@ -376,7 +375,7 @@ class ReplicaGroup:
             )
 
     def takes(self, requests: Demand | RequestPlan) -> Bools:
-        """(N) Do the rules of this group let these requests in?"""
+        """(N) Do the rules of this group accept the request?"""
         is_taken = requests.prompt_tokens >= self.min_prompt_tokens
         if self.max_prompt_tokens is not None:
             is_taken &= requests.prompt_tokens <= self.max_prompt_tokens
@@ -393,15 +392,15 @@ class ReplicaGroup:
 class Placement:
     """Groups of replicas of different kinds, and which of them gets a request: the first that may take it.
 
-    Within a group the least loaded replica gets it. The group is known from the request alone, so
-    that no queue moves anybody to another one.
+    Within a group the least loaded replica gets a request. The group follows from the request
+    alone, so queues do not move requests to another group.
     """
 
     groups: tuple[ReplicaGroup, ...]
     keeps_sessions: bool = False
-    """Does a later turn of a session go to the group of the first turn, where the cache is?"""
+    """Do later turns of a session go to the group of the first turn, with its cache?"""
     routes: tuple[Route, ...] = ()
-    """Of the requests of these routes: their weights say who gets one, not the first group."""
+    """Routes whose weights decide, in place of the groups' order."""
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -456,7 +455,7 @@ class Placement:
         Raises
         ------
         SpecError
-            No group takes one of them.
+            No group accepts one of the requests.
         """
         chosen = np.full(requests.n_requests, -1, np.int32)
         for number in reversed(range(len(self.groups))):
@@ -479,7 +478,7 @@ class Placement:
         return chosen
 
     def is_of(self, route: Route, requests: Demand | RequestPlan) -> Bools:
-        """(N) Which requests go this way: of its class, and let in by the rules of its takers alone?"""
+        """(N) Does this route apply to the request, by its class and by the groups' rules?"""
         is_own: Bools = requests.class_index == route.class_index
         for number, group in enumerate(self.groups if route.takers is not None else ()):
             is_own &= group.takes(requests) == (number in (route.takers or ()))
@@ -487,10 +486,10 @@ class Placement:
 
 
 class Dealt(NamedTuple):
-    """Of all requests those that go to one group: that group can then be simulated by itself."""
+    """The requests that go to one group, so that it can be simulated by itself."""
 
     placement: Placement
-    """Of all groups."""
+    """All groups."""
     group: int
 
     def own(self, requests: Demand) -> Demand:
@@ -509,7 +508,7 @@ class Dealt(NamedTuple):
 
 
 def _draws_of(engine: EngineConfig) -> tuple[int, ...]:
-    """What all replicas of a simulation draw by."""
+    """Random draws that all replicas of a simulation share."""
     if isinstance(engine, SglangConfig):
         return engine.shuffle_draws
     return tuple(engine.acceptance) if isinstance(engine, SchedulerConfig) else ()
@@ -527,7 +526,7 @@ class PrefillReplicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """All that answers the requests of one simulation: ``run.run`` simulates it."""
+    """All servers of one simulation: ``run.run`` simulates it."""
 
     replicas: ClusterConfig
     """The engine of each replica, how many there are, their router, and whether they take each
@@ -540,13 +539,13 @@ class Fleet:
     placement: Placement | None = None
     """Replicas of different kinds; ``replicas`` then is the placement's ``cluster``."""
     front_end_s: float = 0.0
-    """From when a client sends a request to when the scheduler sees it."""
+    """Time from the client's send until the scheduler has the request."""
     dealt: Dealt | None = None
-    """Of all requests only these come; None: all."""
+    """Subset of the requests to simulate; None: all."""
 
     @property
     def n_replicas(self) -> int:
-        """All of them: those that generate answers, and those that compute prompts alone."""
+        """The number of all replicas, prefill and decode."""
         n_prefill = 0 if self.prefill is None else self.prefill.replicas.n_replicas
         return self.replicas.n_replicas + n_prefill
 
@@ -557,7 +556,7 @@ class Fleet:
         Raises
         ------
         SpecError
-            The two do not go together.
+            The two kinds of replica do not fit together.
         """
         if self.prefill is None:
             return None
@@ -570,12 +569,12 @@ class Fleet:
 
     @property
     def rules(self) -> EngineConfig | DisaggregatedConfig | Placement:
-        """What ``simulated_run`` wants to know: groups, pools, or the engine where there are none."""
+        """Rules for ``simulated_run``: groups, pools, or the engine where there are none."""
         return self.placement or self.pools or self.replicas.engine
 
     @property
     def engines(self) -> tuple[EngineConfig, ...]:
-        """One of each kind: of each group, or of those that prefill and of those that generate."""
+        """One engine of each kind: of each group, or of prefill and decode replicas."""
         if self.placement is not None:
             return tuple(group.engine for group in self.placement.groups)
         return (self.replicas.engine,) if self.pools is None else self.pools.engines
@@ -590,10 +589,10 @@ class Fleet:
 
     @property
     def has_contents(self) -> bool:
-        """Does any replica cache prefixes, so that it matters what a prompt contains?"""
+        """Does any replica cache prefixes, so that contents of prompts matter?"""
         return any(engine.enable_prefix_caching for engine in self.engines)
 
 
 def lone_replica(engine: EngineConfig, step_times: StepTimeArrays) -> Fleet:
-    """One replica of this engine, and nothing before it."""
+    """One replica of this engine without router and gate."""
     return Fleet(replicas=ClusterConfig(engine=engine), step_times=step_times)

@@ -83,7 +83,7 @@ NOTHING: Final = -1
 
 MAX_WEIGHT: Final = 1000
 MAX_BURST_TOKENS: Final = 9 * 10**9
-"""In billionths of a token, in which buckets count, int64 holds so many."""
+"""Largest bucket that int64 holds, in billionths of a token."""
 MAX_NS: Final = 10**18
 Named = TypeVar("Named", GateClass, GateTenant)
 
@@ -92,42 +92,42 @@ _LONG_TOKENS: Final = 2048
 
 
 class Reason(IntEnum):
-    """Why was a request turned away at the gate?"""
+    """Why the gate turned a request away."""
 
     NONE = 0
-    """It was not."""
+    """Not turned away."""
     QUEUE_FULL = 1
     CLASS_QUEUE_FULL = 2
     TOKENS_FULL = 3
-    """Those who wait would ask for more tokens than may wait."""
+    """The waiting requests would exceed the limit on queued tokens."""
     TOO_LARGE = 4
-    """It asks for more tokens than its tenant's bucket ever holds."""
+    """It needs more tokens than its tenant's bucket can hold."""
     TOO_LATE = 5
-    """Its first token can no longer come in time."""
+    """Its first token can no longer meet its deadline."""
     WAITED_TOO_LONG = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassRules:
-    """What holds for the requests of one class; 0 and None mean: no such rule.
+    """Rules for requests of one class; 0 and None mean: no such rule.
 
     Limits count all replicas together.
     """
 
     name: str = ""
     priority: int | None = None
-    """Its band, the smaller the more urgent; None: each request's own."""
+    """Priority band, smaller is more urgent; None: each request's own."""
     window_ns: int = 0
     """Requests of the class gather until the oldest of them has waited so long, …"""
     window_size: int = 0
-    """… or until so many are there; then all of them may go in."""
+    """… or until this number is waiting; then all of them are released."""
     widest_window_ns: int = 0
     """The window grows with the class's requests in flight: ``window_ns`` with none, this length …"""
     widest_at: int = 0
     """… with this number or more."""
     max_in_flight: int = 0
     max_tokens: int = 0
-    """Of an answer."""
+    """Mean output length."""
     max_queue: int = 0
     max_wait_ns: int = 0
     ttft_limit_ns: int = 0
@@ -160,7 +160,7 @@ class ClassRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRules:
-    """What holds for one tenant.
+    """Rules for one tenant.
 
     Its bucket holds ``burst_tokens``, full at first, and fills at a rate; 0: no bucket.
 
@@ -171,7 +171,7 @@ class TenantRules:
     tokens_per_s: int = 0
     burst_tokens: int = 0
     weight: int = 1
-    """Its share where tenants are served fairly."""
+    """Share under fair ordering."""
 
     def __post_init__(self) -> None:
         _check("a tenant of the gate", self, ("tokens_per_s", "burst_tokens"))
@@ -194,7 +194,7 @@ class TenantRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateConfig:
-    """A gate's rules for a workload whose classes and tenants are numbered; 0 means: no such rule.
+    """A gate's rules for numbered classes and tenants; 0 means: no such rule.
 
     Orders: ``fcfs``; ``priority`` (fcfs within bands); ``shortest-remaining`` (the fewest tokens to
     compute, prompt and answer: at the gate nothing is computed yet); ``earliest-deadline``;
@@ -208,24 +208,22 @@ class GateConfig:
     """The more urgent band before all others, the order within it; ``priority`` has them always."""
     lengths: Lengths = "declared"
     max_in_flight: int = 0
-    """Of each replica; 0: what the engine can admit soon, so that the gate's order is the order
-    of admission."""
+    """Limit for each replica; 0: what the engine can admit soon, so the gate decides the order."""
     classes: tuple[ClassRules, ...] = field(default_factory=lambda: (ClassRules(),))
-    """One for each class, by number; a single one holds for each."""
+    """Rules of each class, by number; a single entry applies to all."""
     tenants: tuple[TenantRules, ...] = field(default_factory=lambda: (TenantRules(),))
-    """As classes."""
+    """Rules of each tenant; a single entry applies to all."""
     max_queue: int = 0
     max_queued_tokens: int = 0
     """Prompts and ``max_tokens`` of all who wait."""
     max_wait_ns: int = 0
     lateness: Lateness = "keep"
-    """Whom to turn away: nobody, whose deadline has passed, or whose predicted first token would
-    come after it."""
+    """Turn away: nobody, requests past their deadline, or those predicted to miss it."""
     first_token_ns: int = 0
     """The predicted time to the first token is this and …"""
     first_token_per_prompt_token_ns: float = 0.0
     output_token_weight: int = 2
-    """How much service is a token of the answer, for ``fair``, when one of the prompt is 1?"""
+    """Service of an output token, for ``fair``, in units of a prompt token's."""
     oversized_above_tokens: int = 0
     """Requests with longer prompts are treated as of class ``oversized_class``; 0: none are."""
     oversized_class: int = 0
@@ -258,17 +256,17 @@ class GateConfig:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What are the classes called, where they are?"""
+        """Names of the classes; empty where they have none."""
         return tuple(rules.name or f"class {index}" for index, rules in enumerate(self.classes))
 
     @property
     def knows_tenants(self) -> bool:
-        """Do any rules tell tenants apart?"""
+        """Do any rules distinguish tenants?"""
         return self.order == "fair" or any(rules.tokens_per_s for rules in self.tenants)
 
 
 def treated_as(requests: Demand, config: GateConfig) -> I32:
-    """The class by whose rules the gate treats each request: its own, but for oversized prompts."""
+    """The class whose rules apply to each request: its own, except for oversized prompts."""
     if config.oversized_above_tokens == 0:
         return requests.class_index
     is_oversized = requests.prompt_tokens > config.oversized_above_tokens
@@ -308,21 +306,21 @@ def _check(where: str, rules: object, names: tuple[str, ...]) -> None:
 
 
 class Names(Protocol):
-    """Classes and tenants by number: those of a drawn workload, or those that a server knows."""
+    """Classes and tenants by number, of a drawn workload or of a server."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Of each class."""
+        """Name of each class."""
         ...
 
     @property
     def class_slos(self) -> tuple[str | None, ...]:
-        """As the workload promises them."""
+        """SLO of each class in the workload's file."""
         ...
 
     @property
     def tenant_names(self) -> tuple[str, ...]:
-        """Of each tenant."""
+        """Name of each tenant."""
         ...
 
 
@@ -348,10 +346,8 @@ def first_token_pace(cost: StepTimeArrays) -> FirstTokenPace:
     )
 
 
-def gate_rules(
-    gate: GateSpec, workload: Names, pace: FirstTokenPace, *, where: str = "the gate"
-) -> GateConfig:
-    """The gate's rules for this workload; ``pace`` holds where the gate says nothing of first tokens itself.
+def gate_rules(gate: GateSpec, workload: Names, pace: FirstTokenPace) -> GateConfig:
+    """The gate's rules for this workload; ``pace`` is the default prediction of first tokens.
 
     Raises
     ------
@@ -364,7 +360,7 @@ def gate_rules(
     )
     slos = tuple(slo if by_deadline else None for slo in workload.class_slos)
     names = _with_background(workload.class_names, gate)
-    found = _by_name(gate.classes, names, "class", where)
+    found = _by_name(gate.classes, names, "class")
     slos += (None,) * (len(names) - len(slos))
     classes = tuple(
         _class_rules(rules, name, slo) for rules, name, slo in zip(found, names, slos, strict=True)
@@ -393,7 +389,7 @@ def gate_rules(
         classes=classes,
         tenants=tuple(
             _tenant_rules(rules)
-            for rules in _by_name(gate.tenants, workload.tenant_names, "tenant", where)
+            for rules in _by_name(gate.tenants, workload.tenant_names, "tenant")
         ),
         max_queue=gate.admission.max_queue or 0,
         max_queued_tokens=gate.admission.max_queued_tokens or 0,
@@ -408,23 +404,21 @@ def gate_rules(
 
 
 def _with_background(names: tuple[str, ...], gate: GateSpec) -> tuple[str, ...]:
-    """The workload's classes, and behind them the one of oversized prompts that only the gate has."""
+    """The workload's classes, then the gate's own class of oversized prompts."""
     if gate.oversized is None or gate.oversized.class_name in names:
         return names
     return (*names, gate.oversized.class_name)
 
 
-def _by_name(
-    rules: Sequence[Named], names: tuple[str, ...], noun: str, where: str
-) -> list[Named | None]:
-    """The rules of each name, of all others where it has none of its own."""
+def _by_name(rules: Sequence[Named], names: tuple[str, ...], noun: str) -> list[Named | None]:
+    """Rules of each name; a name without rules gets those for all others."""
     known = {one.name: one for one in rules}
     strangers = [name for name in known if name not in {*names, OTHERS}]
     if strangers:
         some = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
         raise SpecError(
             f"the workload has no {noun} {strangers[0]!r}",
-            where=where,
+            where="--gate",
             allowed=f"{some}, or {OTHERS} for all others",
         )
     return [known.get(name, known.get(OTHERS)) for name in names]

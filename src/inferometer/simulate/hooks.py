@@ -1,4 +1,4 @@
-"""What can a caller of long simulations hook in? A notice before compiling, and a cancel scope.
+"""Hooks for callers of long simulations: a notice before compiling, and cancelling.
 
 And when compiling begins and ends: a limit of a search is one of searching.
 
@@ -26,7 +26,7 @@ _POLL: Final[ContextVar[Poll]] = ContextVar("poll", default=_go_on)
 
 @contextmanager
 def polled(poll: Poll) -> Generator[None]:
-    """Let the simulations inside call this between their pieces."""
+    """Call this function between pieces of the simulations inside the context."""
     token = _POLL.set(poll)
     try:
         yield
@@ -35,7 +35,7 @@ def polled(poll: Poll) -> Generator[None]:
 
 
 def check_poll() -> None:
-    """Raise what the scope raises, if it gives the simulation up."""
+    """Call the scope's function, which raises to stop the simulation."""
     _POLL.get()()
 
 
@@ -46,24 +46,24 @@ def around_compiling(begins: Callable[[], None], ends: Callable[[], None]) -> No
 
 
 def compiling_begins() -> None:
-    """Call those who want to know."""
+    """Notify listeners that a compilation begins."""
     for begins in _before_compiling:
         begins()
 
 
 def compiling_ends() -> None:
-    """Call those who want to know."""
+    """Notify listeners that a compilation ended."""
     for ends in _after_compiling:
         ends()
 
 
 def listen(listener: Callable[[str], None]) -> None:
-    """The listener gets a line of text before a wait that nobody expects."""
+    """Register a listener for a line of text before each long wait."""
     _listeners.append(listener)
 
 
 def tell_of_compiling(loop: Any) -> None:
-    """Tell those who listen if this function (numba's dispatcher) is neither loaded nor in the cache on disk.
+    """Notify listeners if this function (numba's dispatcher) must be compiled.
 
     Each listener hears of it once: a search compiles one function for each engine and pool it
     meets, and the line that the next wait is a compiler's helps once.

@@ -33,11 +33,11 @@ _N_CONTENTS: Final = 1 << 14
 _LOG_ROWS: Final = 256
 _ANY_KIND: Final = Kind()
 _RESUMABLE: Final = (Outcome.LOG_FULL, Outcome.LIVELOCK)
-"""The loop has returned early. Requests that preempt one another for ever do so here too."""
+"""The loop has returned early. Requests that preempt one another forever do so here too."""
 
 
 class LiveMemory:
-    """The state of all replicas of a fleet, what stands before them, and their handles for compiled code.
+    """State of all replicas with router and gate, and pointers for compiled code.
 
     One replica behind no gate is a stack of one, whose loop is that of a single replica.
     """
@@ -90,7 +90,7 @@ class LiveMemory:
         return n_inside + (self._front.n_waiting if self._has_gate else 0)
 
     def next_event_ns(self) -> int:
-        """When does the oldest batch of a replica end, or anything else happen?"""
+        """Time of the next event of any replica."""
         world, counters = self.states.world[0], self.counters
         when_ns = min(self._next_arrival_ns(), self._next_abort_ns())
         if self.is_alone:
@@ -106,16 +106,16 @@ class LiveMemory:
         return min(when_ns, int(world["now_ns"])) if is_untold else when_ns
 
     def allowed_tokens(self, kind: Kind, max_tokens: int) -> int:
-        """How long the answer of such a request may be."""
+        """Largest output length of a request of this kind."""
         return self._front.allowed_tokens(kind, max_tokens)
 
     def note(self, slot: int, kind: Kind) -> None:
-        """Tell the router and the gate who comes: its lengths stand in its slot."""
+        """Announce a request to router and gate; its lengths are in its slot."""
         if not self.is_alone:
             self._front.note(slot, kind, self.states.requests[slot])
 
     def add(self, contents: Sequence[int]) -> int:
-        """The slot of one more request, whose KV blocks will have these contents."""
+        """Add a request with these block contents; returns its slot."""
         contents = contents if self._has_contents else ()
         self._make_room(len(contents))
         slot, start = self._n_slots, self._n_positions
@@ -141,12 +141,12 @@ class LiveMemory:
         world["n_leaving"] = n_leaving + 1
 
     def _next_arrival_ns(self) -> int:
-        """When does the next request come? ``FAR_NS`` where none is known to."""
+        """Time of the next arrival; ``FAR_NS`` where none is known."""
         place = int(self.states.world["next_arrival"][0])
         return int(self.states.requests["arrival_ns"][place]) if place < self._n_slots else FAR_NS
 
     def _next_abort_ns(self) -> int:
-        """When does the next client go away? ``FAR_NS`` where none is known to."""
+        """Time when the next client disconnects; ``FAR_NS`` where none is known."""
         has_any = self.states.world["n_leaving"][0] > 0
         return (
             int(self.states.arrivals.abort_ns[self.states.arrivals.leaving[0]])
@@ -168,7 +168,7 @@ class LiveMemory:
         return taken
 
     def turned_away(self, slots: Iterable[int]) -> list[int]:
-        """Who of these was turned away before a replica had it?"""
+        """Requests among these that were turned away before a replica got them."""
         if not self._has_gate:
             return []
         indices = np.fromiter(slots, np.int64)
@@ -177,7 +177,7 @@ class LiveMemory:
         return found
 
     def newly_admitted(self, computed: I32) -> list[int]:
-        """The slots of requests with a first part in a step in flight, or in what has been ``computed``."""
+        """Slots of requests whose first part is in flight or ``computed``."""
         batches, requests = self.states.batches, self.states.parts["request"]
         in_flight = [tuple(one) for one in np.argwhere(batches["is_in_flight"])]
         found = np.concatenate(
@@ -206,14 +206,14 @@ class LiveMemory:
         self._point()
 
     def _point(self) -> None:
-        """The handles that the loop takes before the step times."""
+        """The pointers that compiled loops take before the step times."""
         if self.is_alone:
             self.handles: tuple[object, ...] = (pointed(front.one_of(self.states, 0)),)
         else:
             self.handles = (front.pointed_states(self.states), pointed(self._front.front))
 
     def _give_slots(self, n_slots: int) -> None:
-        """Room for this number of requests; those that are there keep their slots."""
+        """Make room for this number of requests; slots do not change."""
         state, n_old, counters = self.states, len(self.states.requests), self.counters
         waiting = state.queue.waiting[:, :n_old]
         if not self._is_priority:  # the ring begins at 0, before it gets longer
@@ -253,7 +253,7 @@ class LiveMemory:
         )
 
     def _is_idle(self) -> bool:
-        """May slots begin at 0 again: has every request ended, with nothing in flight, and does nothing name one?"""
+        """Has every request ended, so that slots can start at 0 again?"""
         status, world = self.states.requests["status"][: self._n_slots], self.states.world[0]
         return (
             bool(np.all(status >= int(Status.STOPPED)))
@@ -267,7 +267,7 @@ class LiveMemory:
         )
 
     def _begin_again(self) -> None:
-        """Nobody is there: the next request gets slot 0. What is cached stays."""
+        """Start again at slot 0 when idle; caches are unchanged."""
         state = self.states
         state.requests[:] = self._blank[0]
         state.arrivals.abort_ns[:] = ABSENT
@@ -300,7 +300,7 @@ class LiveMemory:
         return runs
 
     def _collect_numbers(self, n_wanted: int) -> None:
-        """Take back the numbers of contents that nobody needs any more; add more where too few are left."""
+        """Reuse content numbers that are no longer needed; add more where too few are left."""
         state, n_groups = self.states, int(self.states.config["n_kv_groups"].max())
         n_old = state.memory.first_equal.shape[1] // n_groups
         is_needed = np.zeros(n_old, np.bool_)
@@ -346,7 +346,7 @@ def _wider(rows: NDArray[Any], length: int, fill: int) -> NDArray[Any]:
 
 
 class LiveRequest:
-    """A request to a live engine, and what became of it so far.
+    """A request to a live engine, and its progress.
 
     ``stop``: after how many tokens the model would stop by itself; ``max_tokens``: what the client
     allows; ``contents``: what each full block of prompt and output holds, equal numbers for equal
@@ -403,14 +403,14 @@ class LiveRequest:
 
 
 class Delivery(NamedTuple):
-    """How many tokens a request got by a step; its status says whether they are the last."""
+    """Tokens that a request got in a step; its status tells whether they are the last."""
 
     request: LiveRequest
     num_tokens: int
 
 
 class Listener(Protocol):
-    """Hears what the engine does; instants are virtual: when something is due, not when it is told."""
+    """Callbacks for events of the engine; times are virtual (when due)."""
 
     def on_scheduled(self, admitted: Sequence[LiveRequest], n_preempted: int) -> None:
         """Steps were decided: these requests have their first part in one of them."""
@@ -426,7 +426,7 @@ class Listener(Protocol):
 
 
 class LiveFleet:
-    """The replicas of a fleet, what stands before them, and what is in flight."""
+    """A fleet's replicas with router and gate, and its requests in flight."""
 
     def __init__(self, fleet: Fleet, listener: Listener) -> None:
         self._listener = listener
@@ -466,12 +466,12 @@ class LiveFleet:
 
     @property
     def kv_used_fraction(self) -> float:
-        """KV blocks that are taken, of all."""
+        """Share of used KV blocks."""
         n_free = int(self._memory.counters["n_free"].sum())
         return 1 - n_free / max(int(self._n_kv_blocks.sum()), 1)
 
     def submit(self, request: LiveRequest) -> None:
-        """A request comes at its ``arrival_ns``, which is not before that of any other so far."""
+        """Submit a request at its ``arrival_ns``, not before any earlier one's."""
         request.slot = self._memory.add(request.contents)
         row = self._memory.states.requests[request.slot]
         row["num_tokens"] = row["num_prompt_tokens"] = request.num_prompt_tokens
@@ -489,7 +489,7 @@ class LiveFleet:
             self._memory.note_abort(request.slot, when_ns)
 
     def advance(self, until_ns: int) -> int:
-        """Do all that is due until then; when will the next thing be due if nobody comes or goes?
+        """Process all events until then; returns the time of the next one without new requests.
 
         ``FAR_NS``: never.
         """
@@ -505,7 +505,7 @@ class LiveFleet:
         return Outcome(self._loop(*self._memory.handles, self._cost, *self._logs, until_ns))
 
     def _tell(self) -> None:
-        """Tell the listener what the loop has logged, in order of time; of one instant, first who goes."""
+        """Pass logged events to the listener in order of time; aborts first."""
         self._note_launches()
         happened: list[tuple[int, int, LiveRequest | list[Delivery]]] = [
             *((when_ns, 0, request) for when_ns, request in self._dropped()),
@@ -523,7 +523,7 @@ class LiveFleet:
         self._ends_ns = {step: end for step, end in self._ends_ns.items() if end > done_ns}
 
     def _note_launches(self) -> None:
-        """Steps that were launched, and who has a first part in one."""
+        """Process launched steps, and first parts of requests in them."""
         n_launched = int(self._log.n_filled[0])
         ends_ns = self._log.start_ns[:n_launched] + self._log.duration_ns[:n_launched]
         self._ends_ns |= dict(enumerate(ends_ns.tolist(), self._n_steps))
@@ -543,7 +543,7 @@ class LiveFleet:
         return int(self._part_log.n_filled[0])
 
     def _deliveries(self) -> list[tuple[int, list[Delivery]]]:
-        """Of each step that has ended: when, and who got how many tokens."""
+        """Time and deliveries of each step that has ended."""
         log, found = self._part_log, list[tuple[int, list[Delivery]]]()
         number = ABSENT
         rows = (log.step_index, log.request_index, log.n_delivered_tokens)
@@ -559,7 +559,7 @@ class LiveFleet:
         return found
 
     def _dropped(self) -> list[tuple[int, LiveRequest]]:
-        """Who has ended without a last token, and when?"""
+        """Requests that ended without a last token, with the time."""
         rows, found = self._memory.states.requests, list[tuple[int, LiveRequest]]()
         turned_away = self._memory.turned_away(self._requests)
         for slot in dict.fromkeys([*self._memory.take_ended(), *turned_away, *self._leaving]):
@@ -569,7 +569,7 @@ class LiveFleet:
         return found
 
     def _update(self, request: LiveRequest, n_tokens: int) -> None:
-        """A request has got tokens: were they its last?"""
+        """Count tokens of a request; were they its last?"""
         request.num_output_tokens += n_tokens
         row = self._memory.states.requests[request.slot]
         is_whole = request.num_output_tokens == row["num_tokens"] - request.num_prompt_tokens

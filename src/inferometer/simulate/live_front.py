@@ -26,14 +26,14 @@ Array = TypeVar("Array", bound=NDArray[Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What a router and a gate look at in a request, besides its contents."""
+    """Properties of a request that router and gate use, besides its contents."""
 
     class_index: int = 0
     tenant_index: int = 0
 
 
 def every_kind(fleet: Fleet, prompt_tokens: int) -> Demand:
-    """One request of each class and tenant that the fleet knows: what there is room for at least."""
+    """One request of each class and tenant of the fleet, for the smallest allocation."""
     gate = fleet.gate or GateConfig()
     n_classes = max(len(gate.classes), *(len(one.class_replicas) for one in routers_of(fleet)), 1)
     pairs = [(i, j) for i in range(n_classes) for j in range(len(gate.tenants))]
@@ -48,7 +48,7 @@ def every_kind(fleet: Fleet, prompt_tokens: int) -> Demand:
 
 
 def routers_of(fleet: Fleet) -> tuple[ClusterConfig, ...]:
-    """The replicas whose router a request meets first, then those that generate its answer."""
+    """Clusters that route a request: of its first replica, then of the decode replicas."""
     return (fleet.replicas,) if fleet.prefill is None else (fleet.prefill.replicas, fleet.replicas)
 
 
@@ -71,12 +71,12 @@ class LiveFront:
 
     @property
     def keeps_numbers(self) -> bool:
-        """Does it matter which number a request has, as that draws its replica?"""
+        """Do request numbers matter, since the router draws by them?"""
         return any(one.router in DRAWING_ROUTERS for one in routers_of(self._fleet))
 
     @property
     def wake_ns(self) -> int:
-        """When does the gate want to be lone again?"""
+        """Time at which the gate must be called again."""
         return FAR_NS if self._fleet.gate is None else int(self.front.gate.counters["wake_ns"][0])
 
     @property
@@ -85,18 +85,18 @@ class LiveFront:
         return int(self.front.gate.counters["n_waiting"][0])
 
     def allowed_tokens(self, kind: Kind, max_tokens: int) -> int:
-        """How long the answer may be, as the gate cuts it."""
+        """Largest output length that the gate allows."""
         if self._fleet.gate is None:
             return max_tokens
         return int(cut_answers(_one(kind, 1, 1, max_tokens), self._fleet.gate).max_tokens[0])
 
     def note(self, slot: int, kind: Kind, request: Request) -> None:
-        """Who will come with this number; its lengths stand in ``request``.
+        """Record the kind of a request that will arrive in this slot.
 
         Raises
         ------
         SpecError
-            No group of replicas takes it.
+            No group of replicas accepts it.
         """
         place, placement = kind.class_index, self._fleet.placement
         if placement is not None:  # the router knows the group as the class
@@ -151,7 +151,7 @@ class LiveFront:
         return old._replace(draws=draws, class_index=longer(old.class_index, n_slots, 0))
 
     def give_contents(self, n_contents: int, forgotten: I32) -> None:
-        """Room for contents of these numbers; what is ``forgotten`` was sent nowhere."""
+        """Make room for ``n_contents`` numbers of contents, and drop the ``forgotten`` ones."""
         routers = list[RouterState]()
         for router, config in zip(
             (self.front.router, self.front.decode_router), routers_of(self._fleet), strict=False
@@ -167,7 +167,7 @@ class LiveFront:
         self.front = self.front._replace(router=routers[0], decode_router=routers[-1])
 
     def forget(self) -> None:
-        """Nobody is there: the next request gets slot 0."""
+        """Forget all requests: the next one gets slot 0."""
         gate = self.front.gate
         for name in ("n_busy_lanes", "n_expiring", "n_let_in"):
             gate.counters[name] = 0
@@ -190,7 +190,7 @@ def _one(kind: Kind, prompt: int, stop: int, most: int, *, priority: int = 0) ->
 
 
 def _longer_gate(old: GateState, n_slots: int) -> GateState:
-    """The lanes of the heap lie further apart."""
+    """The gate with longer lanes in its heap."""
     heap = np.zeros(len(old.lanes) * n_slots, np.int32)
     for place, lane in enumerate(old.lanes):
         start, size = int(lane["start"]), int(lane["size"])

@@ -1,4 +1,4 @@
-"""What comes out of a simulation, how may it end, and where is a request in its life?
+"""Results of a simulation, how it ended, and states of requests.
 
 Both simulators fill the same tables, so that one test compares them cell by cell. States of
 requests have vLLM's names. Letters of shapes: N requests, S steps.
@@ -29,7 +29,7 @@ FAR_NS: Final = 2**62
 
 
 class Status(IntEnum):
-    """Where is a request in its life?"""
+    """State of a request."""
 
     UNSEEN = 0
     WAITING = 1
@@ -44,35 +44,35 @@ class Status(IntEnum):
 
     @property
     def is_finished(self) -> bool:
-        """Will nothing happen to it any more?"""
+        """Is the request over?"""
         return self >= Status.STOPPED
 
 
 class Stage(IntEnum):
-    """Where is the KV cache of a request whose prompt another replica computes?"""
+    """State of the KV cache of a request with a separate prefill replica."""
 
     ABSENT = 0
     FOR_ROOM = 1
-    """It waits where it was computed, until there are blocks for it."""
+    """Computed; waits for blocks on the decode replica."""
     MOVING = 2
     RECEIVED = 3
-    """It is there, and the request waits for a slot."""
+    """Transferred; the request waits for a slot."""
     OVER = 4
     """The request has gone on, or away."""
 
 
 class Outcome(IntEnum):
-    """How did a simulation end?"""
+    """How a simulation ended."""
 
     LOG_FULL = -1
     """Not yet: there is no room to log another step."""
     FINISHED = 0
     HORIZON = 1
-    """The time asked for was over."""
+    """The requested time was over."""
     STUCK = 2
     """Requests wait that will never fit: nothing runs, nothing will arrive or go away."""
     LIVELOCK = 3
-    """Requests preempt one another for ever."""
+    """Requests preempt one another forever."""
 
 
 class StepLog(NamedTuple):
@@ -103,7 +103,7 @@ class StepLog(NamedTuple):
 class PartLog(NamedTuple):
     """Room for the rows of a ``StepPartTable``; the columns have its names.
 
-    Without room nobody asked for it.
+    Empty arrays: parts are not recorded.
     """
 
     step_index: I32
@@ -117,12 +117,12 @@ class PartLog(NamedTuple):
 
 
 class RequestFacts(NamedTuple):
-    """What became of N requests, in the workload's order."""
+    """Results of N requests, in the workload's order."""
 
     status: I64
     """A ``Status``."""
     arrival_ns: I64
-    """When it came; ``FAR_NS`` where it follows one that has not ended."""
+    """Arrival; ``FAR_NS`` where it follows a request that has not ended."""
     admitted_ns: I64
     first_token_ns: I64
     finished_ns: I64
@@ -136,7 +136,7 @@ class RequestFacts(NamedTuple):
 
 
 class HoleTable(NamedTuple):
-    """What contiguous allocation does to the memory: one row per step (S rows), after the admissions."""
+    """Fragmentation by contiguous allocation: one row per step (S rows), after its admissions."""
 
     free_blocks: I64
     largest_hole_blocks: I64
@@ -145,29 +145,28 @@ class HoleTable(NamedTuple):
     waits fits. 0 where nobody waits or it fits; -1 where too little is free, so that moving does
     not help. What is under way counts whole."""
     moved_blocks: I64
-    """By the compaction, in the background since the row before; ABSENT where there is none."""
+    """Blocks moved by compaction since the row before; ABSENT without compaction."""
 
 
 class TransferTable(NamedTuple):
-    """One row per request that was handed from one replica to another (T rows), in the workload's order."""
+    """One row per request with a KV transfer (T rows), in the workload's order."""
 
     request_index: I32
     source: I32
     """The replica that computed the prompt."""
     replica: I32
-    """The one that was to generate the answer."""
+    """The decode replica."""
     n_blocks: I64
-    """That travel, without those that were in the cache there; ABSENT where there was no room
-    yet."""
+    """Blocks sent, without those already cached there; ABSENT where there was no room yet."""
     prefilled_ns: I64
     asked_ns: I64
-    """When there was room for it; with the next two, ABSENT where that was not to be."""
+    """Time when there was room; ABSENT (like the next two): never."""
     begun_ns: I64
-    """When the link was free for it."""
+    """Time when the link was free for it."""
     received_ns: I64
 
     def on_way_ns(self, requests: RequestTable) -> tuple[I64, I64]:
-        """When the prefill of each request was over, and its KV cache had come.
+        """End of prefill and arrival of the KV cache, for each request.
 
         Both are the first token's instant where it stays in one place.
         """
@@ -181,7 +180,7 @@ class TransferTable(NamedTuple):
 
 
 class KvPoolUse(NamedTuple):
-    """How full were the parts of a divided KV cache? (replicas, pools) Over the time of steps."""
+    """Time-weighted occupancy of the KV pools (replicas, pools) over steps."""
 
     peak_blocks: I64
     block_ns: I64
@@ -200,20 +199,20 @@ class CutAnswers(NamedTuple):
     n_answers: int
     n_output_tokens: int
     n_wanted_tokens: int
-    """What they would have had otherwise."""
+    """Tokens without the cut."""
 
 
 class Simulation(NamedTuple):
-    """What happened, and why it ended."""
+    """Results of a simulation, and why it ended."""
 
     outcome: Outcome
     end_ns: int
-    """When the last thing happened."""
+    """Time of the last event."""
     requests: RequestTable
     steps: StepTable | None
-    """None where nobody asked for them."""
+    """None where not requested."""
     parts: StepPartTable | None
-    """Who did what in each step; None where nobody asked."""
+    """Each request's tokens in each step; None where not requested."""
     n_never_sent: int
     """Requests that are not in the table: the run ended before they came, or before those that
     they follow had ended."""
@@ -242,15 +241,15 @@ class Simulation(NamedTuple):
 
     @property
     def busy_fraction(self) -> float:
-        """Of the time from 0 to the end: how much of it was in steps, mean of the replicas."""
+        """Share of the time from 0 to the end spent in steps, mean of the replicas."""
         return float(self.busy_ns.mean()) / self.end_ns if self.end_ns else 0.0
 
 
 def max_barren_steps(max_model_len: int) -> int:
     """Number of preempting steps without a token between them after which it is a livelock.
 
-    Whoever is never preempted computes at least one token a step and needs at most
-    ``max_model_len``; twice that is patience.
+    A request that is never preempted computes at least one token per step, and needs at most
+    ``max_model_len`` of them; the limit is twice that.
     """
     return 2 * max_model_len + 16
 
@@ -301,7 +300,7 @@ def simulation(
     end_ns: int,
     busy_ns: I64,
 ) -> Simulation:
-    """The tables of a simulation, from what a simulator noted.
+    """Tables of a simulation from a simulator's logs.
 
     Requests that would have come after its end are left out.
     """
@@ -323,7 +322,7 @@ def simulation(
 
 
 def slots_numbered_through(simulation: Simulation, n_slots: int) -> Simulation:
-    """The same, the slots of replica 1 numbered behind the ``n_slots`` of replica 0, and so on."""
+    """Slots numbered over all replicas: replica 1 after the ``n_slots`` of replica 0."""
     steps, parts = simulation.steps, simulation.parts
     if steps is None or parts is None:
         return simulation
@@ -335,7 +334,7 @@ def slots_numbered_through(simulation: Simulation, n_slots: int) -> Simulation:
 
 
 def n_running(requests: RequestTable, at_ns: int) -> int:
-    """How many had been let into an engine by then, and had not left?
+    """The number of requests that were running on engines at this time.
 
     Fewer than the slots where KV blocks are short.
     """
@@ -444,7 +443,7 @@ def _column(logs: Sequence[StepLog], name: str) -> I64:
 
 
 class HandoverFacts(NamedTuple):
-    """What became of N requests between two replicas, in the workload's order.
+    """Results of N requests between two replicas, in the workload's order.
 
     Of those that stayed where they were ``stage`` alone.
     """
@@ -453,19 +452,19 @@ class HandoverFacts(NamedTuple):
     """A ``Stage``."""
     source: I64
     replica: I64
-    """Where it was last; -1 where none got it."""
+    """Last replica; -1: none."""
     num_moved_blocks: I64
     arrived_ns: I64
     """At the source."""
     prefilled_ns: I64
     asked_ns: I64
     begun_ns: I64
-    """May lie behind the end of the simulation, as the next."""
+    """May be after the end of the simulation, like the next."""
     received_ns: I64
 
 
 def with_handovers(simulation: Simulation, facts: HandoverFacts) -> Simulation:
-    """The same, with what is known of the KV caches that travelled, and two visits of each request whose cache arrived.
+    """The simulation with KV transfers, and two visits of each transferred request.
 
     The time between these visits is that of the transfer, what it waited for included.
     """
@@ -524,7 +523,7 @@ def _until(instants_ns: I64, end_ns: int) -> I64:
 
 
 def left_cautions(requests: RequestTable) -> tuple[Caution, ...]:
-    """How many users left before they had their answers? None where everybody stayed."""
+    """A caution on users who left before they got their answers; empty where none did."""
     n_left = int(np.sum(requests.status == RequestStatus.ABORTED))
     if not n_left:
         return ()

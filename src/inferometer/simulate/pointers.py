@@ -1,4 +1,4 @@
-"""How do compiled functions hand a table of arrays to one another?
+"""Pointers with which compiled functions pass tables of arrays.
 
 As one pointer to a list of where the arrays lie.
 
@@ -78,11 +78,11 @@ class PointerType(types.Type):
         )
 
     def field(self, name: str) -> types.Type | None:
-        """The type of a field; None where there is none of this name."""
+        """Type of a field; None for an unknown name."""
         return dict(self.fields).get(name)
 
     def first_word(self, name: str) -> int:
-        """Where in the list does a field begin?"""
+        """Index of a field's first word."""
         names = [other for other, _ in self.fields]
         return sum(_n_words(kind) for _, kind in self.fields[: names.index(name)])
 
@@ -105,7 +105,7 @@ class Handle:
 
 
 def pointed(table: Table) -> Table:
-    """The handle of a NamedTuple of C-ordered arrays, numbers and further such tuples.
+    """A pointer to a NamedTuple of C-ordered arrays, numbers and further such tuples.
 
     Compiled code reads it as it would the tuple; Python reads the tuple.
     """
@@ -114,7 +114,7 @@ def pointed(table: Table) -> Table:
 
 
 def pointed_stack(stack: Table, rows: Sequence[Table]) -> Table:
-    """The handle of a table whose arrays have one more axis; ``rows`` are its slices, which ``row_of`` gives."""
+    """Pointer to a table whose arrays have a leading axis; ``row_of`` returns slices."""
     kind, words, alive = _laid_down(stack)
     laid = [_laid_down(row) for row in rows]
     if any(other != laid[0][0] for other, _, _ in laid):
@@ -134,7 +134,7 @@ def pointed_stack(stack: Table, rows: Sequence[Table]) -> Table:
 def _row_of(
     _typing_context: object, stack: PointerType, index: types.Integer
 ) -> tuple[Any, Callable[..., Any]]:
-    """One of the rows of a stack, in compiled code: their number and their lists lie behind the stack's own.
+    """A row of a stack in compiled code; its numbers and lists follow the stack's own.
 
     As of an array, the row of -1 is the last: a request that no replica got is dropped there, in
     vain.
@@ -164,7 +164,7 @@ row_of: Final[Callable[[Any, int], Any]] = _row_of
 
 
 def _laid_down(table: Any) -> tuple[PointerType, list[int], list[object]]:
-    """The type of a table, its list, and what has to live as long."""
+    """Type of a table, its list of words, and objects to keep alive."""
     fields: list[tuple[str, types.Type]] = []
     words: list[int] = []
     alive: list[object] = []
@@ -208,7 +208,7 @@ def _laid_down(table: Any) -> tuple[PointerType, list[int], list[object]]:
 def _array_type(
     dtype: np.dtype[Any], n_axes: int, *, is_writeable: bool, is_aligned: bool
 ) -> types.Type:
-    """What ``numba.typeof`` says of such an array in C order."""
+    """The type that ``numba.typeof`` returns for such a C-ordered array."""
     return types.Array(
         numba.from_dtype(dtype), n_axes, "C", readonly=not is_writeable, aligned=is_aligned
     )
@@ -223,7 +223,7 @@ def _n_words(kind: types.Type) -> int:
 
 @_register_model(PointerType)
 class _PointerModel(models.OpaqueModel):
-    """In compiled code: an address."""
+    """Representation in compiled code: an address."""
 
 
 @_unbox(PointerType)
@@ -276,7 +276,7 @@ def _field(context: Any, builder: Any, table: PointerType, address: Any, name: s
 
 
 class Row:
-    """The fields of a row, which Python has by name: it is a row of numpy's in truth."""
+    """A row of a structured array, with its fields by name, for type checkers."""
 
     def __getitem__(self, field: str) -> int:
         """A field's number."""
@@ -301,7 +301,7 @@ class Rows(np.ndarray[Any, np.dtype[Any]], Generic[Kind]):
     @overload
     def __getitem__(self, place: str | tuple[slice, int] | NDArray[Any]) -> NDArray[Any]: ...
     def __getitem__(self, place: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A row, or what numpy gives."""
+        """A row, or any numpy selection."""
         return super().__getitem__(place)
 
 
@@ -315,17 +315,17 @@ class RowsOfBatches(np.ndarray[Any, np.dtype[Any]], Generic[Kind]):
     @overload
     def __getitem__(self, place: str) -> NDArray[Any]: ...
     def __getitem__(self, place: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A batch's rows, one of them, or what numpy gives."""
+        """Rows of a batch, one of them, or any numpy selection."""
         return super().__getitem__(place)
 
 
 def blank(n_rows: int, kind: type[Kind]) -> Rows[Kind]:
-    """An array of such rows, in which all is 0."""
+    """An array of rows of zeros."""
     return cast("Rows[Kind]", np.zeros(n_rows, _dtype_of(cast("type", kind))))
 
 
 def blank_of_batches(n_batches: int, n_rows: int, kind: type[Kind]) -> RowsOfBatches[Kind]:
-    """The same for each batch that may be in flight."""
+    """Rows of zeros for each batch that may be in flight."""
     return cast("RowsOfBatches[Kind]", np.zeros((n_batches, n_rows), _dtype_of(cast("type", kind))))
 
 

@@ -1,4 +1,4 @@
-"""What would happen? From a fleet and requests to what became of them.
+"""Simulation of requests on a fleet.
 
 ``run`` takes any fleet and a workload's plan, and times requests as their clients do: the scheduler
 sees each one later by the time of the server's front end. The other functions take requests as they
@@ -50,12 +50,12 @@ from inferometer.simulate.scheduler_config import KvPool
 from inferometer.units import NS_PER_S
 
 _ROWS: Final = 1 << 16
-"""Of the first log; each further one has twice as many, up to 16 times."""
+"""Rows of the first log; each further one has twice as many, up to 16 times."""
 _PART_ROWS: Final = 1 << 18
 
 
 class Wanted(NamedTuple):
-    """What is to be kept, and how many rows may come at one instant."""
+    """What to record, and how many rows one instant may need."""
 
     steps: bool
     parts: bool
@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """How the run ended, and the logs that were asked for."""
+    """How the run ended, and the requested logs."""
 
     outcome: Outcome
     steps: list[StepLog] | None
@@ -97,7 +97,7 @@ def run_logged(
 
 
 def facts_of(state: State) -> RequestFacts:
-    """What became of the requests of a simulation that is over?"""
+    """Results of the requests of a finished simulation."""
     columns = {"arrival_ns": "sent_ns", "arrived_ns": "arrival_ns"}
     return RequestFacts(
         **{name: state.requests[columns.get(name, name)].copy() for name in RequestFacts._fields}
@@ -105,7 +105,7 @@ def facts_of(state: State) -> RequestFacts:
 
 
 class PoolCosts(NamedTuple):
-    """How long do steps take in each pool?"""
+    """Step times of the prefill and the decode replicas."""
 
     prefill: StepTimeArrays
     decode: StepTimeArrays
@@ -119,7 +119,7 @@ def run(
     record_steps: bool = True,
     record_parts: bool = False,
 ) -> Simulation:
-    """What becomes of the plan's requests, timed as their clients see it?
+    """Simulate the plan's requests, with times as their clients see them.
 
     ``until_ns`` ends it there: what was computed by then is delivered, requests still there are
     unfinished. ``record_steps`` keeps a row for each step, which in a long and quiet run take more
@@ -187,7 +187,7 @@ def simulate(
     record_parts: bool = False,
     gate: GateConfig | None = None,
 ) -> Simulation:
-    """The same on one replica with this scheduler and these step times."""
+    """Simulate one replica with this scheduler and these step times."""
     return simulate_fleet(
         Fleet(replicas=ClusterConfig(engine=config), step_times=cost, gate=gate),
         requests,
@@ -207,7 +207,7 @@ def simulate_cluster(
     record_steps: bool = True,
     record_parts: bool = False,
 ) -> Simulation:
-    """The same on several replicas, or on one by the loop of several.
+    """Simulate several replicas (or one by the loop for several).
 
     Where one replica is in a livelock the run ends there.
     """
@@ -225,7 +225,7 @@ def simulate_disaggregated(
     record_steps: bool = True,
     record_parts: bool = False,
 ) -> Simulation:
-    """The same on prefill and decode replicas; they are numbered through, those that prefill first."""
+    """Simulate prefill and decode replicas, numbered in this order."""
     recording = _Recording(until_ns, record_steps, record_parts)
     return _simulated_pools(requests, config, costs, gate, recording)
 
@@ -270,7 +270,7 @@ in which an answer ends: the answer has to reach the client first."""
 
 
 class _Recording(NamedTuple):
-    """How far is simulated, and what is recorded?"""
+    """End of the simulation, and what to record."""
 
     until_ns: int | None
     steps: bool
@@ -285,7 +285,7 @@ class _Prepared(NamedTuple):
     tables: tuple[object, ...]
     """The handles that it takes before the logs."""
     n_batches: int
-    """That may be in flight at once, on all replicas."""
+    """Most batches in flight on all replicas."""
     n_slots: int
     """Requests that may run at once, on all replicas."""
 
@@ -374,7 +374,7 @@ def _outcome_of(
     *,
     clock: I64,
 ) -> Simulation:
-    """Run the loop to its end, and make the tables of what it has written."""
+    """Run the loop to its end, and make tables of its logs."""
     until_ns, state = recording.until_ns, prepared.state
     wanted = Wanted(
         recording.steps,
@@ -419,7 +419,7 @@ def _behind(gate: GateConfig | None, front: kernel_front.Front, found: Simulatio
 
 
 def contents_of_pools(requests: Demand, config: DisaggregatedConfig) -> Demand:
-    """The same requests with the contents that the pools which cache prefixes ask for."""
+    """The requests with the block contents that pools with prefix caching need."""
     return contents_checked(
         requests, max(config.engines, key=lambda engine: engine.enable_prefix_caching)
     )
@@ -467,7 +467,7 @@ def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) 
 
 
 def contents_in_pools(plan: RequestPlan, pools: Sequence[KvPool]) -> BlockContents:
-    """What full KV blocks hold where each request has those of its pool: no two pools share any.
+    """Contents of full KV blocks where each request has blocks of its pool; pools share none.
 
     Raises
     ------
@@ -493,7 +493,7 @@ def contents_in_pools(plan: RequestPlan, pools: Sequence[KvPool]) -> BlockConten
 
 
 def delayed(requests: Demand, front_end_s: float) -> Demand:
-    """The requests as they come to the scheduler, later by what HTTP, tokenising and a queue between processes take.
+    """The requests as the scheduler gets them, delayed by HTTP, tokenizer and queues.
 
     One that follows another is sent when its client has seen the end of that. What a server sends
     itself comes at once: a beam search passes the front end once.
@@ -526,6 +526,6 @@ def as_clients_see(simulation: Simulation, requests: Demand, front_end_s: float)
 
 
 def _delay_ns(requests: Demand, front_end_s: float) -> I64:
-    """Of each request (N)."""
+    """Front-end delay of each request (N)."""
     delay_ns = np.int64(round(front_end_s * NS_PER_S))
     return np.where(sent_by_server(requests.accompanies), np.int64(0), delay_ns)

@@ -48,13 +48,13 @@ _WITH_POOLS: Final = {
     "sliding_window": 0,
     "num_state_blocks": 0,
 }
-"""What pools of the KV cache leave as it is."""
+"""Settings that are allowed together with KV pools."""
 
 
 def n_accepted(
     acceptance: Sequence[int] | I64, request_index: int, n_outputs: int, n_drafts: int
 ) -> int:
-    """How many of these drafts are accepted, in order, after ``n_outputs`` output tokens of the request?
+    """The number of draft tokens accepted in order, after ``n_outputs`` output tokens.
 
     ``acceptance`` has for each place below which number the draw must lie. The draw is a mixer of
     32 bits (multiplications by odd numbers and shifts, each of them invertible), twice; its
@@ -99,7 +99,7 @@ def most_sliding_blocks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvPool:
-    """A part of the KV cache for some requests alone: those that no pool before it takes.
+    """A part of the KV cache for requests that match its rules and no earlier pool's.
 
     ``n_blocks`` can hold tokens. ``block_millionths`` and ``token_millionths``: bytes of a block,
     and of what attention reads of a token, against those of the server's own block and format.
@@ -112,12 +112,12 @@ class KvPool:
     kv_dtype: str | None = None
     classes: tuple[str, ...] = ()
     class_indices: tuple[int, ...] = ()
-    """Of these classes in the workload, once that is known."""
+    """Classes of the workload, once it is known."""
     max_prompt_tokens: int | None = None
 
     @property
     def rule_text(self) -> str:
-        """Whose blocks are these?
+        """The requests of this pool, in words.
 
         Example
         -------
@@ -413,7 +413,7 @@ class SchedulerConfig:
 
     @property
     def engine(self) -> str:
-        """Whose rules are these?"""
+        """Name of the scheduling policy."""
         changes = ", shortest remaining first" * (self.policy == "srpt")
         changes += (
             ", one prefill at a time" * self.one_prefill_at_a_time
@@ -436,7 +436,7 @@ class SchedulerConfig:
 
     @property
     def max_num_active(self) -> int:
-        """How many requests may run at once?"""
+        """The largest number of requests that run at once."""
         return (
             self.max_num_seqs
             if self.max_num_active_seqs is None
@@ -445,7 +445,7 @@ class SchedulerConfig:
 
     @property
     def is_contiguous(self) -> bool:
-        """Does each request get one piece of memory for all its tokens?"""
+        """Is each request's KV cache one piece of memory?"""
         return self.kv_allocation == "contiguous" or self.rules == "orca"
 
     @property
@@ -455,14 +455,14 @@ class SchedulerConfig:
 
     @property
     def move_block_ps(self) -> int:
-        """How many picoseconds does it take to move a block?"""
+        """Picoseconds to move a block."""
         if self.kv_block_bytes is None or not self.is_compacting:
             return 0
         return round(self.kv_block_bytes / self.compaction_bytes_per_s * _PS_PER_S)
 
     @property
     def step_budget_tokens(self) -> int:
-        """How many tokens may a step compute?"""
+        """The largest number of tokens in a step."""
         if self.rules == "orca":
             return self.max_num_seqs * self.max_model_len
         return (
@@ -473,12 +473,12 @@ class SchedulerConfig:
 
     @property
     def n_kv_blocks(self) -> int:
-        """How many blocks can hold tokens? Block 0 never does."""
+        """The number of usable KV blocks; block 0 never holds tokens."""
         return self.num_blocks - 1
 
     @property
     def n_kv_groups(self) -> int:
-        """How many groups of layers have tables of blocks of their own?"""
+        """The number of layer groups with block tables of their own."""
         return self.num_sliding_groups + self.num_full_groups
 
     @property
@@ -494,7 +494,7 @@ class SchedulerConfig:
         )
 
     def n_blocks_of(self, num_tokens: int) -> int:
-        """How many blocks does vLLM count for a request of this length when it admits it?"""
+        """Blocks that vLLM counts at the admission of a request of this length."""
         n_blocks = -(-num_tokens // self.block_size)
         in_windows = min(n_blocks, self.most_sliding_blocks)
         in_windows = self.num_sliding_groups * in_windows + self.num_state_blocks
@@ -502,7 +502,7 @@ class SchedulerConfig:
 
     @property
     def n_blocks_at_most_len(self) -> int:
-        """How many blocks does vLLM count for a request of ``max_model_len`` tokens when it starts?"""
+        """Blocks that vLLM counts at start-up for a request of ``max_model_len`` tokens."""
         n_blocks = -(-self.max_model_len // self.block_size)
         in_windows = self.num_sliding_groups * self.most_sliding_blocks + self.num_state_blocks
         return self.num_full_groups * n_blocks + in_windows
@@ -521,27 +521,27 @@ class SchedulerConfig:
 
     @property
     def watermark_blocks(self) -> int:
-        """How many blocks must stay free when a request joins others that run?"""
+        """Blocks that must stay free when a request joins running ones."""
         return int(self.watermark_fraction * self.num_blocks)
 
     @property
     def num_lookahead_tokens(self) -> int:
-        """For how many tokens beyond a step's does the draft keep KV of its own?"""
+        """Tokens beyond a step's own for which the draft stores KV."""
         return 0 if self.draft_method == "ngram" else self.num_speculative_tokens
 
     @property
     def num_draft_slots(self) -> int:
-        """How many rows of a step's budget does the draft take for each request, beside its tokens?"""
+        """Rows of the step budget that the draft takes for each request, besides its tokens."""
         return int(self.num_speculative_tokens > 0 and self.draft_method == "draft_model")
 
     @property
     def is_recomputing_last_block(self) -> bool:
-        """Is the last block of a cached prefix computed again, for the hidden states that the draft wants?"""
+        """Is the last cached block recomputed, for hidden states that the draft needs?"""
         return self.num_speculative_tokens > 0 and self.draft_method == "eagle"
 
     @property
     def acceptance(self) -> tuple[int, ...]:
-        """Below which number must the draw of each place lie, for ``acceptance.n_accepted``?"""
+        """Thresholds of the draws for each draft position, for ``n_accepted``."""
         given = self.acceptance_fraction
         places = (
             given if isinstance(given, tuple) else (given or 0.0,) * self.num_speculative_tokens
@@ -550,30 +550,30 @@ class SchedulerConfig:
 
     @property
     def mean_accepted_tokens(self) -> float:
-        """Drafted tokens of a step that are accepted: one counts only if those before it were."""
+        """Mean accepted draft tokens of a step; each needs all before it."""
         chances = [one / N_DRAWS for one in self.acceptance]
         return sum(math.prod(chances[: place + 1]) for place in range(len(chances)))
 
     @property
     def draft_cost_millionths(self) -> int:
-        """What a draft's step costs, in whole millionths of the model's: the clock knows no fractions."""
+        """Time of a draft step in millionths of the model's step."""
         return round(1_000_000 * (self.draft_cost_ratio or 0))
 
     @property
     def n_host_blocks(self) -> int:
-        """How many blocks does host memory hold?"""
+        """The number of KV blocks in host memory."""
         if self.preemption_mode == "recompute" or self.kv_block_bytes is None:
             return 0
         return self.swap_space_bytes // self.kv_block_bytes
 
     @property
     def swap_block_ps(self) -> int:
-        """How many picoseconds does a block take, one way?"""
+        """Picoseconds to copy a block, one way."""
         if self.kv_block_bytes is None or self.swap_bytes_per_s is None:
             return 0
         return round(self.kv_block_bytes / self.swap_bytes_per_s * _PS_PER_S)
 
     @property
     def depth(self) -> int:
-        """How many batches may be in flight?"""
+        """The largest number of batches in flight."""
         return self.pipeline_parallel_size + self.async_scheduling

@@ -23,16 +23,16 @@ CLIP_MAX_NEW_TOKENS: Final = 4096
 RETRACT_DECODE_STEPS: Final = 20
 """For how many steps there should be room after somebody was thrown out."""
 MATCHED_QUEUE: Final = 128
-"""In a longer queue nobody looks for prefixes."""
+"""Queue length above which prefixes are not matched."""
 REFRESH_INTERVAL: Final = 32
 """After this number of looks at the queue the prefixes of the first in it are marked as used."""
 SHARED_TOKENS: Final = 32
-"""Of requests that share this number of uncached tokens, only the first is preferred (lpm)."""
+"""Uncached shared tokens above which only one of the sharing requests is preferred (lpm)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SglangConfig:
-    """The knobs of ``sglang serve`` that decide who computes what, for one pool of full-attention layers.
+    """Settings of ``sglang serve`` for scheduling, with one pool of full-attention layers.
 
     ``max_total_num_tokens`` is in the server's log, as is ``chunked_prefill_size``, which depends
     on the device's memory (-1: off). ``ignore_eos`` says that every request will use all of its
@@ -121,17 +121,17 @@ class SglangConfig:
 
     @property
     def engine(self) -> str:
-        """Whose rules are these?"""
+        """Name of the scheduling policy."""
         return "SGLang 0.5.23"
 
     @property
     def max_req_len(self) -> int:
-        """How many tokens may prompt and output have together?"""
+        """Most tokens of prompt and output together."""
         return min(self.context_length - 1, self.max_total_num_tokens - 1)
 
     @property
     def max_model_len(self) -> int:
-        """From how many tokens on is a prompt refused?"""
+        """Prompt length from which on requests are refused."""
         return self.max_req_len - 5
 
     @property
@@ -141,37 +141,37 @@ class SglangConfig:
 
     @property
     def step_budget_tokens(self) -> int:
-        """How many prompt tokens may a step compute?"""
+        """Most prompt tokens in a step."""
         return self.max_prefill_tokens
 
     @property
     def max_num_active(self) -> int:
-        """How many requests may hold KV cache at once?"""
+        """The largest number of requests that hold KV cache at once."""
         return self.max_running_requests
 
     @property
     def block_size(self) -> int:
-        """How many tokens are in a page?"""
+        """Tokens in a page."""
         return self.page_size
 
     @property
     def n_kv_blocks(self) -> int:
-        """How many pages can hold tokens?"""
+        """The number of usable pages."""
         return self.max_total_num_tokens // self.page_size
 
     @property
     def enable_prefix_caching(self) -> bool:
-        """Are pages found again by their contents?"""
+        """Are cached prefixes reused?"""
         return not self.disable_radix_cache
 
     @property
     def depth(self) -> int:
-        """How many batches may be in flight?"""
+        """The largest number of batches in flight."""
         return 1 if self.disable_overlap_schedule else 2
 
     @property
     def is_preempting(self) -> bool:
-        """May whoever generates have to go for somebody more urgent?"""
+        """May a more urgent request preempt a decoding one?"""
         return self.enable_priority_scheduling and not self.disable_priority_preemption
 
     @property
@@ -185,7 +185,7 @@ class SglangConfig:
 
     @property
     def shuffle_draws(self) -> tuple[int, ...]:
-        """What the policy ``random`` shuffles by, one draw after the other and over again; none for other policies."""
+        """Draws by which the policy ``random`` shuffles, in a cycle; empty for other policies."""
         if self.schedule_policy != "random":
             return ()
         draws = np.floor(
@@ -195,21 +195,21 @@ class SglangConfig:
 
     @property
     def initial_new_token_ratio(self) -> float:
-        """What share of what it may still say is a running request expected to say, at first?"""
+        """Initial expected share of the allowed output that a running request will produce."""
         return min(0.7 * self.schedule_conservativeness_ratio, 1.0)
 
     @property
     def least_new_token_ratio(self) -> float:
-        """And after many steps in which nobody had to go?"""
+        """Lowest expected share, reached after steps without preemption."""
         return min(self.initial_new_token_ratio * 0.14, 1.0)
 
     @property
     def new_token_ratio_decay_ratio(self) -> float:
-        """By how much does it shrink in each of these?"""
+        """Decrease of the expected share in each step without preemption."""
         return (self.initial_new_token_ratio - self.least_new_token_ratio) / 600
 
     def max_new_tokens(self, prompt_tokens: int, max_tokens: int) -> int:
-        """How much may a request say, of what its client allows?"""
+        """Largest output length of a request, of what its client allows."""
         paged = -(-prompt_tokens // self.page_size) * self.page_size
         longest = min(max_tokens, self.max_req_len - prompt_tokens - 1)
         return max(0, min(longest, self.max_total_num_tokens - paged - self.page_size - 1))

@@ -1,4 +1,4 @@
-"""What does a simulation say as a run, and which of its limits must it report?
+"""A simulation as a run, with the cautions that it needs.
 
 The run is of the type of measured ones. Overload is found in it: more to do than all replicas can,
 than one of them, or than one of two pools.
@@ -35,7 +35,7 @@ from inferometer.simulate.trtllm_config import TrtllmConfig
 from inferometer.units import NS_PER_S
 
 _MIN_REQUESTS: Final = 30
-"""With fewer nothing can be said about growth."""
+"""Fewest requests for a statement about growth."""
 
 
 class _Window(NamedTuple):
@@ -54,7 +54,7 @@ class _Growth(NamedTuple):
 def overload_cautions(
     simulation: Simulation, slots: Sequence[int], pools: DisaggregatedConfig | None
 ) -> tuple[Caution, ...]:
-    """What grows without bound while this load goes on, on replicas with ``slots`` each, in ``pools``?"""
+    """Cautions on queues that grow without bound at this load."""
     cautions, sent_ns = list[Caution](), simulation.requests.intended_send_ns
     if len(sent_ns) < _MIN_REQUESTS or sent_ns.max() == sent_ns.min():
         return ()
@@ -101,7 +101,7 @@ def overload_cautions(
 
 
 def _longer_queue(requests: RequestTable, window: _Window) -> list[Caution]:
-    """Does the queue grow, though all of the growth could be of those who are served together?
+    """A caution where the queue grows, though the growth may be of running requests.
 
     Means over halves of the window: batches that fill and drain move what waits at an instant.
     """
@@ -122,7 +122,7 @@ def _longer_queue(requests: RequestTable, window: _Window) -> list[Caution]:
 def _of_pools(
     simulation: Simulation, window: _Window, slots: Sequence[int], n_prefill: int
 ) -> list[Caution]:
-    """Where between the first prompt token and the last of the answer do requests pile up?
+    """Cautions on where requests accumulate between prefill and decode.
 
     KV caches that wait to be fetched keep their blocks: where more of them wait than prompts can be
     computed at once, they are what the prompts wait for.
@@ -167,7 +167,7 @@ def _bottleneck(where: str, remedy: str) -> Caution:
 
 
 def _grows(simulation: Simulation, window: _Window, slots: Sequence[int], replicas: range) -> bool:
-    """Do more and more requests stay with these replicas?"""
+    """Does the number of requests on these replicas grow?"""
     visits = simulation.visits
     if visits is None:
         return False
@@ -179,7 +179,7 @@ def _grows(simulation: Simulation, window: _Window, slots: Sequence[int], replic
 
 
 def _growth(came_ns: I64, left_ns: I64, window: _Window, n_served: int) -> _Growth | None:
-    """By how much did the number of requests inside grow in the window?
+    """Growth of the number of requests in the window.
 
     None where that may be chance.
 
@@ -205,7 +205,7 @@ def simulated_run(
     tool_version: str,
     model: ModelSpec | None = None,
 ) -> Run:
-    """The run behind a simulation; its manifest says what the numbers rest on and what they leave out."""
+    """The run of a simulation; its manifest names the basis and the omissions."""
     manifest = RunManifest(
         run_id=run_id,
         origin="simulated",
@@ -248,7 +248,7 @@ def cautions_of(
     config: EngineConfig | DisaggregatedConfig | Placement,
     model: ModelSpec | None = None,
 ) -> tuple[Caution, ...]:
-    """Why are these numbers less good than they look?
+    """Cautions that limit what the run's numbers mean.
 
     Requests without an end are counted here, never dropped.
     """
@@ -271,7 +271,7 @@ def cautions_of(
 
 
 def _ending_cautions(simulation: Simulation, config: EngineConfig) -> list[Caution]:
-    """Which requests have no end, or were never sent, and why?"""
+    """Cautions on requests without an end, or that were never sent."""
     status = simulation.requests.status
     n_requests, n_unfinished = len(status), int(np.sum(status == RequestStatus.UNFINISHED))
     n_in_all = n_requests + simulation.n_never_sent
@@ -316,7 +316,7 @@ def _ending_cautions(simulation: Simulation, config: EngineConfig) -> list[Cauti
 def _refusal_cautions(
     simulation: Simulation, config: EngineConfig, model: ModelSpec | None
 ) -> list[Caution]:
-    """Which requests did the engine refuse, and why? Those that the gate turned away are not among them."""
+    """Cautions on requests that the engine refused (not those the gate turned away)."""
     status, cautions = simulation.requests.status, list[Caution]()
     n_requests = len(status)
     is_rejected = status == RequestStatus.REJECTED
@@ -343,7 +343,7 @@ def _refusal_cautions(
 
 
 def _too_long(config: EngineConfig, model: ModelSpec | None) -> tuple[str, str]:
-    """Which prompts does the server refuse, and what would make it take them?"""
+    """Which prompts the server refuses, and the setting that would accept them."""
     if isinstance(config, TrtllmConfig) and config.max_prompt_tokens < config.max_seq_len - 1:
         remedy = (
             f"--max-num-batched-tokens {config.max_seq_len}, or --set enable_chunked_prefill=true"
@@ -377,7 +377,7 @@ def _cut_cautions(
 
 
 def _assumptions(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:
-    """What was said, not measured, or may mean something else than the workload does?"""
+    """Cautions on assumptions that were not measured, or differ from the workload."""
     if (
         isinstance(config, SglangConfig)
         and config.enable_priority_scheduling
@@ -404,7 +404,7 @@ def _assumptions(simulation: Simulation, config: EngineConfig) -> tuple[Caution,
 
 
 def _shed_reasons(simulation: Simulation) -> I32:
-    """Why did the gate turn away whom, of those in the table?"""
+    """The gate's reason for each request of the table."""
     index = simulation.requests.request_index
     return (
         np.zeros(len(index), np.int32)
@@ -435,7 +435,7 @@ _WORDS: Final = {
 
 
 class ShedCount(NamedTuple):
-    """How many of a class were turned away for one reason?"""
+    """Requests of a class that were turned away for one reason."""
 
     class_index: int
     reason: Reason
@@ -443,7 +443,7 @@ class ShedCount(NamedTuple):
 
 
 def shed_counts(reasons: I32, class_index: I32) -> tuple[ShedCount, ...]:
-    """By class, then by reason; those who were turned away only.
+    """Numbers of turned-away requests by class, then by reason.
 
     ``reasons`` has a ``Reason`` for each of the requests.
     """
@@ -461,7 +461,7 @@ def shed_counts(reasons: I32, class_index: I32) -> tuple[ShedCount, ...]:
 def shed_cautions(
     reasons: I32, class_index: I32, class_names: Sequence[str]
 ) -> tuple[Caution, ...]:
-    """One caution for each class of which somebody was turned away."""
+    """One caution for each class with turned-away requests."""
     n_of_class = np.bincount(class_index, minlength=len(class_names))
     counts = shed_counts(reasons, class_index)
     cautions = list[Caution]()
@@ -484,20 +484,19 @@ Role: TypeAlias = Literal["both", "prefill", "decode"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaShare:
-    """What one replica got and did; tokens are of the requests that it was sent."""
+    """Requests and work of one replica; tokens are of the requests sent to it."""
 
     replica: int
     role: Role
-    """Does it compute prompts, generate answers, or both? Tokens of the other part are not its
-    own: 0."""
+    """Prefill, decode or both; tokens of the other phase are 0."""
     n_requests: int
     prompt_tokens: int
     cached_tokens: int
-    """Of the prompts, found in its prefix cache."""
+    """Prompt tokens found in its prefix cache."""
     output_tokens: int
     n_preemptions: int
     busy_fraction: float
-    """Of the time from 0 to the end: how much of it was in steps that were done?"""
+    """Share of the time from 0 to the end spent in completed steps."""
 
 
 def replica_shares(
@@ -537,7 +536,7 @@ def _role(replica: int, pools: DisaggregatedConfig | None) -> Role:
 
 
 def requests_of(requests: RequestTable, visits: VisitTable, replica: int) -> RequestTable:
-    """The rows of those that this replica was sent."""
+    """Rows of requests that this replica was sent."""
     is_own = np.isin(requests.request_index, visits.request_index[visits.replica == replica])
     return RequestTable._make(column[is_own] for column in requests)
 
@@ -550,15 +549,14 @@ class TransferShares:
     """Prompts that were to go on elsewhere."""
     n_received: int
     moved_bytes: int
-    """Of those received."""
+    """Bytes of the received ones."""
     mean_room_wait_s: float | None
-    """For blocks in the decode replica; with the next two, None where nobody got so far."""
+    """Wait for blocks on the decode replica; None (like the next two): no request got so far."""
     mean_link_wait_s: float | None
     mean_moving_s: float | None
     """The latency included."""
     busiest_port_fraction: float
-    """Of the time from 0 to the end: how much of it was the busiest port, or the shared link,
-    taken?"""
+    """Share of the time from 0 to the end in which the busiest port (or shared link) sent."""
 
 
 def transfer_shares(simulation: Simulation, link: KvLink) -> TransferShares:

@@ -101,7 +101,7 @@ def group_duration_ns(  # noqa: PLR0913, PLR0917 -- compiled code takes plain nu
     n_drafts: int,
     n_group_rows: int,
 ) -> int:
-    """The same of one of several replicas that share their experts: ``n_group_rows`` are those of all."""
+    """As ``duration_ns``, of one of several replicas with shared experts."""
     n_logits = n_prefill + n_decode + n_drafts
     seconds = group_step_duration_s(
         cost,

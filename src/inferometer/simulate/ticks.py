@@ -115,13 +115,13 @@ class TickQuestion:
 
     @property
     def chunk_ns(self) -> int:
-        """How long does a chunk of a context take?"""
+        """Duration of a chunk of a context."""
         return TICK_NS * self.prefill_ticks // self.n_prefill_chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickReport:
-    """What came of it, in ticks.
+    """Mean times in ticks.
 
     E2E is averaged over requests that ended, TTFT and ITL as ``counted`` says; None where there is
     none.
@@ -137,7 +137,7 @@ class TickReport:
     itl_ticks: float | None
     requests_per_1000_ticks: float
     output_tokens_per_1000_ticks: float
-    """Those of requests in slots at the end included."""
+    """Includes requests still in slots at the end."""
     busy_slot_fraction: float
     """Slots that computed, weighted with the time of each step."""
 
@@ -199,7 +199,7 @@ class _Game:
         self.now_ns = 0
 
     def play_step(self) -> bool:
-        """One step, or the wait for the next arrival; False when nothing will ever happen again."""
+        """Run one step, or wait for the next arrival; False when nothing further will happen."""
         self._take_in()
         self._fill_slots()
         active = [

@@ -18,7 +18,7 @@ CHUNKING_POLICIES: Final[tuple[ChunkingPolicy, ...]] = get_args(ChunkingPolicy)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrtllmConfig:
-    """The knobs of ``trtllm-serve`` that decide who computes what.
+    """Settings of ``trtllm-serve`` for scheduling.
 
     Of ``kv_cache_config``, ``enable_partial_reuse`` is off.
 
@@ -83,12 +83,12 @@ class TrtllmConfig:
 
     @property
     def engine(self) -> str:
-        """Whose rules are these?"""
+        """Name of the scheduling policy."""
         return "TensorRT-LLM 1.3"
 
     @property
     def max_model_len(self) -> int:
-        """How many tokens may prompt and output have together?"""
+        """Most tokens of prompt and output together."""
         return self.max_seq_len
 
     @property
@@ -99,30 +99,30 @@ class TrtllmConfig:
 
     @property
     def step_budget_tokens(self) -> int:
-        """How many tokens may a step compute?"""
+        """Most tokens in a step."""
         return self.max_num_tokens
 
     @property
     def max_num_active(self) -> int:
-        """How many requests may be active at once?"""
+        """The largest number of active requests."""
         return self.max_batch_size
 
     @property
     def block_size(self) -> int:
-        """How many tokens are in a block?"""
+        """Tokens in a block."""
         return self.tokens_per_block
 
     @property
     def n_kv_blocks(self) -> int:
-        """How many blocks can hold tokens?"""
+        """The number of usable blocks."""
         return self.num_blocks
 
     @property
     def enable_prefix_caching(self) -> bool:
-        """Are blocks found again by their contents?"""
+        """Are cached prefixes reused?"""
         return self.enable_block_reuse
 
     @property
     def depth(self) -> int:
-        """How many batches may be in flight?"""
+        """The largest number of batches in flight."""
         return 1 if self.disable_overlap_scheduler else 2

@@ -1,1 +1,1 @@
-"""HOW SURE: estimates with intervals, judgements that may be undecided."""
+"""STATISTICS: estimates with intervals, and verdicts that may be undecided."""

@@ -28,7 +28,7 @@ N_BATCHES: Final = (40, 20, 10)
 """Numbers of batches that are tried; with fewer than ten the variance between them is itself
 uncertain."""
 MIN_SAMPLES: Final = 40
-"""With fewer, their dependence cannot be estimated."""
+"""Fewest samples with which their dependence can be estimated."""
 MIN_INDEPENDENT_SAMPLES: Final = 10
 """A run with a smaller effective sample size is too short to know that size."""
 MIN_SAMPLES_OF_A_BATCH: Final = 4
@@ -44,7 +44,6 @@ class IntervalPlan(NamedTuple):
     low_rank: int | None
     high_rank: int | None
     method: str
-    confidence_fraction: float
 
 
 def run_quantile_estimate(
@@ -102,12 +101,10 @@ def run_quantile_estimates(
 def _quantile_alone(
     lower: _Floats, sorted_lower: _Floats, sorted_above: _Floats, quantile_fraction: float
 ) -> Estimate:
-    """A quantile with the interval of its own effective sample size."""
+    """A quantile, with the interval of its own effective sample size."""
     value = float(sorted_lower[quantile_rank(lower.size, quantile_fraction)])
     worth = independent_samples(lower <= value)
-    plan = interval_plan(
-        lower.size, worth, quantile_fraction, confidence_fraction=DEFAULT_CONFIDENCE_FRACTION
-    )
+    plan = interval_plan(lower.size, worth, quantile_fraction)
     low = high = None
     if plan.low_rank is not None and plan.high_rank is not None:
         low, high = (
@@ -151,19 +148,12 @@ def quantile_rank(n_samples: int, quantile_fraction: float) -> int:
     return min(max(math.ceil(quantile_fraction * n_samples - 1e-9) - 1, 0), n_samples - 1)
 
 
-def interval_plan(
-    n_samples: int,
-    worth: int,
-    quantile_fraction: float,
-    *,
-    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
-) -> IntervalPlan:
-    """Order statistics of ``n_samples`` that bound a quantile, at this effective sample size."""
-    needed = max(
-        MIN_INDEPENDENT_SAMPLES,
-        min_samples(quantile_fraction, confidence_fraction=confidence_fraction),
+def interval_plan(n_samples: int, worth: int, quantile_fraction: float) -> IntervalPlan:
+    """Order statistics that bound a quantile of ``n_samples`` worth ``worth`` independent ones."""
+    needed = max(MIN_INDEPENDENT_SAMPLES, min_samples(quantile_fraction))
+    ranks = interval_ranks(
+        worth, quantile_fraction, confidence_fraction=DEFAULT_CONFIDENCE_FRACTION
     )
-    ranks = interval_ranks(worth, quantile_fraction, confidence_fraction=confidence_fraction)
     n_text = (
         f"n = {n_samples}"
         if worth == n_samples
@@ -172,19 +162,13 @@ def interval_plan(
     name = f"quantile {quantile_fraction:g}; {n_text}"
     if ranks is None or worth < needed or n_samples < MIN_SAMPLES:
         needed = max(needed, MIN_SAMPLES) if worth == n_samples else needed
-        method = (
-            f"{name}; too small for a {confidence_fraction * 100:g} % interval, which needs"
-            f" {needed}"
-        )
-        return IntervalPlan(None, None, method, confidence_fraction)
+        percent = f"{DEFAULT_CONFIDENCE_FRACTION * 100:g}"
+        method = f"{name}; too small for a {percent} % interval, which needs {needed}"
+        return IntervalPlan(None, None, method)
     low_rank = math.floor((ranks.low - 1) / worth * n_samples)
     high_rank = min(math.ceil(ranks.high / worth * n_samples) - 1, n_samples - 1)
-    return IntervalPlan(
-        low_rank,
-        high_rank,
-        f"{name}, order statistics {ranks.low} and {ranks.high} of those",
-        confidence_fraction,
-    )
+    method = f"{name}, order statistics {ranks.low} and {ranks.high} of those"
+    return IntervalPlan(low_rank, high_rank, method)
 
 
 def run_mean_estimate(
@@ -213,38 +197,19 @@ def run_mean_estimate(
             n_samples=max(means.size, 1),
             method=method,
         )
-    merged = [_batch_means(means, n_batches) for n_batches in N_BATCHES]
-    return mean_of_batches(
-        merged,
-        value,
-        n_samples=means.size,
-        name=name,
-        confidence_fraction=DEFAULT_CONFIDENCE_FRACTION,
-    )
-
-
-def mean_of_batches(
-    means: Sequence[ArrayLike],
-    value: float,
-    *,
-    n_samples: int,
-    name: str,
-    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
-) -> Estimate:
-    """The same from the means of batches, an array for each number of batches."""
     halves: list[float] = []
-    for of_batches in means:
-        array = np.asarray(of_batches, dtype=np.float64)
-        quantile = float(stdtrit(array.size - 1, 0.5 + confidence_fraction / 2))
-        halves.append(quantile * float(array.std(ddof=1)) / math.sqrt(array.size))
+    for n_batches in N_BATCHES:
+        merged = _batch_means(means, n_batches)
+        quantile = float(stdtrit(merged.size - 1, 0.5 + DEFAULT_CONFIDENCE_FRACTION / 2))
+        halves.append(quantile * float(merged.std(ddof=1)) / math.sqrt(merged.size))
     half = max(halves)
     tried = f"{', '.join(str(n) for n in N_BATCHES[:-1])} and {N_BATCHES[-1]}"
     return Estimate(
         value=value,
         low=value - half,
         high=value + half,
-        confidence_fraction=confidence_fraction,
-        n_samples=n_samples,
+        confidence_fraction=DEFAULT_CONFIDENCE_FRACTION,
+        n_samples=means.size,
         method=f"{name}; batch means, widest of {tried} batches",
     )
 
@@ -287,7 +252,7 @@ def run_share_estimate(is_good: ArrayLike, *, name: str) -> Estimate | None:
 def grouped_share(
     groups: Sequence[Sequence[bool]], *, confidence_fraction: float = 0.9
 ) -> Estimate:
-    """A share of all members of G groups, of which those of a group are alike.
+    """Share of all members of G groups, whose members are correlated.
 
     Clopper and Pearson's interval at the effective sample size of Korn and Graubard (Survey
     Methodology 24, 1998); groups that do not differ count as one sample each. No interval of one
@@ -394,7 +359,7 @@ def _batch_means(samples: _Floats, n_batches: int) -> _Floats:
 MSER_BATCH: Final = 5
 
 
-"""With fewer, warm-up or drift cannot be told from chance."""
+"""Fewest samples with which warm-up or drift can be told from chance."""
 _MOST_CUT_FRACTION: Final = 0.5
 """A least error beyond the middle says that no steady state was reached (White 1997)."""
 FALSE_ALARM_FRACTION: Final = 0.03
@@ -425,7 +390,7 @@ class Trend:
 
 
 def warm_up(samples: ArrayLike) -> int:
-    """Number of positive samples at the start that are unlike the rest.
+    """Number of positive samples at the start that differ from the rest.
 
     0 where none are, or where there are too few to tell.
 

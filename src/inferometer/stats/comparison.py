@@ -56,7 +56,7 @@ class Comparison:
     """*equivalent*: the whole interval lies within the margin. *lower*, *higher*: it excludes 1,
     and does not lie within the margin."""
     n_to_decide: int | None
-    """Of an undecided one: repeats of each side that would decide (``repeats_to_decide``)."""
+    """Repeats of each side that would decide, if undecided (``repeats_to_decide``)."""
 
 
 def compare(
@@ -88,7 +88,7 @@ def compare_pairs(
     margin_ratio: float = 0.02,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Comparison | None:
-    """The same for pairs of repeats made next to each other: what both share cancels.
+    """As ``compare``, for pairs made next to each other: shared effects cancel.
 
     The ratio is the median of the pairs' ratios with the interval of the sign test, which
     assumes nothing of their distribution: no interval below 6 pairs at 95 %. A pair of which one
@@ -211,11 +211,11 @@ def _mann_whitney_counts(n_few: int, n_many: int) -> tuple[int, ...]:
 
 
 POWER_FRACTION: Final = 0.8
-"""How often the repeats that are named decide, where repeats scatter as those at hand."""
+"""Probability that the suggested number of repeats decides, at the observed scatter."""
 _LEAST_OF_SCATTER: Final = 4
 """Fewer show too little of how they scatter."""
 _MOST_REPEATS: Final = 10_000
-"""Nobody makes more."""
+"""Larger numbers of repeats are not suggested."""
 
 
 def repeats_to_decide(
@@ -273,7 +273,7 @@ def repeats_to_decide(
 
 
 def _n_repeats(far: float, scatter: float, errors: float, *, is_paired: bool) -> float:
-    """Noether's numbers of the sign test and of the Mann-Whitney test with as many on each side."""
+    """Noether's sample sizes of the sign test and of the Mann-Whitney test."""
     if far <= 0:
         return math.inf
     more_often = (float(ndtr(far / scatter)) if scatter else 1.0) - 0.5
@@ -327,7 +327,7 @@ def lag_1_correlation_ratio(samples: ArrayLike) -> float | None:
 PairDecision: TypeAlias = Literal["keep", "drop", "go on"]
 
 _PRIOR_VARIANCE: Final = 8.0
-"""Of effect / scatter of a pair: intervals are narrowest after 3 to 8 pairs."""
+"""Prior variance of effect / scatter: intervals are narrowest after 3 to 8 pairs."""
 _LEAST_PAIRS: Final = 3
 _LEAST_DRAWN_IN: Final = 5
 _FAR_RATIO: Final = 6.0
@@ -337,15 +337,15 @@ _HOPE_RATIO: Final = 2.0
 """Standard errors by which the gain may be better than it looks. One and a half ended one in 25 true
 gains of 5 % (``bench/bench_tune.py pairs``)."""
 _LEAST_FUTILE: Final = 4
-"""Of three pairs one outlier hides any gain."""
+"""Fewest pairs: one outlier in three hides any gain."""
 _WINS: Final = (0.95, 0.9)
 """Shares of pairs that gain which are bet on: 5 of 5, or 9 of 10, are then worth 20 to 1."""
 _N_TESTS: Final = 2
-"""Of each series of logarithms: their mean, and their signs."""
+"""Tests of each series of logarithms: of their mean, and of their signs."""
 
 
 def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Estimate | None:
-    """The gain (ratio - 1) of B over A, with an interval that holds however often it is looked at.
+    """The gain (ratio - 1) of B over A, with an interval that is valid at every look.
 
     Parameters
     ----------
@@ -437,7 +437,7 @@ def is_futile(
 
 
 def decide_pairs(gain: Estimate | None, *, least_gain_ratio: float) -> PairDecision:
-    """May the pairs end: is it a gain for sure, or for sure not one that is worth a change?
+    """Stop when the gain is certainly worth a change, or certainly not.
 
     Example
     -------
@@ -452,17 +452,17 @@ def decide_pairs(gain: Estimate | None, *, least_gain_ratio: float) -> PairDecis
 
 
 class PairJudgement(NamedTuple):
-    """What pairs decide, and the gain that they show."""
+    """Decision and gain by pairs."""
 
     decision: PairDecision
     gain: Estimate | None
-    """Of the series with the narrowest interval; it holds for all series together."""
+    """Gain of the series with the narrowest interval, which holds for all series together."""
 
 
 def judge_pairs(
     series: Sequence[Sequence[float]], *, least_gain_ratio: float, confidence_fraction: float
 ) -> PairJudgement:
-    """May the pairs end? Each test of each series has an equal share of the error (Bonferroni).
+    """Decide whether to stop; the tests of all series share the error (Bonferroni).
 
     Parameters
     ----------
@@ -504,7 +504,7 @@ def _width(gain: Estimate | None) -> float:
 def _decide_signs(
     logs: Sequence[float], gain: Estimate | None, least_gain_ratio: float, enough: float
 ) -> PairDecision:
-    """Take what gains in nearly every pair, and enough in half of them and in the mean."""
+    """Accept a change that gains in nearly every pair, and enough in the median and the mean."""
     if gain is None or sign_evidence(logs) < enough:
         return "go on"
     middle = math.expm1(float(np.median(logs)))
@@ -530,7 +530,7 @@ def sign_evidence(log_ratios: Sequence[float]) -> float:
 
 
 def chance_of_more(n_hits: int, n: int, n_hits_before: int, n_before: int) -> float:
-    """How often do as many hits fall on these ``n``, where all are as likely to be hit?
+    """Probability of as many hits among these ``n``, if all are equally likely to be hit.
 
     The binomial test of two rates, given the hits of both together (Przyborowski and Wilenski, 1940).
 

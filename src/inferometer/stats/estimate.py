@@ -10,7 +10,7 @@ Verdict: TypeAlias = Literal["met", "missed", "undecided"]
 
 
 def worst_verdict(verdicts: Iterable[Verdict | None]) -> Verdict | None:
-    """Of several: missed where one is, else undecided where one is; None where there are none."""
+    """Worst verdict: missed, then undecided, then met; None for none."""
     known = set(verdicts)
     order: tuple[Verdict, ...] = ("missed", "undecided", "met")
     return next((one for one in order if one in known), None)
@@ -22,7 +22,7 @@ Z_90: Final = 1.645
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A number with its interval; the unit is in the name of whatever holds it.
+    """A number with its interval; the unit is in the name of the variable.
 
     ``low`` and ``high`` bound an interval of ``confidence_fraction``; both are None where
     ``n_samples`` cannot carry an interval, and ``method`` then says why. Never built from zero
@@ -93,8 +93,8 @@ class Estimate:
         )
 
 
-def judge(estimate: Estimate | None, limit: float, *, smaller_is_better: bool = True) -> Verdict:
-    """Is the estimated number on the good side of the limit?
+def judge(estimate: Estimate | None, limit: float) -> Verdict:
+    """Verdict of the estimate against an upper limit.
 
     No data and a straddling interval are *undecided*.
 
@@ -105,15 +105,13 @@ def judge(estimate: Estimate | None, limit: float, *, smaller_is_better: bool = 
     """
     if estimate is None or estimate.low is None or estimate.high is None:
         return "undecided"
-    if not smaller_is_better:
-        return judge(_negated(estimate), -limit)
     if estimate.high <= limit:
         return "met"
     return "missed" if estimate.low > limit else "undecided"
 
 
 def envelope(estimates: Sequence[Estimate], *, method: str) -> Estimate:
-    """One estimate of several ways to look at the same data.
+    """One estimate that covers several estimates from the same data.
 
     The first one's value, the widest interval, or none if one has none.
 
@@ -143,19 +141,8 @@ def envelope(estimates: Sequence[Estimate], *, method: str) -> Estimate:
     )
 
 
-def _negated(estimate: Estimate) -> Estimate:
-    return Estimate(
-        value=-estimate.value,
-        low=None if estimate.high is None else -estimate.high,
-        high=None if estimate.low is None else -estimate.low,
-        confidence_fraction=estimate.confidence_fraction,
-        n_samples=estimate.n_samples,
-        method=estimate.method,
-    )
-
-
 def judge_share(share: Estimate, least_fraction: float) -> Verdict:
-    """Is a share at least this? Met by its value, missed where it certainly is smaller."""
+    """Verdict on a share: met by its value, missed where it is certainly too small."""
     if share.value >= least_fraction:
         return "met"
     return "missed" if share.high is not None and share.high < least_fraction else "undecided"

@@ -48,7 +48,7 @@ class Knee:
 
     status: KneeStatus
     at: Estimate | None
-    """In the unit of x; None unless the fit crosses within the measured range."""
+    """Position in the unit of x; None unless the fit crosses within the measured range."""
     why: str
 
 

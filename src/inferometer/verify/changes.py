@@ -1,7 +1,7 @@
-"""What is sealed of a change that a diagnosis advises, and does the changed server bear it out?
+"""Sealed predictions of advised changes, and their outcome on the changed server.
 
 The predicted latencies hold for the traffic of the window that was diagnosed. A window of other
-traffic, or of a server that was not started anew, proves nothing.
+traffic, or of a server that was not restarted, proves nothing.
 """
 
 import math
@@ -34,7 +34,7 @@ _CHANCE_SDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedChange:
-    """A change, and the traffic for which it is predicted."""
+    """A change, and the traffic for which its effect is predicted."""
 
     target: str
     cause: str
@@ -46,15 +46,15 @@ class SealedChange:
     requests_per_s: float | None
     """None: a closed loop, whose rate follows from the server."""
     in_server_load: float | None
-    """Of a closed loop."""
+    """Requests in the server, in a closed loop."""
     mean_prompt_tokens: float
     mean_output_tokens: float
     server_started_s: float | None
-    """When the server's process began (Unix time), by its metrics; None: not reported."""
+    """Start of the server's process (Unix time), by its metrics; None: not reported."""
 
 
 def started_s(window: ServerWindow) -> float | None:
-    """When the process of the server began (Unix time); None where it does not report that."""
+    """Start of the server's process (Unix time); None where not reported."""
     found = window.record.families.get(START_TIME, ())
     return float(found[0].value[-1]) if found and math.isfinite(found[0].value[-1]) else None
 
@@ -76,7 +76,7 @@ def _mean(seen: Growth) -> float:
 
 
 def why_nothing_is_proved(sealed: SealedChange, window: ServerWindow) -> str:
-    """Why this window does not answer whether the prediction came true; '' where it does."""
+    """Why this window cannot test the prediction; '' where it can."""
     now_s = started_s(window)
     if now_s is not None and now_s == sealed.server_started_s:
         return "the server was not started anew since the prediction: it has no other settings"
@@ -94,7 +94,7 @@ def why_nothing_is_proved(sealed: SealedChange, window: ServerWindow) -> str:
 
 
 def measured_latencies(window: ServerWindow) -> dict[Metric, Estimate]:
-    """Each latency of the server's own histograms that it reports."""
+    """Each latency that the server's own histograms report."""
     found: dict[Metric, Estimate] = {}
     for metric, (latency, fraction) in STATISTICS.items():
         time, seen = window.summary.time(latency), window.spreads.get(latency)
@@ -110,7 +110,7 @@ def measured_latencies(window: ServerWindow) -> dict[Metric, Estimate]:
 
 
 def _within_bucket(seen: Growth, fraction: float) -> Estimate:
-    """A percentile between the edges of its bucket; where in it, by the requests below (linear)."""
+    """A percentile in its bucket, interpolated linearly; the interval is the bucket."""
     bucket = bucket_percentile(seen, fraction)
     if bucket is None:
         raise ValueError("a histogram without observations")
@@ -130,7 +130,7 @@ def _within_bucket(seen: Growth, fraction: float) -> Estimate:
 
 
 def objective_met(objective: str, window: ServerWindow) -> Verdict:
-    """Is the SLO met by the server's own histograms? *undecided* where a bucket holds the limit."""
+    """Verdict on the SLO by the server's histograms; *undecided* if a bucket holds the limit."""
     verdicts: list[Verdict] = []
     for one in parse_objective(objective).thresholds:
         if one.percentile_fraction is None:

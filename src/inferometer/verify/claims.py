@@ -44,12 +44,12 @@ _WORST_FIRST: Final[tuple[CheckVerdict, ...]] = ("INVALID", "wrong", "open", "un
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One question that was measured."""
+    """The measurement of one question."""
 
     at: str
     run_id: str
     measured_utc: str
-    """When it began."""
+    """Start of the measurement."""
     asked_as: str
     """How it is known that the question is the same."""
     validity: ValidityVerdict | None
@@ -68,12 +68,12 @@ class Measurement:
     measured: Measured
     values: Mapping[Metric, Estimate]
     promise: Verdict | None
-    """Of the objective, where there is one."""
+    """Verdict on the SLO, where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A claim beside its measurement."""
+    """A claim with its measurement."""
 
     at: str
     metric: Metric
@@ -87,7 +87,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseOutcome:
-    """An SLO claim beside its measurement."""
+    """An SLO claim with its measurement."""
 
     at: str
     measured: Verdict
@@ -101,7 +101,7 @@ class Attempt:
     seal_sha256: str
     at: str
     folder: str
-    """Its name inside the experiment's folder."""
+    """Name inside the experiment's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Check:
     seal_sha256: str
     measured: tuple[Measured, ...]
     outcomes: tuple[Outcome, ...]
-    """Of valid measurements alone."""
+    """Outcomes of valid measurements only."""
     promises: tuple[PromiseOutcome, ...]
 
 
@@ -176,7 +176,7 @@ def outcome_of(claim: Claim, measured: Estimate) -> Outcome:
 
 
 def verdict_of(verdicts: Sequence[CheckVerdict]) -> CheckVerdict:
-    """Of all together: INVALID before wrong before open before undecided before held."""
+    """The worst of several verdicts: INVALID, wrong, open, undecided, held."""
     for verdict in _WORST_FIRST:
         if verdict in verdicts:
             return verdict
@@ -243,7 +243,7 @@ times, numbers come out as far off."""
 
 
 class Commitment(NamedTuple):
-    """What is claimed, and what it is based on."""
+    """Claims, and what they are based on."""
 
     belief: Belief
     claims: tuple[Claim, ...]
@@ -269,27 +269,27 @@ _PERCENTILES: Final[Mapping[Metric, _Percentile]] = {
 
 def values_of_requests(summary: RequestSummary) -> dict[Metric, Estimate]:
     """Value of each metric in a run of requests, where it has one."""
-    said: dict[Metric, Estimate] = {}
+    values: dict[Metric, Estimate] = {}
     known = {one.latency: one for one in summary.latencies}
     for metric, (latency, fraction) in _PERCENTILES.items():
         found = known[latency].percentile(fraction) if latency in known else None
         if found is not None:
-            said[metric] = found.seconds
+            values[metric] = found.seconds
     if summary.output_tokens_per_s is not None:
-        said["output_tokens_per_s"] = summary.output_tokens_per_s
+        values["output_tokens_per_s"] = summary.output_tokens_per_s
     if summary.completed_requests_per_s is not None:
-        said["completed_requests_per_s"] = summary.completed_requests_per_s
-    return said
+        values["completed_requests_per_s"] = summary.completed_requests_per_s
+    return values
 
 
 def values_of_point(summary: PointSummary) -> dict[Metric, Estimate]:
     """The same for a point of a sweep."""
-    said: dict[Metric, Estimate] = {}
+    values: dict[Metric, Estimate] = {}
     if summary.prefill_s is not None:
-        said["prefill_s"] = summary.prefill_s
+        values["prefill_s"] = summary.prefill_s
     if summary.decode_step_s is not None:
-        said["decode_step_s"] = summary.decode_step_s
-    return said
+        values["decode_step_s"] = summary.decode_step_s
+    return values
 
 
 def load_claims(
@@ -306,13 +306,13 @@ def load_claims(
             at=at,
             metric=metric,
             predicted=spanned(
-                said.value,
+                estimate.value,
                 [other[metric].value for other in others if metric in other],
-                n_samples=said.n_samples,
+                n_samples=estimate.n_samples,
             ),
         )
-        for metric, said in values_of_requests(likely).items()
-        if said.value > 0
+        for metric, estimate in values_of_requests(likely).items()
+        if estimate.value > 0
     )
 
 
@@ -363,14 +363,14 @@ def load_measurement(
 
 
 def point_measurements(
-    run: Run, asked: dict[str, SweepPoint], evidence: tuple[FileSum, ...]
+    run: Run, points: dict[str, SweepPoint], evidence: tuple[FileSum, ...]
 ) -> tuple[Measurement, ...]:
     """Measured metrics of the requested points of a sweep, by name.
 
     Raises
     ------
     RecordError
-        None of them is in the sweep.
+        The sweep has none of the points.
     """
     found = {summary.point: summary for summary in summarise_points(run) if summary.status == "ok"}
     measurements = tuple(
@@ -379,14 +379,14 @@ def point_measurements(
             values=values_of_point(found[point]),
             promise=None,
         )
-        for at, point in asked.items()
+        for at, point in points.items()
         if point in found
     )
     if not measurements:
         raise RecordError(
             "the sweep measured none of the points that were sealed",
             where=f"run {run.manifest.run_id}",
-            allowed=f"{'; '.join(asked)}; as many generated tokens",
+            allowed=f"{'; '.join(points)}; as many generated tokens",
             try_="sweep with --seq, --batch-sizes and --gen-tokens as in the plan",
         )
     return measurements

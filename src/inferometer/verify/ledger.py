@@ -56,7 +56,7 @@ _DOOR: Final = Door(
     try_="another --ledger",
 )
 LEDGER: Final = Path("ledger/ledger.jsonl")
-"""Where nothing else is named."""
+"""Default ledger."""
 _CLOCKS_DIFFER_S: Final = 300.0
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 FIRST: Final = "0" * 64
@@ -76,7 +76,7 @@ class Entry:
     check: Check | None
     previous_sha256: str
     sha256: str = ""
-    """Of the entry with this field empty."""
+    """Hash of the entry with this field empty."""
     attempt: Attempt | None = None
 
     @property
@@ -89,7 +89,7 @@ class Entry:
 
 
 def read_ledger(path: Path) -> tuple[Entry, ...]:
-    """Every entry, in order; none where there is no file.
+    """All entries in order; empty where there is no file.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def read_ledger(path: Path) -> tuple[Entry, ...]:
 def append(
     path: Path, *, at_utc: str, add: Callable[[Sequence[Entry]], Content | None]
 ) -> Entry | None:
-    """Append the entry that ``add`` makes of the present ones, unless it is None.
+    """Append the entry that ``add`` makes from the present ones, unless it is None.
 
     A lock excludes other writers meanwhile.
 
@@ -165,7 +165,7 @@ def checks_of(entries: Sequence[Entry], seal_sha256: str) -> tuple[Check, ...]:
 
 
 def attempts_of(entries: Sequence[Entry], seal_sha256: str) -> tuple[Attempt, ...]:
-    """Every measurement of them that was begun, in order."""
+    """All measurements of this seal that were begun, in order."""
     return tuple(
         entry.attempt
         for entry in entries
@@ -182,13 +182,7 @@ def anchor_of(entries: Sequence[Entry]) -> str:
 
 
 def refuse_future(entries: Sequence[Entry], *, now_utc: str, where: str) -> None:
-    """Refuse a line that is dated after now, or before the line above it.
-
-    Raises
-    ------
-    RecordError
-        One is: its date, or this machine's clock, is wrong.
-    """
+    """Refuse a line that is dated after now, or before the line above it."""
     before_utc = ""
     for entry in entries:
         if _is_after(entry.at_utc, now_utc):
@@ -335,7 +329,7 @@ class Experiment:
     seal: Seal
     seal_sha256: str
     sealed_utc: str
-    """When the ledger took it in."""
+    """Time of the ledger's entry."""
     claims: tuple[ClaimState, ...]
     promises: tuple[PromiseState, ...]
     measured: tuple[Measured, ...]
@@ -348,7 +342,7 @@ class Experiment:
 
     @property
     def verdict(self) -> CheckVerdict:
-        """Of all its claims together."""
+        """Worst verdict of all claims."""
         invalid = {one.at for one in self.measured if one.validity == "INVALID"}
         undone: list[CheckVerdict] = [
             "INVALID" if at in invalid else "open" for at in self.open_questions
@@ -357,7 +351,7 @@ class Experiment:
 
     @property
     def verdicts(self) -> tuple[ClaimVerdict, ...]:
-        """Of every measured claim, SLO claims too."""
+        """Verdict of every measured claim, SLO claims too."""
         found = list[ClaimVerdict]()
         for outcome in (
             *(one.outcome for one in self.claims),
@@ -374,7 +368,7 @@ class Experiment:
 
     @property
     def n_open(self) -> int:
-        """Of them: without an outcome."""
+        """The number of claims without an outcome."""
         return self.n_predictions - len(self.verdicts)
 
     @property
@@ -409,7 +403,7 @@ class MetricScore:
     """Its interval of 90 %, in which predictions of one experiment err together; None of one
     experiment."""
     median_error_fraction: float
-    """Of absolute errors."""
+    """Median of absolute errors."""
     p90_error_fraction: float
 
 
@@ -419,13 +413,13 @@ class Score:
 
     experiments: tuple[Experiment, ...]
     totals: tuple[MetricScore, ...]
-    """By kind of step times."""
+    """Totals by kind of step times."""
     metrics: tuple[MetricScore, ...]
     """The same by metric."""
     n_claims: int
     """Everything that was sealed: numbers, and verdicts on SLOs."""
     n_open: int
-    """Of them: never measured, or only by INVALID runs."""
+    """Claims that were never measured, or only by INVALID runs."""
 
 
 def score_of(entries: Sequence[Entry]) -> Score:
@@ -485,7 +479,7 @@ def experiment_of(entries: Sequence[Entry], sealed: Entry) -> Experiment:
 def check_of(
     entries: Sequence[Entry], seal_sha256: str, measurements: Sequence[Measurement]
 ) -> Check | None:
-    """What is new in these measurements; None where the ledger has all of them.
+    """Results that are new in these measurements; None where the ledger has all of them.
 
     Raises
     ------

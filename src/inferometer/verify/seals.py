@@ -74,11 +74,11 @@ class Question:
     """One load of a server, or one point of a sweep."""
 
     at: str
-    """Its name: ``2 requests/s``, ``4 users``, ``prompt 64, batch 1``."""
+    """Name: ``2 requests/s``, ``4 users``, ``prompt 64, batch 1``."""
     asks: str
     """The exact question, in words."""
     sha256: str
-    """Of all its requests, or of the point."""
+    """Hash of all its requests, or of the point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseClaim:
-    """Is the SLO met at this load? *undecided* claims nothing."""
+    """Predicted verdict on the SLO at this load; *undecided* claims nothing."""
 
     at: str
     objective: str
@@ -222,7 +222,7 @@ def write_seal(folder: Path, seal: Seal) -> None:
     Raises
     ------
     RecordError
-        It cannot be written.
+        The file cannot be written.
     """
     durability.make_folder(folder)
     stored = SealedFile(sha256=sha256_of(seal), seal=seal)
@@ -237,7 +237,7 @@ def read_seal(folder: Path) -> Seal | None:
     Raises
     ------
     RecordError
-        It cannot be read, or was edited.
+        The file cannot be read, or was edited.
     """
     path = folder / SEAL_NAME
     if not path.exists():
@@ -262,7 +262,7 @@ class FileSum:
 
     @property
     def is_raw_log(self) -> bool:
-        """What came over the wire: no two runs have the same."""
+        """Is it a raw log? Those differ between any two runs."""
         return self.name.startswith(f"{raw_log.RAW_FOLDER}/")
 
 
@@ -288,13 +288,7 @@ def evidence_of(path: Path) -> tuple[FileSum, ...]:
 
 
 def refuse_changed(path: Path, stored: Sequence[FileSum], *, run_id: str) -> None:
-    """Refuse a run whose files are not those in the ledger.
-
-    Raises
-    ------
-    RecordError
-        One was changed, or is gone.
-    """
+    """Refuse a run whose files are not those in the ledger."""
     now = {one.name: one.sha256 for one in evidence_of(path)}
     changed = [one.name for one in stored if now.get(one.name) != one.sha256]
     if changed:
@@ -309,6 +303,6 @@ def refuse_changed(path: Path, stored: Sequence[FileSum], *, run_id: str) -> Non
 
 
 def shared_raw_log(evidence: Iterable[FileSum], known: Iterable[FileSum]) -> bool:
-    """Is one of these raw logs in the other list?"""
+    """Do both lists have a raw log in common?"""
     sums = {one.sha256 for one in known if one.is_raw_log}
     return any(one.is_raw_log and one.sha256 in sums for one in evidence)

@@ -59,7 +59,7 @@ def test_too_few_slots_are_named_with_llama_cpp_s_flag(served):
     samples, done = served
     window = observed_window(samples, clients_of(done, start_s=START_S))
     stated = {"max_num_seqs": StatedLimit(8, "server")}
-    agreement = rebuilt_servers(window, {"max_num_seqs": 8}, 1)
+    agreement = rebuilt_servers(window, {"max_num_seqs": 8})
     agreement.check()
     answer = diagnosis.answer_of("RUN", Source(window=window), agreement, None, stated).answer
     assert (answer.finding, answer.cause) == ("limited", "max_num_seqs")

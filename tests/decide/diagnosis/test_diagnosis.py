@@ -43,7 +43,7 @@ PLAN = poisson(RATE, round(RATE * (START_S + FOR_S)), seed=1)
 def diagnosed(config, plan=PLAN, slo=None):
     samples, _ = served_pages(config, STEPS, plan, start_s=START_S, for_s=FOR_S)
     window = observed_window(samples)
-    agreement = rebuilt_servers(window, {}, 1)
+    agreement = rebuilt_servers(window, {})
     agreement.check()
     objective = None if slo is None else parse_objective(slo)
     return diagnosis.answer_of(
@@ -116,7 +116,7 @@ def test_long_prompts_are_named_and_the_advice_is_true():
     samples, _ = served_pages(ROOMY, slow, plan, start_s=START_S, for_s=60)
     window = observed_window(samples)
     answer = diagnosis.answer_of(
-        "s", Source(window=window), rebuilt_servers(window, {}, 1), None, {}
+        "s", Source(window=window), rebuilt_servers(window, {}), None, {}
     ).answer
     assert (answer.finding, answer.cause) == ("limited", "long_prompts")
 

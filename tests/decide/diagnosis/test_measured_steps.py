@@ -50,7 +50,7 @@ SHAPES = (
 def served():
     plan = poisson(8.0, 280, seed=3)
     samples, done = served_pages(CONFIG, TRUE, plan, start_s=5.0, for_s=25.0)
-    log = step_log_of(done.steps, "emulated")
+    log = step_log_of(done.steps)
     noise = np.exp(np.random.default_rng(1).normal(0.0, 0.05, len(log.duration_s)))
     return samples, log._replace(duration_s=log.duration_s * noise)
 

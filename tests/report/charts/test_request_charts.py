@@ -15,7 +15,7 @@ from inferometer.report.charts.catalogue import REQUEST_CHARTS, request_charts_o
 from inferometer.report.charts.load import kv_chart, preemption_chart, queue_chart
 from inferometer.report.charts.online import gap_chart, history_chart
 from inferometer.report.charts.plot import Band, Boxes, Dots, Line, Text
-from inferometer.report.charts.slots import MAX_SEATS, MAX_SLICES, slots_chart
+from inferometer.report.charts.slots import MAX_SLICES, MAX_SLOTS, slots_chart
 from inferometer.report.charts.svg import SERIES_COLOURS, drawn
 from inferometer.report.charts.tails import tails_chart
 from inferometer.report.charts.time_parts import ttft_parts_chart
@@ -237,7 +237,7 @@ def test_a_large_batch_stays_light():
     chart = slots_chart(view)
     boxes = [box for mark in marks(chart, Boxes) if mark.name for box in mark.boxes]
     assert 0 < len(boxes) <= MAX_SLICES
-    assert len({int(box[2]) for box in boxes}) <= MAX_SEATS
+    assert len({int(box[2]) for box in boxes}) <= MAX_SLOTS
     assert "of them are drawn" in chart.finding
 
 

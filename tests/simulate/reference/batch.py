@@ -63,8 +63,8 @@ class Delivery(NamedTuple):
 class Seats:
     """The batch's slots: whoever runs keeps one; the lowest free one is taken."""
 
-    def __init__(self, n_seats: int) -> None:
-        self._free = list(range(n_seats))
+    def __init__(self, n_slots: int) -> None:
+        self._free = list(range(n_slots))
         heapify(self._free)
 
     def take(self, request: Request) -> None:

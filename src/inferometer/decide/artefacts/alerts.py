@@ -1,4 +1,4 @@
-"""What should wake somebody, and which series are recorded for it: the rules that Prometheus evaluates.
+"""Prometheus rules: alerts, and the series that are recorded for them.
 
 Limits come from the SLO and from the range in which the simulation says that the fleet works.
 
@@ -62,7 +62,7 @@ class Recorded(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Between which two edges of its histogram does a limit lie?"""
+    """Edges of the histogram bucket that holds a limit (seconds)."""
 
     below_s: float | None
     """None: below the first."""
@@ -71,7 +71,7 @@ class Edges(NamedTuple):
 
 
 def recorded(fleet: Fleet, packaging: Packaging) -> list[Recorded]:
-    """All series, each after those that it reads."""
+    """All recording rules, each after those that it reads."""
     of, window = f"{{{selector(packaging)}}}", f"[{window_min(fleet)}m]"
     return [
         Recorded(WAITING, _sum(f"vllm:num_requests_waiting{of}")),
@@ -98,7 +98,7 @@ def recorded(fleet: Fleet, packaging: Packaging) -> list[Recorded]:
 
 
 def promised(fleet: Fleet) -> list[Threshold]:
-    """The thresholds of a percentile that an engine reports; a histogram does not know goodput or workflows."""
+    """Limits on percentiles that an engine's histograms report (not goodput or workflows)."""
     return [
         threshold
         for threshold in fleet.objective.thresholds
@@ -107,7 +107,7 @@ def promised(fleet: Fleet) -> list[Threshold]:
 
 
 def selector(packaging: Packaging, **labels: str) -> str:
-    """Which series are the fleet's: vLLM itself puts the model's name on all of them."""
+    """PromQL label selector of the fleet's series; vLLM puts the model's name on each of them."""
     return ",".join(
         f"{name}={json.dumps(value)}"
         for name, value in {"model_name": packaging.served_name, **labels}.items()
@@ -115,7 +115,7 @@ def selector(packaging: Packaging, **labels: str) -> str:
 
 
 def edges_of(threshold: Threshold) -> Edges:
-    """Between which edges of vLLM's histogram does the limit lie?
+    """Edges of the bucket of vLLM's histogram that holds the limit.
 
     Example
     -------
@@ -133,9 +133,9 @@ def edges_of(threshold: Threshold) -> Edges:
 
 
 def window_min(fleet: Fleet) -> int:
-    """Over how many minutes are rates taken?
+    """Window of rates in minutes: long enough to hold enough requests for the SLO's percentiles.
 
-    As many as bring enough requests for the highest percentile of the promise.
+    Long enough for the highest percentile of the SLO.
     """
     needed_s = max(
         (requests_needed(one) / fleet.rate_per_s for one in promised(fleet)), default=0.0
@@ -144,7 +144,7 @@ def window_min(fleet: Fleet) -> int:
 
 
 def requests_needed(threshold: Threshold) -> int:
-    """How many requests say something about the percentile?"""
+    """The number of requests that an estimate of the percentile needs."""
     return math.ceil(_SLOWER_THAN_LIMIT / (1 - (threshold.percentile_fraction or 0.0)) - 1e-9)
 
 
@@ -162,7 +162,7 @@ def mean_name(metric: Metric) -> str:
 
 
 def percentile_names(fleet: Fleet, metric: Metric) -> list[tuple[str, float]]:
-    """Which percentiles of a latency are worth a look: the median, and those that are promised."""
+    """Percentiles of a latency to show: the median, and those that the SLO limits."""
     fractions = {0.5} | {
         one.percentile_fraction or 0.5 for one in promised(fleet) if one.metric == metric
     }
@@ -191,7 +191,7 @@ def _mean(family: str, of: str, window: str) -> str:
 
 
 class Alert(NamedTuple):
-    """One rule that may fire."""
+    """One alerting rule."""
 
     name: str
     expression: str
@@ -215,7 +215,7 @@ def rules(fleet: Fleet, packaging: Packaging) -> Manifest:
 
 
 def alerts_of(fleet: Fleet, packaging: Packaging) -> list[Alert]:
-    """All that may fire, the promise first."""
+    """All alerting rules, those of the SLO first."""
     of = f"{{{selector(packaging)}}}"
     promises = [
         alert for threshold in promised(fleet) for alert in _promise(threshold, fleet, packaging)
@@ -282,7 +282,7 @@ def _replicas(fleet: Fleet, of: str) -> list[Alert]:
         beyond = f"{ARRIVED}{of} / {REPLICAS}{of} > {most_per_s:.6g}"
         text = (
             f"{{{{ $value | humanize }}}} requests/s for each replica; at {most_per_s:.4g} one"
-            " breaks the promise"
+            " misses the SLO"
         )
         alerts.append(
             Alert("LlmBeyondCapacity", beyond, "5m", "warning", text, "start more replicas")
@@ -336,7 +336,7 @@ def _fullness(fleet: Fleet, of: str) -> list[Alert]:
 
 
 def _traffic(fleet: Fleet, of: str) -> list[Alert]:
-    """Lengths that differ from those that were simulated: then nothing else that was predicted holds."""
+    """Alerts for lengths that differ from the simulated ones, so that predictions do not hold."""
     means = (
         ("prompt", PROMPT_TOKENS, fleet.prompt_mean_tokens),
         ("output", OUTPUT_TOKENS, fleet.output_mean_tokens),
@@ -358,7 +358,7 @@ def _traffic(fleet: Fleet, of: str) -> list[Alert]:
 
 
 def _drifts(fleet: Fleet, of: str) -> list[Alert]:
-    """Step times that are not those of the prediction, told where the load is that of the plan."""
+    """Alerts for step times that differ from the prediction, while the load is near the plan's."""
     planned_per_s = fleet.likely.requests_per_s
     load = f"({ARRIVED}{of} / {REPLICAS}{of})"
     is_planned = (

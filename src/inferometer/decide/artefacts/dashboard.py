@@ -13,7 +13,7 @@ from inferometer.inputs.objectives import METRICS, Metric
 from inferometer.units import format_bytes
 
 _SCHEMA_VERSION: Final = 39
-"""Of Grafana 11, which newer ones read."""
+"""Schema of Grafana 11, which newer ones read."""
 _WIDTH: Final = 24
 _HEIGHT: Final = 8
 _PER_ROW: Final = 3
@@ -30,7 +30,7 @@ class Query(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One chart. ``limits`` are drawn as lines: what the SLO or the prediction says."""
+    """One chart; ``limits`` (of the SLO or of the prediction) are drawn as lines."""
 
     title: str
     unit: str
@@ -44,7 +44,7 @@ class Panel(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A row of the dashboard and what stands under it."""
+    """A row of the dashboard with its panels."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -52,7 +52,7 @@ class Section(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a panel stands, in units of Grafana's grid."""
+    """Position and size of a panel in units of Grafana's grid."""
 
     x: int
     y: int
@@ -61,7 +61,7 @@ class Place(NamedTuple):
 
 
 def dashboard(fleet: Fleet, packaging: Packaging) -> Manifest:
-    """The dashboard, as Grafana imports it: the state of the service in one row of numbers, then what explains it."""
+    """The Grafana dashboard: a row of summary numbers, then sections that explain them."""
     title = f"{packaging.served_name} on {fleet.hardware.name}"
     return board_of(
         packaging.name, title, summary_of(fleet, packaging), sections_of(fleet, packaging)
@@ -69,7 +69,7 @@ def dashboard(fleet: Fleet, packaging: Packaging) -> Manifest:
 
 
 def board_of(uid: str, title: str, summary: list[Panel], sections: list[Section]) -> Manifest:
-    """These numbers and charts as Grafana imports them."""
+    """A dashboard of these numbers and charts, as Grafana imports it."""
     return {
         "uid": uid,
         "title": title,
@@ -95,7 +95,7 @@ def board_of(uid: str, title: str, summary: list[Panel], sections: list[Section]
 
 
 def summary_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
-    """Is the SLO met, how fast, how much, how full, and is every replica there?
+    """Panels with one number each: SLO, latency, throughput, occupancy and replicas up.
 
     One number each, red beyond its limit.
     """
@@ -109,7 +109,7 @@ def summary_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
 
 
 def sections_of(fleet: Fleet, packaging: Packaging) -> list[Section]:
-    """The charts, those that decide first; what is looked at once a week is closed."""
+    """Sections of charts, most important first; rarely used ones are collapsed."""
     of = f"{{{alerts.selector(packaging)}}}"
     metrics: tuple[Metric, ...] = ("ttft", "tpot", "e2e", "queue")
     return [
@@ -200,8 +200,8 @@ def _kept(fleet: Fleet, of: str) -> Panel:
     return Panel(
         "Requests within the SLO",
         "percentunit",
-        "Between these two shares; the promise is broken where the upper one is below the line,"
-        " kept where the lower one is above it.",
+        "The share is between these two; the SLO is missed if the upper one is below the line,"
+        " and met if the lower one is above it.",
         (
             Query(f"{alerts.SURELY_WITHIN}{of}", "{{promise}}: surely"),
             Query(f"{alerts.AT_MOST_WITHIN}{of}", "{{promise}}: at most"),
@@ -273,8 +273,8 @@ def _fullness(fleet: Fleet, of: str) -> list[Panel]:
             "KV cache in use",
             "percentunit",
             f"Predicted: {likely.kv_used_mean_fraction:.0%} in the mean at the planned load; the"
-            " line is not exceeded for 99 % of the time at the highest load that keeps the"
-            " promise.",
+            " line is not exceeded for 99 % of the time at the highest load that meets the"
+            " SLO.",
             (Query(f"vllm:kv_cache_usage_perc{of}", "{{instance}}"),),
             (fullest.kv_used_high_fraction,),
         ),
@@ -338,7 +338,7 @@ def kv_bytes_panels(fleet: Fleet, of: str) -> list[Panel]:
 
 
 def step_panels(fleet: Fleet, of: str) -> list[Panel]:
-    """How large are the engine's batches, and what do its drafts bring?"""
+    """Panels of batch size, and of accepted draft tokens."""
     scheduler = fleet.scheduler
     panels = [
         Panel(
@@ -410,7 +410,7 @@ def _predicted(metric: Metric, means_s: list[float], of: str) -> Panel:
 
 
 def _laid_out(summary: list[Panel], sections: list[Section]) -> list[Manifest]:
-    """All panels with their places; the ids count up."""
+    """All panels with positions and ascending ids."""
     places = [
         Place(i * _SUMMARY_WIDTH, 0, _SUMMARY_WIDTH, _SUMMARY_HEIGHT) for i in range(len(summary))
     ]

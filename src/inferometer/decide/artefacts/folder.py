@@ -86,7 +86,7 @@ def _json(value: object) -> str:
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
-    """Texts of several lines stand as they are, and nothing is said by reference: people read these files."""
+    """YAML writer for readers: multi-line strings as blocks, no anchors."""
 
     def ignore_aliases(self, data: object) -> bool:
         del data
@@ -120,7 +120,7 @@ def prometheus_config(packaging: Packaging) -> Manifest:
 
 
 def adapter_config(packaging: Packaging) -> Manifest:
-    """What prometheus-adapter offers to the autoscaler: requests in flight in all replicas together."""
+    """Configuration of prometheus-adapter: requests in flight, for the autoscaler."""
     series = f"{alerts.IN_FLIGHT}{{{alerts.selector(packaging)}}}"
     rule: Manifest = {
         "seriesQuery": series,

@@ -1,4 +1,4 @@
-"""Which Kubernetes objects run a fleet: its replicas, how many, what may take them away, and who finds them?
+"""Kubernetes objects of a fleet: replicas, scaling, disruption budget, services.
 
 As many replicas run as the traffic was sized for. An autoscaler is there where more may run than
 that: it scales on requests in flight per replica, for a server that cannot keep up lets them grow
@@ -49,19 +49,19 @@ _PART: Final = "app.kubernetes.io/component"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one pod does of a replica; by itself all of it."""
+    """The role of a pod in a replica that spans several pods."""
 
     n_devices: int
     name: str | None = None
-    """Of the part, which a label carries."""
+    """Name of the part, in a label."""
     flags: tuple[str, ...] = ()
-    """Of ``vllm serve``, besides those of the replica."""
+    """Flags of ``vllm serve`` besides the replica's."""
     answers: bool = True
     """Requests and probes, over HTTP."""
 
 
 def labels(packaging: Packaging, part: str | None = None) -> dict[str, object]:
-    """What names the pods: of the replicas, or of one part of each."""
+    """Labels that select the pods of all replicas, or of one part of each."""
     named: dict[str, object] = {
         "app.kubernetes.io/name": "vllm",
         "app.kubernetes.io/instance": packaging.name,
@@ -84,7 +84,7 @@ def claim_name(packaging: Packaging) -> str:
 
 
 def pod_template(fleet: Fleet, packaging: Packaging, part: Part) -> Manifest:
-    """The pod, and what finds it."""
+    """The pod template."""
     named: Manifest = {"labels": labels(packaging, part.name)}
     named |= {"annotations": _scraped(packaging)} if part.answers else {}
     return {"metadata": named, "spec": _pod(fleet, packaging, part)}
@@ -185,7 +185,7 @@ def volume_manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
 
 
 def storage_gib(fleet: Fleet) -> int:
-    """What the volume must hold: the checkpoint as it was published, and a margin."""
+    """Size of the weights' volume in GiB: the published checkpoint and a margin."""
     stored = fleet.model.checkpoint_dtype
     is_small = stored is not None and DTYPE_BITS[stored] < DTYPE_BITS["bfloat16"]
     checkpoint = weight_bytes(
@@ -210,7 +210,7 @@ def _claim(fleet: Fleet, packaging: Packaging) -> Manifest:
 
 
 def _fetching(packaging: Packaging) -> Manifest:
-    """It needs no accelerator, and may be applied again: what is there is not fetched twice."""
+    """The job that downloads the weights; it needs no accelerator and downloads nothing twice."""
     container: Manifest = {
         "name": "fetch",
         "image": packaging.image,
@@ -247,17 +247,17 @@ def manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
 
 
 def in_flight_target(fleet: Fleet) -> int:
-    """So many requests in flight per replica are as many as keep the promise: beyond, the autoscaler starts more."""
+    """Requests in flight per replica above which the autoscaler adds replicas."""
     return max(1, math.floor(fleet.fullest.in_flight_load))
 
 
 def in_flight_metric(packaging: Packaging) -> str:
-    """What the metrics adapter calls the requests in flight in all replicas together."""
+    """Name of the autoscaler's metric: requests in flight of all replicas."""
     return f"llm_requests_in_flight_{packaging.name.replace('-', '_')}"
 
 
 def replica_host(packaging: Packaging) -> str:
-    """The name under which DNS knows the addresses of all replicas."""
+    """DNS name that resolves to the addresses of all replicas."""
     return f"{packaging.name}{_REPLICAS}.{packaging.namespace}.svc.cluster.local"
 
 
@@ -286,7 +286,7 @@ def _service(fleet: Fleet, packaging: Packaging) -> Manifest:
 
 
 def _replica_service(fleet: Fleet, packaging: Packaging) -> Manifest:
-    """The addresses of all replicas that are ready, for the router."""
+    """The headless service with the addresses of all ready replicas."""
     ports = [{"name": "http", "port": packaging.port, "targetPort": "http"}]
     spec = {"clusterIP": "None", "selector": _answering(fleet, packaging), "ports": ports}
     return {
@@ -343,7 +343,7 @@ def _answering(fleet: Fleet, packaging: Packaging) -> dict[str, object]:
 
 
 def _budget(packaging: Packaging) -> Manifest:
-    """Of pods: losing one of a group loses all of it, so that groups go one by one."""
+    """The PodDisruptionBudget; losing one pod of a group loses the group."""
     spec = {
         "maxUnavailable": max(1, packaging.n_spare),
         "selector": {"matchLabels": labels(packaging)},
@@ -372,12 +372,12 @@ find their leader before it is ready."""
 
 
 def name_of(packaging: Packaging) -> str:
-    """What the object is called."""
+    """Name of a Kubernetes object."""
     return packaging.name + _SUFFIX
 
 
 def groups(fleet: Fleet, packaging: Packaging) -> Manifest:
-    """As many groups as there are replicas, each of as many pods as a replica takes nodes."""
+    """The LeaderWorkerSet: a group of pods for each replica, a pod for each of its nodes."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

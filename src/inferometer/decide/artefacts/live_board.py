@@ -27,13 +27,8 @@ def board(fleet: Fleet, packaging: Packaging) -> Manifest:
     )
 
 
-def panels_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
-    """Every panel, the summary first."""
-    return [*summary(), *(one for section in sections(fleet, packaging) for one in section.panels)]
-
-
 def summary() -> list[Panel]:
-    """Does the prediction hold for this traffic, by how much is it wrong, and how much room is left?"""
+    """Panels of one number each: is the prediction right, what is its error, what room is left."""
     return [
         Panel(
             "Prediction holds",
@@ -65,7 +60,7 @@ def summary() -> list[Panel]:
 
 
 def sections(fleet: Fleet, packaging: Packaging) -> list[Section]:
-    """Each latency live and as predicted, what the two differ by, and what the engine does meanwhile."""
+    """Panels of each latency (measured, predicted, residual), and of the engine."""
     of = f"{{{alerts.selector(packaging)}}}"
     latencies = tuple(
         _latency(metric, fraction, of) for metric in _METRICS for fraction in _FRACTIONS

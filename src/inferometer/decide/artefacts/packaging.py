@@ -1,4 +1,4 @@
-"""How is a fleet called and packed: names, ports, images, spare replicas?"""
+"""Names, ports, images and spare replicas of a deployed fleet."""
 
 import re
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from inferometer.stats.estimate import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """One replica of a fleet that was simulated whole, under its part of a load."""
+    """The state of one replica at its share of a load, from a simulation of the fleet."""
 
     step_times: Pace
     requests_per_s: float
@@ -45,7 +45,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """One threshold, and what the likely step times give."""
+    """One threshold of the SLO, and the latency at likely step times."""
 
     text: str
     verdict: Verdict
@@ -56,7 +56,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What a sizing decided, as far as deploying, watching and checking it goes.
+    """The result of a sizing, as far as deployment files need it.
 
     The rates of operating points are those of one replica.
     """
@@ -71,11 +71,11 @@ class Fleet:
     n_replicas_if_one_fails: int
     workload: WorkloadSpec
     rate_per_s: float
-    """Of the whole traffic; of users who wait: what they make."""
+    """Rate of the whole traffic; in a closed loop the completed rate."""
     objective: ObjectiveSpec
     router: Router
     sized_for: Pace
-    """The step times at which the promise is to be kept; what follows is at these."""
+    """Step times at which the SLO must be met; the following numbers are at these."""
     verdict: Verdict
     promises: tuple[Promise, ...]
     weakest: str | None
@@ -85,32 +85,31 @@ class Fleet:
     e2e_high_s: float | None
     """The 99th percentile."""
     kept_requests_per_s: float | None
-    """The highest rate of one replica that was shown to keep the promise, or located."""
+    """Highest rate of one replica shown, or located, to meet the SLO."""
     broken_requests_per_s: float | None
     """The lowest rate of one replica that was shown to break it."""
     planned: tuple[OperatingPoint, ...]
     """Under its part of the traffic, at likely, fast and slow step times."""
     fullest: OperatingPoint
-    """At the highest rate that keeps the promise; under its part of the traffic where none is
-    known."""
+    """Operating point at the highest rate within the SLO, else at its share of the traffic."""
     step_times_basis: Basis
     step_times_from: str
     has_stated_links: bool
-    """What joins the devices, or how long an all-reduce takes, was stated."""
+    """Was the link, or the time of an all-reduce, given?"""
     kv_origin: str
     usd_per_hour: float | None
     price_from: str | None
-    """None: nobody says what it costs."""
+    """Source of the price; None: unknown."""
     cautions: tuple[Caution, ...]
     tool_version: str
     users: int | None = None
-    """Who each wait for an answer before the next request; None: requests come at the rate."""
+    """Users of a closed loop; None in an open loop."""
     gate: GateSpec | None = None
-    """What the router does of a gate: who waits there, and who goes first."""
+    """The part of a gate that the router implements: waiting and order."""
 
     @property
     def has_priorities(self) -> bool:
-        """Do classes of requests differ in urgency, and does engine or router heed it?"""
+        """Do classes differ in priority, and does the engine or the router use it?"""
         is_heeded = self.scheduler.policy == "priority" or (
             self.gate is not None and self.gate.order == "priority"
         )
@@ -123,7 +122,7 @@ class Fleet:
 
     @property
     def kv_bytes(self) -> int:
-        """Of the KV cache of a replica, on all its devices."""
+        """KV cache of a replica on all its devices, in bytes."""
         return self.scheduler.n_kv_blocks * kv_block_bytes(
             self.model,
             kv_dtype(self.engine),
@@ -153,14 +152,14 @@ class Fleet:
 
 
 VLLM_VERSION: Final = "0.32.0"
-"""Whose command line, images and metrics the files speak of."""
+"""vLLM version of the command line, images and metrics."""
 
 
 class _Platform(NamedTuple):
     image: str | None
     """vLLM's own, under its version's name; None: it publishes none for this kind of device."""
     resource: str | None
-    """What the vendor's device plugin calls one device in Kubernetes; None: a CPU needs none."""
+    """Kubernetes resource name of a device; None for a CPU."""
 
 
 _PLATFORMS: Final = {
@@ -183,12 +182,12 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """RFC 1123."""
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w-]+(\.[\w-]+)*):(\d{1,5})", re.ASCII)
 CACHE: Final = "/model-cache"
-"""Where the volume with the weights is mounted, and vLLM looks for what it would fetch."""
+"""Mount path of the weights' volume, where vLLM looks for downloads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What a sizing does not decide. What is None is the usual."""
+    """Settings of a deployment that a sizing does not decide; None means the default."""
 
     served_name: str | None = None
     """[what vLLM loads]"""
@@ -203,14 +202,14 @@ class Wishes:
     n_surge: int = 0
     """Replicas for which devices are free while a new version is rolled out."""
     n_most: int | None = None
-    """As many as the autoscaler may start. [as many as run at least: no autoscaler]"""
+    """Most replicas of the autoscaler. [the least: no autoscaler]"""
     model_claim: str | None = None
     """A PersistentVolumeClaim that holds the weights. [one of the fleet's own, and a job that
     fetches into it]"""
     storage_class: str | None = None
-    """Of the fleet's own claim. [the cluster's default]"""
+    """Storage class of the created claim. [the cluster's default]"""
     node_labels: tuple[tuple[str, str], ...] = ()
-    """Of the nodes that have the device."""
+    """Labels of the nodes that have the device."""
     backends: tuple[str, ...] = ()
     """HOST:PORT of each replica outside Kubernetes; empty: its DNS names them."""
 
@@ -223,11 +222,11 @@ class Packaging:
     """What clients call the model; ``model_name`` of the metrics."""
     model_source: str
     name: str
-    """Of the Kubernetes objects."""
+    """Name of the Kubernetes objects."""
     namespace: str
     port: int
     image: str | None
-    """None: nobody says which."""
+    """None: unknown."""
     resource: str | None
     n_least: int
     """Replicas that run: those that the traffic needs, and spare ones."""
@@ -241,48 +240,48 @@ class Packaging:
 
     @property
     def is_folder(self) -> bool:
-        """Is what vLLM loads a folder? No job can fetch it."""
+        """Does vLLM load the model from a folder, which no job can download?"""
         return self.model_source.startswith(("/", "."))
 
     @property
     def mount(self) -> str:
-        """Where the volume with the weights is mounted: at the folder that vLLM loads."""
+        """Mount path of the weights' volume: the folder that vLLM loads."""
         is_elsewhere = self.is_folder and not self.model_source.startswith(f"{CACHE}/")
         return self.model_source if is_elsewhere else CACHE
 
     @property
     def has_weights(self) -> bool:
-        """Can a pod have them: fetched, or on a claim?"""
+        """Can a pod get the weights: downloaded, or from a claim?"""
         is_mounted = self.model_source.startswith("/") and self.model_claim is not None
         return is_mounted or not self.is_folder
 
     @property
     def scales(self) -> bool:
-        """May more replicas run than the traffic was sized for?"""
+        """May an autoscaler start more replicas than the traffic was sized for?"""
         return self.n_most > self.n_least
 
     @property
     def n_places(self) -> int:
-        """As many replicas may answer at once."""
+        """The largest number of replicas that may serve at the same time."""
         return self.n_most + self.n_surge
 
     @property
     def rollout(self) -> dict[str, object]:
-        """How does a new version reach the replicas? One after another.
+        """The update strategy: one replica after another.
 
-        Where devices are free it starts beside the old one. On a full fleet such a pod would wait
-        for a device for ever: the old one ends first.
+        Where devices are free, the new pod starts before the old one ends. On a full fleet it would
+        wait forever, so the old one ends first.
         """
         return {"maxSurge": self.n_surge, "maxUnavailable": 0 if self.n_surge else 1}
 
 
 def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
-    """How the fleet is called and packed.
+    """Names and packaging of a fleet.
 
     Raises
     ------
     SpecError
-        A wish that cannot be.
+        A setting is invalid.
     """
     wanted = wishes or Wishes()
     n_least = fleet.n_replicas + wanted.n_spare

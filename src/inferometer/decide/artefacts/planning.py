@@ -1,4 +1,4 @@
-"""Which fleet did a sizing decide on, and in which range will it work?
+"""The fleet that a sizing decided on, and its operating range.
 
 It is simulated again, to see how full its replicas run.
 """
@@ -35,7 +35,7 @@ def fleet_of(
     cautions: tuple[Caution, ...],
     tool_version: str,
 ) -> Fleet:
-    """The fleet that a sizing picked; it is simulated again to see how full its replicas run.
+    """The fleet that a sizing chose, simulated again for the load on its replicas.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def fleet_of(
 
 
 class _Most(NamedTuple):
-    """The highest load that keeps the promise, and the rates of a replica there and where it breaks."""
+    """Highest load that meets the SLO; rates of a replica there, and where the SLO is missed."""
 
     at: OperatingPoint
     kept_per_s: float | None
@@ -93,15 +93,15 @@ class _Most(NamedTuple):
 
 def _most(question: SizingQuestion, kind: SizedKind) -> _Most:
     capacity = kind.sized_at.capacity
-    kept, broken = capacity.met_load or capacity.located_load, capacity.missed_load
-    at = operating_point(question, kind, kind.asked_pace, kept or question.offered_load)
+    met, missed = capacity.met_load or capacity.located_load, capacity.missed_load
+    at = operating_point(question, kind, kind.asked_pace, met or question.offered_load)
     if kind.is_of_users:  # a rate is what they make; that of too many of them was not simulated
-        return _Most(at, None if kept is None else at.requests_per_s, None)
+        return _Most(at, None if met is None else at.requests_per_s, None)
     n_replicas = kind.n_replicas
     return _Most(
         at,
-        None if kept is None else kept / n_replicas,
-        None if broken is None else broken / n_replicas,
+        None if met is None else met / n_replicas,
+        None if missed is None else missed / n_replicas,
     )
 
 
@@ -117,7 +117,7 @@ def as_sent(workload: WorkloadSpec, gate: GateSpec | None) -> WorkloadSpec:
 
 
 def one_by_one(workload: WorkloadSpec, rate_per_s: float) -> WorkloadSpec:
-    """Users who start at the rate at which they go on: nobody is sized for a burst of all at once."""
+    """The workload with users who start one after another at this rate, not all at once."""
     users = workload.arrivals
     if not isinstance(users, ClosedArrivals) or users.start_over_s > 0:
         return workload
@@ -129,7 +129,7 @@ def one_by_one(workload: WorkloadSpec, rate_per_s: float) -> WorkloadSpec:
 def operating_point(
     question: SizingQuestion, kind: SizedKind, pace: replicas.Pace, load: float
 ) -> OperatingPoint:
-    """How full does each replica run when all of them together get this load?"""
+    """The state of a replica when all replicas together get this load."""
     deployment, n_replicas = kind.candidate.deployment, kind.n_replicas
     probe = probing.probe_of(question, kind.candidate, pace, n_replicas)
     n_requests = question.n_requests * probing.EFFORT_RATIO
@@ -209,7 +209,7 @@ def _planned(question: SizingQuestion, kind: SizedKind) -> tuple[OperatingPoint,
 
 
 def _are_links_stated(kind: SizedKind) -> bool:
-    """Is the time of an all-reduce known, by the device's rows or by what was asked?"""
+    """Is the time of an all-reduce known, from the catalogue or from the options?"""
     is_asked = kind.candidate.deployment.step_times.all_reduce_s is not None
     return is_asked or has_stated_links(kind.candidate.offer.hardware)
 
@@ -220,7 +220,7 @@ def _weakest(served: ServedBy) -> str | None:
 
 
 def _price_from(offer: Offer) -> str | None:
-    """Of the cheaper of rent and ownership, which is the one that counts."""
+    """Source of the price that counts: the cheaper of rent and ownership."""
     known = [one for one in (offer.price, offer.owned) if one is not None]
     if not known:
         return None

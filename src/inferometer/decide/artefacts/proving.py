@@ -1,4 +1,4 @@
-"""Which plan of ``inferometer verify`` seals what the fleet will do, and which command checks its SLO?"""
+"""The ``inferometer verify`` plan of a fleet, and the script that checks its SLO."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ _SHARED: Final = (
 
 
 def check_script(fleet: Fleet, packaging: Packaging) -> str:
-    """A shell script: the same traffic against the real thing, judged by the same promise."""
+    """A shell script that load-tests the deployment with the same traffic and SLO."""
     words = [
         "inferometer",
         "load",
@@ -51,8 +51,8 @@ def check_script(fleet: Fleet, packaging: Packaging) -> str:
         [
             "#!/bin/sh",
             (
-                "# Is the promise kept? check-promise.sh URL [flags of inferometer load]; exit 0"
-                " kept, 10 broken, 11 undecided."
+                "# Is the SLO met? check-promise.sh URL [flags of inferometer load]; exit 0"
+                " met, 10 missed, 11 undecided."
             ),
             "set -eu",
             'here=$(cd "$(dirname "$0")" && pwd)',
@@ -70,10 +70,10 @@ def duration_s(fleet: Fleet) -> int:
 
 
 def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
-    """The plan as TOML.
+    """A plan for ``inferometer verify`` as TOML.
 
-    None where the fleet rests on a fit, whose file is not known here, or on knobs or links that a
-    plan cannot say.
+    None where the fleet rests on a fit, whose file is unknown here, or on settings that a plan
+    cannot state.
     """
     knobs = _own(fleet.scheduler)
     own = {
@@ -116,7 +116,7 @@ def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
 
 
 def _own(scheduler: SchedulerConfig) -> dict[str, object]:
-    """The knobs that are not vLLM's defaults, besides those that all engines share."""
+    """Settings that differ from vLLM's defaults, besides those common to all engines."""
     said = {
         field.name: (getattr(scheduler, field.name), field.default)
         for field in dataclasses.fields(scheduler)

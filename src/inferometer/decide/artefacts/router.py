@@ -45,7 +45,7 @@ _MOST_URGENT: Final = 2047
 
 
 def gate_refusal(gate: GateSpec, workload: WorkloadSpec) -> str | None:
-    """Why HAProxy cannot be this gate; None: it can.
+    """Why HAProxy cannot act as this gate; None: it can.
 
     It holds requests back beyond ``max_in_flight`` of each replica, in order of arrival or of
     priority, for at most ``max_wait_s``.
@@ -130,7 +130,7 @@ _ORDERING: Final = (
     "option http-buffer-request",
     "http-request set-priority-class req.body,json_query('$.priority','int')",
 )
-"""Who waits goes in by the priority that his body says, the smaller first; without one it is 0."""
+"""HAProxy's rule that waiting requests go in order of the body's priority, smaller first."""
 
 
 def _is_ordering(fleet: Fleet) -> bool:
@@ -138,14 +138,14 @@ def _is_ordering(fleet: Fleet) -> bool:
 
 
 def _queue_time(fleet: Fleet, timeout_s: int) -> list[str]:
-    """How long may a request wait for a replica with room?"""
+    """HAProxy's lines for the longest wait for a replica with room."""
     if fleet.gate is None:
         return []
     return [f"timeout queue {round(1000 * (fleet.gate.admission.max_wait_s or timeout_s))}ms"]
 
 
 def _room(fleet: Fleet, packaging: Packaging) -> str:
-    """How many may be in flight at a replica: from each router its part."""
+    """Requests that this router may have in flight at each replica: its share of the limit."""
     if fleet.gate is None or fleet.gate.max_in_flight is None:
         return ""
     n_routers = 1 if packaging.backends else _N_ROUTERS
@@ -223,7 +223,7 @@ def _router_pod(packaging: Packaging) -> Manifest:
 
 
 def balance_note(fleet: Fleet) -> str | None:
-    """What HAProxy does not do as it was simulated."""
+    """What HAProxy's balancing does differently from the simulated router; None: nothing."""
     if fleet.router in _BALANCE:
         return None
     return (
@@ -238,7 +238,7 @@ def _most_connections(fleet: Fleet, packaging: Packaging) -> int:
 
 
 def _resolvers(packaging: Packaging) -> dict[str, list[str]]:
-    """Kubernetes' DNS, as the pod is told of it."""
+    """HAProxy's resolver of Kubernetes' DNS, from the pod's resolv.conf."""
     if packaging.backends:
         return {}
     return {
@@ -252,7 +252,7 @@ def _resolvers(packaging: Packaging) -> dict[str, list[str]]:
 
 
 def _servers(packaging: Packaging) -> list[str]:
-    """Each address, or as many places as there may be replicas, which DNS fills."""
+    """HAProxy's server lines: each address, or as many templates as there may be replicas."""
     if packaging.backends:
         return [f"server replica{i} {address}" for i, address in enumerate(packaging.backends)]
     return [

@@ -30,7 +30,7 @@ _ONLINE: Final[dict[DType, str]] = {"float8": "fp8", "int8": "int8_per_channel_w
 """Formats to which vLLM turns the weights of a checkpoint when it loads them; others must be the
 checkpoint's own."""
 KV_SAMPLE_FRACTION: Final = 0.01
-"""Of KV blocks, whose lives --kv-cache-metrics counts: vLLM's default, said all the same."""
+"""Share of KV blocks that --kv-cache-metrics samples: vLLM's default, written out."""
 _SWITCHES: Final = {
     "enable-prefix-caching": "enable_prefix_caching",
     "enable-chunked-prefill": "enable_chunked_prefill",
@@ -40,7 +40,7 @@ _SWITCHES: Final = {
 
 
 class Replica(Protocol):
-    """What of a replica its command line says: a ``Fleet`` has it."""
+    """What vLLM's command line needs to know of a replica; a ``Fleet`` has all of it."""
 
     @property
     def model(self) -> ModelSpec:
@@ -64,7 +64,7 @@ class Replica(Protocol):
 
 
 def serve_arguments(fleet: Fleet, packaging: Packaging) -> tuple[str, ...]:
-    """What follows ``vllm serve``: the model, then flags with their values.
+    """Arguments of ``vllm serve``: the model, then flags with their values.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def serve_arguments(fleet: Fleet, packaging: Packaging) -> tuple[str, ...]:
 
 
 def engine_flags(replica: Replica) -> list[str]:
-    """The flags that say how the engine runs, one word after the other.
+    """Flags of the engine, as words.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def engine_flags(replica: Replica) -> list[str]:
 
 
 def serve_script(fleet: Fleet, packaging: Packaging) -> str:
-    """A shell script that starts one replica; what follows its name is passed on."""
+    """A shell script that starts one replica, and passes on its arguments."""
     model, *flags = serve_arguments(fleet, packaging)
     lines: list[str] = []
     for word in flags:
@@ -117,7 +117,7 @@ def serve_script(fleet: Fleet, packaging: Packaging) -> str:
 
 
 def checkpoint_note(fleet: Replica) -> str | None:
-    """What the checkpoint must be, where the command line cannot make it so."""
+    """Format that the checkpoint must have, where no flag of vLLM makes it so; else None."""
     wanted = fleet.engine.quantization
     if _online(fleet) is not None or wanted == _published(fleet):
         return None
@@ -172,7 +172,7 @@ def _flag_words(fleet: Replica) -> list[str]:
 
 
 def _online(fleet: Replica) -> str | None:
-    """By which method does vLLM make these weights while it loads them?
+    """VLLM's quantization method that makes these weights while loading a 16-bit checkpoint.
 
     Of a checkpoint in 16 bits or more.
     """
@@ -181,7 +181,7 @@ def _online(fleet: Replica) -> str | None:
 
 
 def _published(fleet: Replica) -> DType | None:
-    """In which format of fewer bits is the checkpoint, where it is?"""
+    """Quantized format of the published checkpoint; None where it is not quantized."""
     stored = fleet.model.checkpoint_dtype
     return None if stored is None or DTYPE_BITS[stored] >= DTYPE_BITS["bfloat16"] else stored
 
@@ -243,7 +243,7 @@ _CONSEQUENCES: Final = frozenset(
         *("sliding_window", "num_sliding_groups", "num_full_groups"),
     }
 )
-"""What follows from the memory that is left, and from the model's layers, and is no choice."""
+"""Settings that follow from free memory and the model's layers, and are not written."""
 
 
 class Departure(NamedTuple):
@@ -337,7 +337,7 @@ def static_fraction(deployment: Deployment) -> str | None:
 
 
 def departures(chosen: Deployment, default: Deployment) -> tuple[Departure, ...]:
-    """The settings in which a deployment differs from the engine's defaults on as many devices."""
+    """Settings that differ from the engine's defaults on this number of devices."""
     ours, theirs = _settings(chosen), {**_settings(default), "tensor_parallel_size": 1}
     return tuple(
         Departure(name, _setting_text(value), _setting_text(theirs.get(name)))
@@ -347,7 +347,7 @@ def departures(chosen: Deployment, default: Deployment) -> tuple[Departure, ...]
 
 
 def _setting_text(value: object) -> str:
-    """A setting in words: of KV pools, whose blocks and how many."""
+    """A setting in words; KV pools with their rules and sizes."""
     if not isinstance(value, tuple):
         return str(value)
     parts = cast("tuple[object, ...]", value)

@@ -46,7 +46,7 @@ FILES = {
         " the same requests"
     ),
 }
-"""Each file of the folder, and what it is for."""
+"""Each file of the folder with its purpose."""
 
 
 def readme(fleet: Fleet, packaging: Packaging, names: list[str]) -> str:
@@ -70,7 +70,7 @@ def readme(fleet: Fleet, packaging: Packaging, names: list[str]) -> str:
 
 
 def assumptions(fleet: Fleet, packaging: Packaging) -> list[str]:
-    """What was taken for granted, one sentence each."""
+    """The assumptions of a sizing, one sentence each."""
     engine, scheduler = fleet.engine, fleet.scheduler
     sizes = (
         f"max_num_seqs {scheduler.max_num_seqs}, {scheduler.max_num_batched_tokens} tokens a step,"
@@ -128,24 +128,24 @@ def _on(is_on: bool) -> str:  # noqa: FBT001 -- a word for a switch
 
 
 def _decision(fleet: Fleet, packaging: Packaging) -> str:
-    verdict = {"met": "keeps", "missed": "breaks", "undecided": "may or may not keep"}[
+    verdict = {"met": "meets", "missed": "misses", "undecided": "may or may not meet"}[
         fleet.verdict
     ]
     paces = "at fast, likely and slow step times together"
     tested = "In simulation, without what is spare," if packaging.n_spare else "In simulation"
-    lines = [f"{_running(fleet, packaging)}. {tested} it {verdict} the promise {paces}."]
+    lines = [f"{_running(fleet, packaging)}. {tested} it {verdict} the SLO {paces}."]
     lines += [f"Weakest link: {fleet.weakest}."] if fleet.weakest else []
     lines += (
         [f"Under more traffic breaks first: {fleet.breaks_first}."] if fleet.breaks_first else []
     )
-    kept = fleet.kept_requests_per_s
+    met = fleet.kept_requests_per_s
     lines += (
         []
-        if kept is None
+        if met is None
         else [
             (
-                f"One replica carries up to {kept:.4g} requests/s, all together"
-                f" {kept * fleet.n_replicas:.4g}."
+                f"One replica carries up to {met:.4g} requests/s, all together"
+                f" {met * fleet.n_replicas:.4g}."
             )
         ]
     )
@@ -153,7 +153,7 @@ def _decision(fleet: Fleet, packaging: Packaging) -> str:
 
 
 def _running(fleet: Fleet, packaging: Packaging) -> str:
-    """What runs and what it costs, and what of both is spare."""
+    """What runs, what it costs, and how much of both is spare."""
     each = None if fleet.usd_per_hour is None else fleet.usd_per_hour / fleet.n_replicas
     running = _fleet_of(fleet, packaging.n_least) + _cost(each, packaging.n_least)
     n_spare = packaging.n_spare
@@ -201,7 +201,7 @@ def _end(high_s: float | None) -> str:
 
 
 def _priorities(fleet: Fleet) -> list[str]:
-    """Who says how urgent a request is, and who heeds it."""
+    """Sentences on where priorities come from and which part uses them."""
     if not fleet.has_priorities:
         return []
     gate, heeding = fleet.gate, list[str]()
@@ -264,8 +264,8 @@ def _before(fleet: Fleet, packaging: Packaging, names: list[str]) -> list[str]:
             f" {fleet.scheduler.n_kv_tokens:,} tokens."
         ),
         (
-            f"Run `./check-promise.sh URL` ({format_duration(duration_s(fleet))}): exit 0 kept, 10"
-            " broken, 11 undecided."
+            f"Run `./check-promise.sh URL` ({format_duration(duration_s(fleet))}): exit 0 met, 10"
+            " missed, 11 undecided."
         ),
     ]
     if "kubernetes.yaml" in names:

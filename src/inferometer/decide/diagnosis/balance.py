@@ -25,11 +25,11 @@ class Balance(NamedTuple):
     by_times: float
     """Requests that ended times the seconds that each stayed, over the window's length."""
     allowed: float
-    """How far the two may differ."""
+    """Largest allowed difference of the two."""
 
     @property
     def holds(self) -> bool:
-        """Do they agree?"""
+        """Do both sides of Little's law agree?"""
         return abs(self.counted - self.by_times) <= self.allowed
 
 
@@ -78,7 +78,7 @@ def check_balanced(window: ServerWindow) -> None:
 
 
 def _stay(window: ServerWindow) -> tuple[float, float] | None:
-    """How many requests ended, and the mean seconds of each in the queue and the batch.
+    """Number of requests that ended, and their mean time in queue and batch (seconds).
 
     Where both parts are reported (vLLM) what passes before the scheduler does not count, as its
     gauges do not count it.

@@ -38,28 +38,28 @@ _NOTHING_RATIO: Final = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One limit."""
+    """One limit of a server that can be lifted in a simulation."""
 
     name: CauseName
     kind: Kind
     words: str
-    """As a verdict says it, after "limited by"."""
+    """Text after "limited by"."""
     change: str
-    """What lessens it; ``{value}`` where a simulation says how much."""
+    """The change that lessens it; ``{value}`` where a simulation gives a number."""
     changes: Mapping[ServerKind, str] = field(default_factory=dict[ServerKind, str])
     """The same in the words of one engine alone."""
     costs: str
-    """What the change pays with."""
+    """Drawback of the change."""
     lifted: Callable[[Rebuilt, float], Rebuilt]
     """The same server with the limit moved by this factor."""
     factors: tuple[float, ...] = (_LIFTED,)
-    """From the smallest change to that which counts as lifted."""
+    """Factors on the limit, from the smallest change to one that counts as lifted."""
     value_of: Callable[[Rebuilt, float], int] | None = None
-    """What ``change`` says: of a server whose limit was moved by this factor."""
+    """Value in ``change`` for a server whose limit was moved by this factor."""
     applies: Callable[[Rebuilt], bool] = lambda _: True
     """Can a server have this limit at all?"""
     decided_by: str = ""
-    """What decides where metrics alone do not; '' : a longer window."""
+    """What would decide, where metrics alone do not; '': a longer window."""
 
 
 def _with_config(**ratios: Callable[[Rebuilt, float], int]) -> Callable[[Rebuilt, float], Rebuilt]:
@@ -113,7 +113,7 @@ def _fewer(one: Rebuilt, factor: float) -> Rebuilt:
 
 
 def _caching(one: Rebuilt, factor: float) -> Rebuilt:
-    """With the prefix cache that the server has switched off."""
+    """The rebuilt server with its prefix cache switched on."""
     del factor
     config = replace(one.config, enable_prefix_caching=True)
     return replace(one, config=config, plan=sharing(one.plan, one.alike_fraction))

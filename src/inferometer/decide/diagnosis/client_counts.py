@@ -1,4 +1,4 @@
-"""What has a server that counts no requests done, by the requests of a load test?
+"""Work of a server that counts no requests, by the requests of a load test.
 
 llama.cpp counts tokens, steps and who is served or waits, but no requests, and has no histograms. A
 load test has its own requests: where they are all that the server got, they are what it would have
@@ -19,14 +19,14 @@ from inferometer.records.types import ABSENT, RequestStatus, RequestTable
 from inferometer.units import NS_PER_S
 
 _EDGES_S: Final = np.append(np.geomspace(1e-4, 1e3, 141), np.inf)
-"""Of the histograms that are made of clients' latencies: twenty buckets for each factor of ten."""
+"""Bucket edges for histograms of client latencies: 20 for each factor of ten."""
 
 
 _LEFT: Final = (RequestStatus.ABORTED, RequestStatus.UNFINISHED)
 
 
 class Clients(NamedTuple):
-    """Every request that the server took, also before and after the window (N each).
+    """Every request that the clients sent, also before and after the window (N each).
 
     One that was not answered to its end is as long as another that was.
     """
@@ -50,13 +50,13 @@ class ClientCounts(NamedTuple):
     """Lengths of requests that ended: a histogram, and the mean of each of its buckets."""
     outputs: tuple[Growth, F64]
     times: tuple[ServerTime, ...]
-    """From the sending on, the network included."""
+    """Latencies from the send, network included."""
     spreads: dict[Histogram, Growth]
     each: Clients
 
 
 def client_counts(requests: RequestTable, scraped_ns: I64) -> ClientCounts:
-    """What these clients saw at each scrape; an answer's tokens come at even distances."""
+    """Counts of the clients at each scrape; tokens of an answer are spaced evenly."""
     got = is_one_of(requests, COMPLETED) & (requests.output_tokens > 0)
     table = requests._replace(
         **{name: getattr(requests, name)[got] for name in RequestTable._fields}
@@ -118,7 +118,7 @@ def _streamed(table: RequestTable, scraped_ns: I64) -> F64:
 
 
 def _busy_s(table: RequestTable, scraped_ns: I64) -> F64:
-    """(T) Up to each scrape, the seconds that lie between the sending and the end of any request."""
+    """(T) Seconds up to each scrape in which at least one request was in flight."""
     order = np.argsort(table.intended_send_ns)
     latest_ns = np.maximum.accumulate(table.finished_ns[order])
     begun_ns = np.maximum(table.intended_send_ns[order], np.append(0, latest_ns)[:-1])
@@ -129,7 +129,7 @@ def _busy_s(table: RequestTable, scraped_ns: I64) -> F64:
 
 
 def _by(instants_ns: I64, scraped_ns: I64, each: I32 | None = None) -> F64:
-    """(T) How many of these instants, or how much together, lie before each scrape."""
+    """(T) Number, or sum, of these instants before each scrape."""
     order = np.argsort(instants_ns[instants_ns != ABSENT])
     weights = np.ones(len(order)) if each is None else each[instants_ns != ABSENT].astype(float)
     together = np.concatenate([[0.0], np.cumsum(weights[order])])

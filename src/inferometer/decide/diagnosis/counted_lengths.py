@@ -16,7 +16,7 @@ from inferometer.records.columns import F64, I64
 from inferometer.records.server_series import Growth
 
 _MISPLACED_FRACTION: Final = 0.05
-"""Of all tokens, counted where no request ended: more, and they are counted at another time."""
+"""Share of tokens counted where no request ended, above which counters are of another time."""
 _FEWEST_ALONE: Final = 20
 _USUAL_SPREAD: Final = 0.8
 """Of the logarithms of lengths, where nothing tells: between that of prompts and of answers of the
@@ -58,7 +58,7 @@ def lengths_by_counts(finished: F64, tokens: F64) -> tuple[Growth, F64] | None:
 
 
 def _divided(n_ended: I64, grown: F64, rng: np.random.Generator) -> F64:
-    """(N) Lengths that make up what each interval grew by; a very long one makes up what is left."""
+    """(N) Lengths that sum to the growth in each interval."""
     mean, spread = _place(n_ended, grown)
     sd = mean * math.sqrt(math.expm1(spread**2))
     found = list[F64]()
@@ -93,7 +93,7 @@ def _place(n_ended: I64, grown: F64) -> tuple[float, float]:
 
 
 def histogram_of(lengths: F64) -> tuple[Growth, F64]:
-    """Buckets of as many lengths each (N), and the mean of each bucket; one that is empty where N is 0."""
+    """Buckets of equal numbers of lengths (N), with each bucket's mean."""
     if not lengths.size:
         return Growth(0, 0.0, np.array([np.inf]), np.zeros(1)), np.zeros(1)
     n_buckets = max(min(_BUCKETS, len(lengths) // _EACH), 1)

@@ -2,7 +2,7 @@
 
 ``t = (floor^k + (row · rows)^k)^(1/k) + sequence · requests + held · context + pair · pairs``, fitted
 to the logarithms of the recorded times with a loss that outliers do not govern (soft L1), beside
-the priors of ``step_pace``. Each draw fits steps that are drawn anew, beside a prior of a drawn
+the priors of ``step_pace``. Each draw fits steps that are drawn again, beside a prior of a drawn
 place. Letters of shapes: S steps.
 """
 
@@ -20,7 +20,7 @@ from inferometer.records.step_logs import StepLog
 
 FEWEST_STEPS: Final = 50
 _MOST_STEPS: Final = 1500
-"""Of a draw: more do not narrow what the closed form itself leaves open."""
+"""Most steps of a draw: more do not narrow the model's own error."""
 _LEAST_S: Final = 1e-12
 _OF_FLOOR: Final = (1.0, 1 / 150, 1 / 300, 1e-5, 1e-6)
 """Row, sequence, held token and attention pair in the floor, as ``step_pace`` has them; of a pair
@@ -34,7 +34,7 @@ _MAD_OF_SD: Final = 1.4826
 
 
 class Parts(NamedTuple):
-    """(S) Seconds of each step, by what they go to."""
+    """(S) Parts of each step's time, in seconds."""
 
     floor: F64
     prompts: F64
@@ -46,14 +46,14 @@ class Parts(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """(S each) What a step's time depends on."""
+    """(S each) Numbers on which a step's time depends."""
 
     rows: F64
     sequences: F64
     held: F64
     pairs: F64
     prompt_fraction: F64
-    """Of the rows."""
+    """Share of prompt tokens among the rows."""
 
     def at(self, rows: I64) -> "Counted":
         """Some of the steps."""
@@ -61,7 +61,7 @@ class Counted(NamedTuple):
 
 
 def counted_of(log: StepLog, kv_tokens: int | None = None) -> Counted:
-    """What each step held; ``kv_tokens`` fit into the cache of a server that records its usage.
+    """Tokens and sequences of each step; ``kv_tokens``: capacity of the logged KV cache.
 
     Where nothing tells the context, it counts as none, and its time is the floor's.
     """
@@ -82,7 +82,7 @@ def counted_of(log: StepLog, kv_tokens: int | None = None) -> Counted:
 def measured_paces(
     log: StepLog, n_draws: int, seed: int, kv_tokens: int | None = None
 ) -> tuple[StepTimeArrays, ...]:
-    """Step times by all steps, then ``n_draws - 1`` others that may as well be true."""
+    """Step times fitted to all steps, then ``n_draws - 1`` plausible draws."""
     return tuple(_arrays(x) for x in fitted_numbers(log, n_draws, seed, kv_tokens))
 
 
@@ -124,7 +124,7 @@ def fitted_numbers(
 
 
 def parts_of(x: F64, counted: Counted) -> Parts:
-    """Where the time of each step goes, by these numbers."""
+    """Parts of each step's time under these parameters."""
     floor_s, _, sequence_s, held_s, pair_s = np.exp(x[:5])
     layers_s = _layers_s(x, counted.rows)
     rows_s = layers_s - floor_s
@@ -184,7 +184,7 @@ def _seconds(x: F64, counted: Counted) -> F64:
 
 
 def _arrays(x: F64) -> StepTimeArrays:
-    """In the order of ``STEP_NAMES``, as ``step_pace`` makes them."""
+    """Step-time arrays of parameters in the order of ``STEP_NAMES``."""
     floor, row, sequence, held, pair, exponent = x.tolist()
     least = math.log(_LEAST_S)
     return steps_at(plainest(), np.array([least, floor, row, held, pair, sequence, exponent]))

@@ -23,7 +23,7 @@ _FAR_OUTSIDE_S: Final = 0.05
 _LEAST_PER_ENGINE: Final = 2.0
 """Running requests of each engine, on average: below it one request more or less is uneven."""
 _BUSY_CACHE_HITS: Final = 0.5
-"""Of looked-up prompt tokens: where this much is found, eviction is no concern."""
+"""Hit share of looked-up prompt tokens above which eviction is no concern."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +32,13 @@ class OutsideRow:
 
     latency: Literal["ttft", "e2e"]
     client_s: float
-    """From the intended send on."""
+    """Time from the intended send."""
     outside_s: float | None
-    """By how much that is more than the server's: the client, a proxy, the network; None: the server
-    does not report it."""
+    """Time beyond the server's own: client, proxy, network; None: the server reports none."""
 
     @property
     def share(self) -> float | None:
-        """Of the client's; None where it is no more than a connection over a wide area explains."""
+        """Share of the client's latency; None: a wide-area connection alone explains it."""
         is_far = self.outside_s is not None and self.outside_s > _FAR_OUTSIDE_S
         return self.outside_s / self.client_s if is_far and self.outside_s is not None else None
 
@@ -66,7 +65,7 @@ def checked(
     outside: Sequence[OutsideRow] = (),
     local: Mapping[PitfallName, float | None] | None = None,
 ) -> tuple[CheckRow, ...]:
-    """Every pitfall that metrics and the client of a load test show, in the order of the table.
+    """All pitfalls that metrics and the client of a load test show, in the order of the table.
 
     ``local`` is what the server's own machine shows.
     """
@@ -103,7 +102,7 @@ def _deferred(window: ServerWindow) -> float | None:
 
 
 def _front_end_fraction(window: ServerWindow) -> float | None:
-    """Of the mean time of a request, what passes neither in the queue nor in the engine."""
+    """Share of the mean request time that passes neither in the queue nor in the engine."""
     means = [window.summary.time(name) for name in ("e2e", "queue", "inference")]
     if any(one is None for one in means):
         return None
@@ -112,7 +111,7 @@ def _front_end_fraction(window: ServerWindow) -> float | None:
 
 
 def _accepted_length(window: ServerWindow) -> float | None:
-    """Tokens of a step, for each request: what is accepted of its draft, and one more.
+    """Tokens per step and request: accepted draft tokens plus one.
 
     A server that speculates and never finds a draft (no n-gram comes again) pays for the search.
     """
@@ -127,7 +126,7 @@ def _accepted_length(window: ServerWindow) -> float | None:
 
 
 def _unevenness(window: ServerWindow) -> float | None:
-    """Running requests of the fullest engine in those of the mean one."""
+    """Running requests of the fullest engine relative to the mean."""
     means = [float(np.nanmean(one.value)) for one in series_of(window.record, "running")]
     if len(means) < 2 or np.mean(means) < _LEAST_PER_ENGINE:
         return None
@@ -135,7 +134,7 @@ def _unevenness(window: ServerWindow) -> float | None:
 
 
 def _times_overwritten(window: ServerWindow) -> float | None:
-    """How often was the whole KV cache written in the window?
+    """How often the whole KV cache was overwritten in the window.
 
     None where the server does not report it, or most prompts are found in the cache: then what was
     evicted was not missed.
@@ -153,7 +152,7 @@ def _times_overwritten(window: ServerWindow) -> float | None:
 
 
 def _fragmentation(window: ServerWindow) -> float | None:
-    """Of the blocks that sequences hold; a sequence has half of its answer in the mean."""
+    """Unused share of the KV blocks of running sequences, at half of each answer."""
     block_tokens, n = window.summary.kv_block_tokens, float(window.finished[-1])
     if not block_tokens or n <= 0:
         return None
@@ -175,4 +174,4 @@ _MEASURES: Final[dict[PitfallName, Callable[[ServerWindow], float | None]]] = {
     "kv_fragmentation": _fragmentation,
 }
 CHECKED: Final[tuple[PitfallName, ...]] = (*_MEASURES, "outside")
-"""What ``checked`` judges."""
+"""Pitfalls that ``checked`` judges."""

@@ -1,4 +1,4 @@
-"""Which simulated servers, under which requests, would show the metrics that this one shows?
+"""Plausible servers: simulated ones, with requests, that show the measured metrics.
 
 Requests come as they were counted between scrapes; lengths are drawn from the server's histograms.
 What metrics do not tell (limits, pace within its noise) is drawn, and the draws whose simulation
@@ -30,35 +30,36 @@ from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.units import NS_PER_S
 
 N_DRAWS: Final = 19
-"""Of 19 draws the lowest and the highest are the ends of an interval of 90 %."""
+"""Lowest and highest of 19 draws are the ends of a 90 % interval."""
+_SEED: Final = 1
 _N_FIRST: Final = 57
 _N_ROUNDS: Final = 3
 _N_MORE_ROUNDS: Final = 3
-"""Where no draw is near after these: a search that is under way, and no other server."""
+"""Further rounds of the search while no draw is near."""
 _N_AROUND: Final = 3
 """Neighbours of each draw that stays, in each further round."""
 BUDGETS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 """Between two of them the second round looks, too."""
 _USUAL_BUDGETS: Final = (2048, 4096, 8192, 16_384)
-"""What vLLM and SGLang take where nobody sets it, by device: as likely as three of the others."""
+"""Default step budgets of vLLM and SGLang by device, three times as likely as others."""
 _USUAL_MAX_NUM_SEQS: Final = 256
 _BLOCK_TOKENS: Final = 16
 _FULL_FRACTION: Final = 0.97
-"""Of the most that ever ran: the batch counts as full."""
+"""Share of the most that ever ran, from which the batch counts as full."""
 _PACE_SPREAD: Final = 0.08
 """Of the logarithm of all step times, beside what the intervals leave open; half of it in the
 second round. An assumption."""
 _MEASURED_PACE_SPREAD: Final = 0.02
 """The same where each step was recorded: what passes between steps. An assumption."""
 _ROW_SPREAD: Final = 0.1
-"""Of the logarithm of the time of a row, between a draw and its neighbours. An assumption."""
+"""Spread of the logarithm of a row's time between a draw and its neighbours. An assumption."""
 _MOST_OFF_RATIO: Final = 2.0
 _BUDGET_SPREAD: Final = 0.2
 _ANEW_CHANCE: Final = 0.5
-"""That a neighbour has any other step budget: draws of one budget must not breed only each other."""
+"""Probability that a neighbour has another step budget, so that draws stay diverse."""
 _LEAST_SHARED_FRACTION: Final = 0.02
 _MOST_ALIKE: Final = 0.9
-"""Of the prompts' tokens, where nothing tells: any share up to this. An assumption."""
+"""Largest share of prompt tokens in shared prefixes, where unknown. An assumption."""
 _WORST_RATIO: Final = 1.5
 """A mean that no draw comes nearer to: the server does something that is not simulated."""
 _LATENCIES: Final[dict[str, Histogram]] = {
@@ -79,13 +80,13 @@ _FLOORS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """One server that may be the one, and requests like those that it got."""
+    """One plausible server, and requests like those that it got."""
 
     config: SchedulerConfig
     steps: StepTimeArrays
     plan: RequestPlan
     start_ns: int
-    """Of the window: what comes before it fills the server."""
+    """Start of the window; earlier requests fill the server."""
     until_ns: int
     is_cache_off: bool = False
     alike_fraction: float = 0.0
@@ -98,7 +99,7 @@ class Rebuilt:
         return (self.until_ns - self.start_ns) / NS_PER_S
 
     def simulation(self, *, record_steps: bool = False) -> Simulation:
-        """What becomes of the requests, until all have ended."""
+        """Simulate the requests until all have ended."""
         fleet = lone_replica(self.config, self.steps)
         return run.run(fleet, self.plan, record_steps=record_steps)
 
@@ -115,7 +116,7 @@ class Fitted(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """The draws that stay, the nearest first, and what they were compared with."""
+    """The nearest draws in order, and the measured means."""
 
     draws: tuple[Fitted, ...]
     measured: Mapping[str, float]
@@ -130,13 +131,13 @@ class Agreement(NamedTuple):
 
     @property
     def compared(self) -> dict[str, tuple[float, float]]:
-        """Each mean: as it was measured, and of the nearest draw."""
+        """Each mean: measured, and of the nearest draw."""
         nearest = self.draws[0].means
         return {name: (self.measured[name], value) for name, value in nearest.items()}
 
     @property
     def is_close(self) -> bool:
-        """Does the nearest draw show every mean that was measured?"""
+        """Does the nearest draw agree with every measured mean?"""
         return self.worst[1] <= _WORST_RATIO
 
     def check(self) -> None:
@@ -159,11 +160,11 @@ class Agreement(NamedTuple):
             )
 
 
-def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int], seed: int) -> Agreement:
+def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int]) -> Agreement:
     """The ``N_DRAWS`` draws that come nearest to the measured means, the nearest first."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(_SEED)
     budgets = _budgets(window, known, rng)
-    paces = step_paces(window, budgets, seed)
+    paces = step_paces(window, budgets, _SEED)
     near = [
         _fitted(window, _drawn(window, known, pace, budget, rng))
         for pace, budget in zip(paces, budgets, strict=True)
@@ -183,7 +184,7 @@ def _pace_spread(window: ServerWindow) -> float:
 
 
 def measured_means(window: ServerWindow) -> dict[str, float]:
-    """What the server's own metrics say, of the whole window."""
+    """Means over the whole window by the server's own metrics."""
     means = {
         "running": float(window.running.mean()),
         "waiting": window.mean_waiting,
@@ -198,7 +199,7 @@ def measured_means(window: ServerWindow) -> dict[str, float]:
 
 
 def _gap(window: ServerWindow) -> Histogram:
-    """Which histogram tells the gaps between tokens: TensorRT-LLM has the mean gap of each request alone."""
+    """Histogram of gaps between tokens; TensorRT-LLM has only each request's mean gap."""
     return "itl" if window.summary.time("itl") is not None else "tpot"
 
 
@@ -393,11 +394,9 @@ def _around(
     return _under(moved, window, plan, before_s)
 
 
-def under_fresh_requests(
-    window: ServerWindow, draws: Sequence[Rebuilt], seed: int
-) -> tuple[Rebuilt, ...]:
-    """The same servers in another window of the same traffic: what a change will be judged by."""
-    rng = np.random.default_rng([seed, 1])
+def under_fresh_requests(window: ServerWindow, draws: Sequence[Rebuilt]) -> tuple[Rebuilt, ...]:
+    """The same servers with other requests of the same traffic, to predict a change."""
+    rng = np.random.default_rng([_SEED, 1])
     return tuple(_under(one, window, *fresh_requests(window, rng)) for one in draws)
 
 
@@ -415,7 +414,7 @@ def _under(rebuilt: Rebuilt, window: ServerWindow, plan: RequestPlan, before_s: 
 
 
 def _gap_ratio(window: ServerWindow, fitted: Fitted) -> float:
-    """By how much the server's mean gap is longer than the draw's."""
+    """Mean gap between tokens: measured by simulated."""
     measured = window.summary.time(_gap(window))
     simulated = fitted.means.get("gap_s", 0.0)
     if measured is None or measured.mean_s <= 0 or simulated <= 0:
@@ -424,7 +423,7 @@ def _gap_ratio(window: ServerWindow, fitted: Fitted) -> float:
 
 
 def _prefill_ratio(window: ServerWindow, fitted: Fitted) -> float:
-    """By how much longer the server's prefills take than the draw's.
+    """Prefill time: measured by simulated.
 
     1 where it has no histogram of them and requests wait for longer.
     """
@@ -484,7 +483,7 @@ def _most_running(window: ServerWindow) -> int:
 
 
 def _most_rows(window: ServerWindow) -> int:
-    """Of a step that was recorded: the step budget is no smaller."""
+    """Tokens of the largest recorded step, a lower bound of the step budget."""
     log = window.step_log
     return 0 if log is None else min(int(log.rows.max()), BUDGETS[-1])
 

@@ -1,6 +1,6 @@
 """How much of a latency does each cause cost, which is named, and what would a change do?
 
-Each draw of the server that may be the one is simulated with one limit lifted, under the same
+Each draw of the plausible server is simulated with one limit lifted, under the same
 requests: what the latency falls by is the cause's share. The lowest and the highest of 19 draws are
 the ends of an interval of 90 %.
 
@@ -30,9 +30,9 @@ from inferometer.units import NS_PER_S
 Finding: TypeAlias = Literal["healthy", "limited", "undecided"]
 
 _WORTH_FRACTION: Final = 0.1
-"""Of the latency: below it a cause is not worth a change."""
+"""Share of the latency below which a cause is not worth a change."""
 _MAY_BE_FRACTION: Final = 0.25
-"""Of the latency: a setting that may gain nothing is worth a longer window from here on."""
+"""Share of the latency from which an uncertain cause is worth a longer window."""
 _MOSTLY_FRACTION: Final = 0.5
 _A_QUEUE: Final = 1.0
 """Requests that wait, on average."""
@@ -46,18 +46,18 @@ _ENOUGH_OF_GAIN: Final = 0.9
 _METHOD: Final = "least .. most of the draws that show what the server shows"
 
 Percentiles = tuple[tuple[Metric, float], ...]
-"""Which latencies, at which percentile (a fraction)."""
+"""Latencies, each with a percentile (a fraction)."""
 Statistics = tuple[tuple[Metric, float | None], ...]
 """The same; None: their mean."""
 
 
 class Change(NamedTuple):
-    """A setting's value, and what the latencies would be with it."""
+    """A setting's new value, and the latencies with it."""
 
     value: int | None
     """None where it is no number."""
     factor: float
-    """By which the limit is moved."""
+    """Factor on the limit."""
     predicted: tuple[Estimate, ...]
     """(percentiles) Seconds, in another window of the same traffic; of the work itself, which no
     setting changes, in the same one."""
@@ -65,7 +65,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one cause costs."""
+    """The latency that one cause explains."""
 
     cause: Cause
     shares: tuple[Estimate, ...]
@@ -104,7 +104,7 @@ def _statistic(seconds: F64, fraction: float | None) -> float:
 
 
 def estimates(seconds: F64) -> tuple[Estimate, ...]:
-    """Of (draws, percentiles): the median draw, between the lowest and the highest."""
+    """Median draw with the lowest and the highest; ``seconds`` is (draws, percentiles)."""
     return tuple(
         Estimate(
             value=float(np.median(column)),
@@ -119,7 +119,7 @@ def estimates(seconds: F64) -> tuple[Estimate, ...]:
 
 
 def _in_silence(n_done: int, n_causes: int) -> None:
-    """Nobody wants to know."""
+    """A progress callback that does nothing."""
 
 
 def shares_of(
@@ -129,7 +129,7 @@ def shares_of(
     on_done: Callable[[int, int], None] = _in_silence,
     fresh: Sequence[Rebuilt] | None = None,
 ) -> tuple[Share, ...]:
-    """The share of each cause that may be; ``base`` (draws, percentiles) are the latencies as they are.
+    """The share of each possible cause; ``base`` (draws, percentiles): latencies with all limits.
 
     ``fresh`` are the draws under other requests of the same traffic, for which a change is
     predicted; None: it is predicted for those of the window.
@@ -181,11 +181,11 @@ def _value(likely: Rebuilt, cause: Cause, factor: float) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What is named."""
+    """The cause that is named, and why."""
 
     finding: Finding
     cause: Share | None
-    """What limits; of an undecided finding what may limit; None: nothing worth a change."""
+    """The limiting cause; a possible one where undecided; None: nothing worth a change."""
 
 
 def conclusion(
@@ -196,7 +196,7 @@ def conclusion(
     *,
     mean_waiting: float = math.inf,
 ) -> Conclusion:
-    """The cause of the first latency, which is ``now``; ``slo``: is the objective met?
+    """The cause of the first latency (``now``); ``slo``: verdict of the SLO.
 
     Where hardly a request waits (``mean_waiting``), fewer requests would shorten what they wait for
     each other's steps, but no replica lacks.

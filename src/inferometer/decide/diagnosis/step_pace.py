@@ -29,13 +29,13 @@ _FEWEST_INTERVALS: Final = 8
 _N_LONG: Final = 12
 """Intervals, where a request's tokens are counted at its end: most of them lie in that of their steps."""
 _NOISE_RATIO: Final = 0.05
-"""Of an interval between scrapes: what no step time explains. An assumption."""
+"""Noise of an interval between scrapes that no step time explains. An assumption."""
 _CUT_RATIO: Final = 0.41
-"""Of a step: one lies in two intervals at each end, as much as chance has it (1 / sqrt(6))."""
+"""Standard deviation of steps cut by a window's ends, in steps (1 / sqrt(6))."""
 _PREFILL_NOISE_RATIO: Final = 0.1
-"""Of the mean time of a prefill: by how much steps alone may exceed it. An assumption."""
+"""Noise of a prefill's mean time relative to its steps. An assumption."""
 _FLOOR_SHARE: Final = 0.7
-"""Of a step that generates tokens: weights and launches."""
+"""Share of weights and launches in a decode step."""
 _ROWS_OF_FLOOR: Final = 1 / 150
 """Time of a row in that of the floor: a device multiplies some hundred rows while it reads the
 weights (16-bit peaks over bandwidth: 150 on A100, 300 on H100, fewer on CPUs)."""
@@ -43,7 +43,7 @@ _SEQUENCES_OF_FLOOR: Final = 1 / 300
 _HELD_OF_FLOOR: Final = 1e-5
 """Of a token of context: 128 kB beside 16 GB of weights, as of a model of 8 billion parameters."""
 _SD: Final = (0.5, 1.0, 1.0, 1.0)
-"""Of the logarithms: of floor, row, sequence and held token."""
+"""Spreads of the logarithms of floor, row, sequence and held token."""
 _MOST_BLEND: Final = 4.0
 """Exponent with which reading weights and multiplying rows make up a step: 1, they add up; at 4 a
 step takes little more than the longer of both. An assumption."""
@@ -53,7 +53,7 @@ _HIDDEN_ROW_SD: Final = 0.5
 
 
 class Prefill(NamedTuple):
-    """What the mean prompt takes at least, in the counts of ``paces_s``, and what it took."""
+    """Mean prefill: its least work (counts as in ``paces_s``), and its measured time."""
 
     counted: F64
     took_s: float
@@ -62,7 +62,7 @@ class Prefill(NamedTuple):
 def step_paces(
     window: ServerWindow, budgets: Sequence[int], seed: int
 ) -> tuple[StepTimeArrays, ...]:
-    """Step times by all intervals, then others that may as well be true; one for each step budget.
+    """Step times fitted to all intervals, then plausible draws; one for each step budget.
 
     Where each step was recorded, by these.
 
@@ -110,7 +110,7 @@ def step_paces(
 
 
 def _prefill(window: ServerWindow, counted: F64, budget: int) -> Prefill | None:
-    """Steps of the mean prompt, each with the answers that run beside it; None without a histogram."""
+    """Steps of the mean prompt with concurrent decodes; None without a histogram."""
     found = window.summary.time("prefill")
     if found is None or found.mean_s <= 0:
         return None
@@ -130,7 +130,7 @@ def _prompt_steps(window: ServerWindow, beside: float, budget: int) -> tuple[F64
 
 
 def _step_sizes(window: ServerWindow, counted: F64, budget: int) -> tuple[F64, F64]:
-    """Tokens of a step, and the share of steps that have as many.
+    """Tokens of a step, and the share of steps of each size.
 
     By the server's histogram; without one, steps with a prompt each, and the others between them.
     vLLM counts a prompt when it is done, whole, whichever number of steps it took.
@@ -153,7 +153,7 @@ def _step_sizes(window: ServerWindow, counted: F64, budget: int) -> tuple[F64, F
 
 
 def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
-    """Of each interval with tokens: four counts, the seconds of its steps, and how exact these are."""
+    """For each interval with tokens: four counts, seconds of its steps, and their accuracy."""
     at = _bounds(window)
     output = np.diff(window.output_tokens[at])
     computed = np.diff(window.step_prompt_tokens[at]) * (1 - window.hit_fraction)
@@ -186,7 +186,7 @@ def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
 
 
 def _bounds(window: ServerWindow) -> I64:
-    """The scrapes between which intervals lie.
+    """Scrapes at the ends of the intervals.
 
     A full server that shows no new token has not done its step, or has not shown it yet: that time
     belongs to the tokens that come next. Where tokens are counted when a request ends, few long ones.
@@ -201,7 +201,7 @@ def _bounds(window: ServerWindow) -> I64:
 def paces_s(
     counted: F64, busy_s: F64, noise_s: F64, place: F64, sd: F64, prefill: Prefill | None = None
 ) -> F64:
-    """Seconds of a step, a row, a sequence and a held token: the most likely of these intervals.
+    """Most likely seconds of a step, a row, a sequence and a held token, by these intervals.
 
     ``place`` and ``sd`` are the prior's, of their logarithms.
     """
@@ -233,7 +233,7 @@ def paces_s(
 
 
 def usual_place(counted: F64, busy_s: F64) -> tuple[F64, F64]:
-    """Of the logarithms of ``paces_s``: where engines in general have them, and how far apart."""
+    """Prior mean and spread of the logarithms of ``paces_s``, from engines in general."""
     floor_s = _FLOOR_SHARE * float(busy_s.sum() / counted[:, 0].sum())
     ratios = (1.0, _ROWS_OF_FLOOR, _SEQUENCES_OF_FLOOR, _HELD_OF_FLOOR)
     return np.log(floor_s * np.array(ratios)), np.array(_SD)

@@ -25,10 +25,10 @@ _SHORTEST_BEFORE_S: Final = 2.0
 _NOTHING_BEFORE_S: Final = 0.1
 """Before the window of a server that is empty when it begins."""
 _GROWTH_SPREAD: Final = 0.2
-"""Of the logarithm of how long a queue has grown. An assumption."""
+"""Spread of the logarithm of how long a queue has grown. An assumption."""
 _LEAST_SHARED_FRACTION: Final = 0.02
 _BLOCK_S: Final = 5.0
-"""Requests come in bursts: blocks of a window that are drawn anew hold a few scrapes each."""
+"""Requests come in bursts: blocks of a window that are drawn again hold a few scrapes each."""
 _FASTER: Final = 4
 """Rounds of a closed loop whose clients are answered sooner than in the window."""
 _UNTIMED_FRACTION: Final = 0.02
@@ -37,10 +37,7 @@ another time, such as when a request ends."""
 
 
 def drawn_requests(window: ServerWindow, rng: np.random.Generator) -> tuple[RequestPlan, float]:
-    """Requests as they came, and for how many seconds such requests came before the window.
-
-    Clients of an open loop know each of theirs.
-    """
+    """Draw requests like those of the window; also the seconds of such traffic before the window."""
     clients = window.clients
     if clients is not None and not window.is_closed_loop:
         before_s = max(-float(clients.came_s.min()), 0.0)
@@ -101,7 +98,7 @@ def fresh_requests(window: ServerWindow, rng: np.random.Generator) -> tuple[Requ
 
 
 def _resampled(rows: I64, n: int, n_block: int, rng: np.random.Generator) -> I64:
-    """``n`` rows in blocks that begin anywhere; what lies beyond the end begins anew."""
+    """``n`` rows in blocks with random starts (circular block bootstrap)."""
     starts = rng.integers(0, len(rows), -(-n // n_block))
     places = (starts[:, None] + np.arange(n_block)).ravel()[:n] % len(rows)
     found: I64 = rows[places]
@@ -143,7 +140,7 @@ def _as_counted(
 
 
 def _before(window: ServerWindow, rng: np.random.Generator) -> tuple[float, int]:
-    """How long such traffic lasted before the window, and how many came at once at its end.
+    """Seconds of such traffic before the window, and requests of a burst at their end.
 
     A queue that grows has grown as fast before; one that does not was left by a burst.
     """
@@ -169,7 +166,7 @@ def _before(window: ServerWindow, rng: np.random.Generator) -> tuple[float, int]
 def _arrivals(
     window: ServerWindow, before_s: float, n_burst: int, rng: np.random.Generator
 ) -> tuple[F64, I64]:
-    """When each request comes, and whom it follows: in a closed loop the one before it of its client."""
+    """Arrival of each request, and the one it follows (in a closed loop: its user's last one)."""
     counts = window.arrivals.astype(np.int64)
     starts, lengths = np.repeat(window.at_s[:-1], counts), np.repeat(np.diff(window.at_s), counts)
     within_s = starts + lengths * rng.random(len(starts))
@@ -189,7 +186,7 @@ def _arrivals(
 
 
 def _follow(window: ServerWindow, came_s: F64, follows: I64) -> None:
-    """In a closed loop each request comes after the one before it of its client (changed in place)."""
+    """In a closed loop, let each request follow the last one of its user (changed in place)."""
     if window.is_closed_loop:
         inside = float(np.median(window.running + window.waiting))
         n_users = window.n_users or max(round(inside), 1)
@@ -222,7 +219,7 @@ def lengths_of(lengths: Lengths, n: int, rng: np.random.Generator) -> F64:
 
 
 def sharing(plan: RequestPlan, hit_fraction: float) -> RequestPlan:
-    """The same with prompts that begin like the first one, by as much as the cache finds."""
+    """The requests with a shared prefix of the length that the cache hits show."""
     if hit_fraction < _LEAST_SHARED_FRACTION:
         return plan
     begins = np.minimum(np.rint(hit_fraction * plan.prompt_tokens), plan.prompt_tokens[0])

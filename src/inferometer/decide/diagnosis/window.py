@@ -41,21 +41,21 @@ _WORDS: Final = {
     "waiting": "how many requests wait",
 }
 _ALIKE_FRACTION: Final = 0.9
-"""Of the scrapes of a closed loop, which show all of its clients."""
+"""Share of the scrapes in a closed loop that show all of its clients."""
 _ALIKE_RATIO: Final = 0.04
 _STREAMED_FRACTION: Final = 0.9
-"""Of the counted tokens: where fewer gaps are observed, answers are not streamed."""
+"""Share of gaps among counted tokens, below which answers are not streamed."""
 
 
 class Cumulated(NamedTuple):
-    """How often, and how much together, since the first scrape (T each)."""
+    """Counts and sums since the first scrape (T each)."""
 
     n: F64
     total: F64
 
 
 class Lengths(NamedTuple):
-    """Of prompts, or of answers, of requests that ended (tokens)."""
+    """Lengths in tokens of the prompts, or of the answers, of requests that ended."""
 
     seen: Growth
     means: F64
@@ -63,7 +63,7 @@ class Lengths(NamedTuple):
 
     @property
     def bounds(self) -> tuple[F64, F64]:
-        """(B) Between which lengths a bucket lies; the last one, which has no end, up to twice its begin."""
+        """(B) Ends of each bucket; the open last one ends at twice its start."""
         return _bounds(self.seen.edges)
 
     @property
@@ -78,7 +78,7 @@ class ServerWindow:
 
     summary: ServerSummary
     record: ServerRecord
-    """Its metrics, for what is read off them directly."""
+    """The server's metrics, for direct reading."""
     at_s: F64
     """(T) Since the first scrape."""
     running: F64
@@ -106,34 +106,34 @@ class ServerWindow:
     prompt_lengths: Lengths
     output_lengths: Lengths
     spreads: dict[Histogram, Growth]
-    """Of its latencies, where the server has buckets."""
+    """Histograms of its latencies, where it has buckets."""
     clients: Clients | None = None
-    """Who sent what, of a load test on a server that counts no requests."""
+    """Requests of a load test, for a server that counts none."""
     busy_s: F64 | None = None
     """(T) Seconds in which a request was in the server, where its clients tell."""
     alike_fraction: float | None = None
-    """Of the prompts' tokens, with which an earlier prompt began, where the workload is known."""
+    """Share of prompt tokens in shared prefixes, where the workload is known."""
     step_log: StepLog | None = None
-    """Its steps, where the server records them one by one."""
+    """Single steps, where the server records them."""
     enable_prefix_caching: bool | None = None
-    """As the server says of itself; None: it does not."""
+    """As reported by the server; None: not reported."""
     n_users: int | None = None
-    """Of a load test in a closed loop; None: not known."""
+    """Users of a closed-loop load test; None: unknown."""
 
     @property
     def duration_s(self) -> float:
-        """From the first scrape to the last."""
+        """Time from the first scrape to the last."""
         return float(self.at_s[-1])
 
     @property
     def arrivals(self) -> F64:
-        """(T - 1) How many requests came between two scrapes: those that ended, and those more in the server."""
+        """(T - 1) Arrivals between scrapes: ended requests plus growth of those in the server."""
         came = np.diff(self.finished) + np.diff(self.running + self.waiting)
         return np.maximum(np.rint(came), 0.0)
 
     @property
     def is_closed_loop(self) -> bool:
-        """Do as many requests as ever stay in the server, because each client sends one after the other?
+        """Is the number of requests in the server constant, as in a closed loop?
 
         A few scrapes may fall between the end of some requests and the sending of the next.
         """
@@ -147,24 +147,24 @@ class ServerWindow:
 
     @property
     def is_cache_off(self) -> bool:
-        """Is the prefix cache switched off: the server says so, or none of its prompts is looked up (vLLM)?"""
+        """Is the prefix cache off: as reported, or because no prompt is looked up (vLLM)?"""
         if self.enable_prefix_caching is not None:
             return not self.enable_prefix_caching
         return self.summary.prefix_queries_tokens == 0 and bool(self.prompt_tokens[-1])
 
     @property
     def is_stage_counted_early(self) -> bool:
-        """Is the time of a request's stage counted when that ends (SGLang), not when the request does?"""
+        """Is a stage's time counted when the stage ends (SGLang), not when the request ends?"""
         return self.summary.kind == "sglang"
 
     @property
     def is_answer_counted_late(self) -> bool:
-        """Are tokens counted when a request ends (TensorRT-LLM), not as they come?"""
+        """Are output tokens counted when the request ends (TensorRT-LLM)?"""
         return self.summary.kind == "tensorrt-llm"
 
     @property
     def mean_waiting(self) -> float:
-        """How many requests waited, in the mean.
+        """Mean number of waiting requests.
 
         SGLang and TensorRT-LLM write their gauge after they have admitted what they can: there each
         request's time in the queue counts too (Little's law).
@@ -181,7 +181,7 @@ class ServerWindow:
 
 
 def log_distance(seen: Growth, seconds: F64, weights: F64, n_events: float) -> float:
-    """How far apart two distributions are: an area between them over the logarithm of time.
+    """Distance between two distributions: an area between them over the logarithm of time.
 
     It is Wasserstein's distance of order 1, as far as the histogram's edges show it, but of twice the
     square roots of the shares beyond each edge: as exact for the rare long ones as for the others
@@ -199,7 +199,7 @@ def log_distance(seen: Growth, seconds: F64, weights: F64, n_events: float) -> f
 
 
 def log_outside(seen: Growth, seconds: F64, weights: F64) -> float:
-    """How far the simulated percentile lies outside the bucket that holds the measured one."""
+    """Distance (log) of the simulated percentile from the bucket that holds the measured one."""
     bucket = bucket_percentile(seen, _TAIL_FRACTION)
     if bucket is None or not weights.sum():
         return 0.0
@@ -221,7 +221,7 @@ def observed_window(
     RecordError
         There is no scrape of a known server that was answered, or only one.
     ModelError
-        The server was started anew, reports too little, or too few requests ended.
+        The server was restarted, reports too little, or too few requests ended.
     """
     record = server_record(samples)
     summary = summarise_server(samples)
@@ -259,7 +259,7 @@ def observed_window(
 def _of_clients(
     record: ServerRecord, summary: ServerSummary, requests: RequestTable
 ) -> ServerWindow:
-    """Who runs and who waits by the server, all else by its clients."""
+    """A window with queue and batch from the server's metrics and all else from the clients."""
     seen = client_counts(requests, record.scraped_ns)
     _check_requests(seen.prompts[0].n, summary)
     return ServerWindow(
@@ -313,7 +313,7 @@ def _with_unfinished(window: ServerWindow) -> ServerWindow:
 
 
 def _held_tokens(window: ServerWindow) -> F64 | None:
-    """(T) Of the KV cache, without what is empty of each request's last block."""
+    """(T) Tokens in the KV cache, without the empty part of each request's last block."""
     n_blocks, block_tokens = window.summary.n_kv_blocks, window.summary.kv_block_tokens
     if window.kv_usage is None or not n_blocks or not block_tokens:
         return None
@@ -322,7 +322,7 @@ def _held_tokens(window: ServerWindow) -> F64 | None:
 
 
 def _filling(window: ServerWindow, counted: F64, held: F64) -> F64:
-    """(T) What is counted, and the trend of what is held: a token of either is counted once."""
+    """(T) Counted tokens plus the trend of held ones, each token once."""
     per_s = float(np.polynomial.Polynomial.fit(window.at_s, held, 1).convert().coef[-1])
     came: F64 = np.maximum.accumulate(np.maximum(counted + per_s * window.at_s, 0.0))
     return came
@@ -356,7 +356,7 @@ def _lengths(record: ServerRecord, name: TokenHistogram) -> Lengths | None:
 def _request_lengths(
     record: ServerRecord, name: TokenHistogram, counter: Counter, finished: F64
 ) -> Lengths:
-    """By the server's histogram, or by its counters of requests and of their tokens."""
+    """Lengths by the server's histogram, or the mean by its counters of requests and tokens."""
     found = _lengths(record, name)
     if found is not None and found.seen.n:
         return found
@@ -420,7 +420,7 @@ def _counted(record: ServerRecord, counter: Counter) -> F64:
 
 
 def _step_prompt_tokens(record: ServerRecord) -> F64:
-    """(T) As they are computed, where a server tells.
+    """(T) Prompt tokens as they are computed, where a server reports them.
 
     SGLang (0.5.23) adds a prompt to ``prompt_tokens_total`` when its request ends, seconds after the
     steps that computed it, and to ``realtime_tokens_total`` with each of these steps.

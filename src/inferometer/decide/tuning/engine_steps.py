@@ -27,9 +27,9 @@ FLAGS: Final = {
     "quantization": "--quantization",
     "n_threads": "--threads",
 }
-"""What a step changes -> its flag of `inferometer sweep`."""
+"""Flag of `inferometer sweep` for what a step changes."""
 _USUAL_ATTENTION: Final = "sdpa"
-"""What transformers takes by itself for every architecture that has it."""
+"""transformers' default for every architecture that has it."""
 _LEAST_THREADS: Final = 1
 _PLAIN_BITS: Final = 16
 
@@ -45,7 +45,7 @@ Tries: TypeAlias = tuple[EngineChange, ...] | str
 
 
 class EngineStep(NamedTuple):
-    """One step: its changes, each measured against the options that hold by then."""
+    """One step: its changes, each measured against the options adopted before it."""
 
     name: EngineStepName
     title: str
@@ -55,13 +55,13 @@ class EngineStep(NamedTuple):
     """Answers change, so that quality decides."""
 
 
-def option_words(spec: EngineSpec, names: Sequence[str] = tuple(FLAGS)) -> list[object]:
-    """Flags and values of these options, as far as they are stated."""
+def option_words(spec: EngineSpec) -> list[object]:
+    """Flags and values of the options that are set."""
     return [
         word
-        for name in names
+        for name, flag in FLAGS.items()
         if (value := getattr(spec, name)) is not None
-        for word in (FLAGS[name], value)
+        for word in (flag, value)
     ]
 
 
@@ -73,7 +73,7 @@ def changed_names(spec: EngineSpec, before: EngineSpec) -> tuple[str, ...]:
 
 
 def shares_load(one: EngineSpec, other: EngineSpec) -> bool:
-    """Can one load of the weights run both, in turns, as two loads would?
+    """Can both options run in turns on one loaded model?
 
     Mode and threads change without a load; what is compiled is compiled for a number of threads.
     """
@@ -176,7 +176,7 @@ def quality_options(spec: EngineSpec, name: str) -> dict[str, object]:
 
 
 def quality_words(model: str, spec: EngineSpec, name: str) -> list[object]:
-    """The words of the command that does so."""
+    """Words of the command that checks quality."""
     words = list[object]([model])
     for option, value in quality_options(spec, name).items():
         flag = f"--{option.replace('_', '-')}"

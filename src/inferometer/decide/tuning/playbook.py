@@ -21,7 +21,7 @@ from inferometer.simulate.sglang_config import SglangConfig
 
 Value: TypeAlias = int | float | str | bool
 Variant: TypeAlias = tuple[tuple[str, Value], ...]
-"""What differs from the server as it is: setting and value, sorted."""
+"""Differences from the server as it is: setting and value, sorted."""
 Kind: TypeAlias = Literal["plain", "lossy", "assumed"]
 """lossy: answers change, so that quality is checked first; assumed: it rests on a number that only
 the user's own text tells."""
@@ -73,7 +73,7 @@ class Now(NamedTuple):
     is_plain: bool
     """Equal replicas, without prefill replicas, a gate or shared experts."""
     has_fewer_devices: bool
-    """Is it worth something to need fewer devices?"""
+    """Is using fewer devices worth something?"""
 
     @property
     def config(self) -> EngineConfig:
@@ -97,11 +97,11 @@ class Step:
     name: StepName
     title: str
     flags: Mapping[str, str]
-    """Of each engine."""
+    """Flags of each engine."""
     tries: Callable[[Now], Tries]
     kind: Kind = "plain"
     unpredicted: str = ""
-    """What of this step no simulation predicts; it is to be measured."""
+    """The part of this step that no simulation predicts, to be measured."""
 
 
 def changed(variant: Variant, settings: Mapping[str, Value]) -> Variant:
@@ -300,7 +300,7 @@ def _routing(now: Now) -> Tries:
 
 
 def _again(now: Now) -> Tries:
-    """Every combination of the settings that act on one another."""
+    """All combinations of the settings that affect one another."""
     nearest = [one for one in _at_once_values(now) if one in _AGAIN_AT_ONCE]
     at_once = [now.config.max_num_active, *nearest]
     budget = now.config.step_budget_tokens
@@ -445,4 +445,4 @@ PLAYBOOK: Final[tuple[Step, ...]] = (
         tries=_again,
     ),
 )
-"""All steps, in their order."""
+"""All steps in order."""

@@ -49,38 +49,38 @@ class TriedChange:
 
     words: str
     gain_ratio: Estimate | None
-    """By what share the score rises; None where the change cannot be made."""
+    """Relative gain of the score; None where the change is impossible."""
     why_not: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFound:
-    """What became of a step."""
+    """Result of a step."""
 
     name: StepName
     decision: Decision
     change: str | None
     """The best one."""
     settings: dict[str, str]
-    """Of the best one."""
+    """Settings of the best change."""
     gain_ratio: Estimate | None
     why: str
     tried: tuple[TriedChange, ...]
     mean_gain_ratio: float | None = None
-    """Of the geometric mean of pairs: it counts what only few draws gain, which the median does not."""
+    """Gain by the geometric mean of pairs, which counts gains of few draws too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """The best variant that was found, and what it gains in fresh pairs."""
+    """The best variant, and its gain in fresh pairs."""
 
     variant: Variant
     """Empty: the server as it is."""
     steps: tuple[StepFound, ...]
     selected_gain_ratio: Estimate | None
-    """In the pairs in which it was chosen."""
+    """Gain in the pairs of the selection."""
     gain_ratio: Estimate | None
-    """In fresh pairs; None where nothing was changed."""
+    """Gain in fresh pairs; None where nothing was changed."""
     is_confirmed: bool
     before: tuple[Outcome, ...]
     """The server as it is, in fresh pairs."""
@@ -100,7 +100,7 @@ class Tuning:
     on_step: Callable[[Step], None]
 
     def run(self) -> Tuned:
-        """Take the steps in their order, then confirm what they gain together."""
+        """Take the steps in order, then confirm their total gain."""
         variant: Variant = ()
         found = list[StepFound]()
         for step in self.steps:
@@ -120,7 +120,7 @@ class Tuning:
         return next(change.settings[0] for change in changes if change.words == found.change)
 
     def step(self, step: Step, variant: Variant = ()) -> StepFound:
-        """The best change of this step, and what simulated pairs say of it."""
+        """The best change of this step, by simulated pairs."""
         tries = step.tries(self.now_of(variant))
         if isinstance(tries, str):
             return _nothing(step, tries)
@@ -148,7 +148,7 @@ class Tuning:
         return replace(self._decided(step, best, gains, refused), mean_gain_ratio=mean)
 
     def _sure(self, step: Step, best: StepFound, variant: Variant) -> StepFound:
-        """Where the best may lose, the best that gains in every pair: a measurement tells of the rest."""
+        """Where the best change may lose: the best one that gains in every pair."""
         tries = step.tries(self.now_of(variant))
         if best.decision != "measure" or isinstance(tries, str):
             return best
@@ -197,7 +197,7 @@ class Tuning:
         )
 
     def _confirmed(self, variant: Variant, found: tuple[StepFound, ...]) -> Tuned:
-        """Fresh pairs: other requests, in another order. What does not gain there is not taken."""
+        """Gain in fresh pairs; changes that do not gain there are dropped."""
         fresh = pairs_of(N_PAIRS, self.seed, is_fresh=True)
         before = self.trials.outcomes([()], fresh)
         after = self.trials.outcomes([variant], fresh)
@@ -238,7 +238,7 @@ def _nothing(step: Step, why: str, refused: dict[str, str] | None = None) -> Ste
 
 
 def best_of(seen: Sequence[tuple[float, Change]], n_left: int, least_ratio: float) -> list[Change]:
-    """The best; of one alone the nearest that gains as much, but for a quarter of what is worth a change."""
+    """The best change; of a single setting the smallest change with nearly the same gain."""
     if not seen:
         return []
     if n_left == 1:
@@ -249,7 +249,7 @@ def best_of(seen: Sequence[tuple[float, Change]], n_left: int, least_ratio: floa
 
 
 def decision_of(step: Step, gain: Estimate | None, least_ratio: float) -> tuple[Decision, str]:
-    """What a predicted gain decides, and why."""
+    """Decision on a change by its predicted gain, and the reason."""
     if gain is None or gain.low is None or gain.high is None:
         return "measure", "no interval"
     least = f"{least_ratio:.1%}"

@@ -49,7 +49,7 @@ _VALUED: Final[Mapping[Family, Mapping[str, tuple[str, ...]]]] = {
         "tp": ("--tp",),
     },
 }
-"""Setting -> its flags, the one that is written first."""
+"""Flags of each setting, the one to write first."""
 _SWITCHES: Final[Mapping[Family, tuple[str, ...]]] = {
     "vllm": (
         "enable_prefix_caching",
@@ -87,7 +87,7 @@ class StartCommand(NamedTuple):
         return shlex.join(self.words)
 
     def value(self, setting: str) -> str | None:
-        """What it states for a setting that has a value; None: nothing, the default holds."""
+        """Value that the command gives a setting; None: the default."""
         flags = _VALUED[self.family].get(setting, (f"--{setting.replace('_', '-')}",))
         found = None
         for index, word in enumerate(self.words):
@@ -145,7 +145,7 @@ def words_of(text: str, *, where: str, allowed: str) -> tuple[str, ...]:
 
 
 def parse_flags(text: str) -> tuple[str, ...]:
-    """The words of flags that are tried as one change.
+    """Words of flags that are tried as one change.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def parse_flags(text: str) -> tuple[str, ...]:
 
 
 def _check_no_shell(words: Sequence[str]) -> None:
-    """Refuse what only a shell would do: the words start one program, and flags are added to them."""
+    """Refuse shell syntax: the words start one program, to which flags are added."""
     for word in words:
         if word in _OPERATORS or _VARIABLE.fullmatch(word):
             raise SpecError(
@@ -198,7 +198,7 @@ def without_flags(words: Sequence[str], flags: Sequence[str], *, has_value: bool
 
 
 def with_words(start: StartCommand, added: Sequence[str]) -> StartCommand:
-    """The command with flags of somebody's own; those that have the same name are replaced.
+    """The command with the user's flags, which replace those of the same name.
 
     Example
     -------

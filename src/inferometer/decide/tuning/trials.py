@@ -1,6 +1,6 @@
 """How good is a variant of a server under its traffic: simulated pairs on common random numbers.
 
-A pair is one machine that may be the one (its step times) and one draw of the traffic. Each variant
+A pair is one plausible machine (its step times) and one draw of the traffic. Each variant
 is simulated in the same pairs, so that what differs between two variants is what was changed. The
 least and the most of 19 pairs are the ends of an interval of 90 %, of step times and traffic
 together.
@@ -45,7 +45,7 @@ _RANKS: Final = (
     13,
     *(rank for rank in range(N_PAIRS) if rank not in {9, 1, 17, 5, 13}),
 )
-"""Of the machines, the fastest 0: the first few stand for all of them."""
+"""Order of the machines, the fastest 0: the first few represent all."""
 _FAST_RANKS: Final = range(6)
 _SLOW_RANKS: Final = range(13, N_PAIRS)
 _FRESH: Final = 1000
@@ -53,7 +53,7 @@ _FRESH: Final = 1000
 _N_DRAWS: Final = 100
 """Their mean is off by a tenth of what differs between draws, that of 16 pairs by a fourth."""
 _DRAWS_APART: Final = 2_000_000
-"""From the seeds of pairs."""
+"""Distance from the seeds of pairs."""
 _NOTHING: Final = 1e-9
 _STEP_RATIO: Final = 1.5
 _MOST_STEPS: Final = 16
@@ -69,7 +69,7 @@ class Built(NamedTuple):
     deployment: Deployment
     fleet: Callable[[Case], Fleet]
     n_devices: int
-    """Of all replicas."""
+    """Devices of all replicas."""
     n_replicas: int
     router: str
 
@@ -82,7 +82,7 @@ class Pair(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What one pair gives."""
+    """Result of one pair."""
 
     score: float
     """Higher is better: see ``Aim``."""
@@ -94,13 +94,13 @@ class Outcome(NamedTuple):
     """Goodput."""
     output_tokens_per_s: float
     n_preemptions: int | None
-    """None where nobody could tell, as no client can."""
+    """None: unknown, as for a client."""
     n_requests: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """What is better, under which traffic.
+    """The goal of tuning, and its traffic.
 
     *interactive*: the factor by which the weakest latency is below its limit. *throughput*: the
     highest rate of an open loop that meets the SLO; of a closed loop its goodput. *cost*: the same
@@ -116,12 +116,12 @@ class Aim:
 
     @property
     def class_objectives(self) -> tuple[ClassObjective, ...]:
-        """The SLO of each class that has one of its own, which counts beside that of all."""
+        """SLOs of the classes that have their own; they count in addition to the common one."""
         return own_objectives_of(Traffic(spec=self.spec))
 
     @property
     def limits(self) -> tuple[tuple[str, float], ...]:
-        """Each percentile that is limited, those of classes too, as in an outcome's latencies."""
+        """Each limited percentile and its limit (seconds), in the order of outcomes' latencies."""
         slos = (
             ("", self.objective),
             *((f"{one.name}: ", one.objective) for one in self.class_objectives),
@@ -135,11 +135,11 @@ class Aim:
 
     @property
     def is_capacity(self) -> bool:
-        """Is the load turned until the SLO breaks?"""
+        """Is the score a capacity, for which the load is searched?"""
         return self.goal != "interactive" and isinstance(self.spec.arrivals, OpenArrivals)
 
     def n_requests_at(self, rate_per_s: float) -> int:
-        """Where the rate is turned: doubled until they take long beside the limits of the SLO.
+        """Requests at this rate: doubled until they last long compared to the limits of the SLO.
 
         The same few requests at a high rate are a burst, which is over before a server falls behind.
         """
@@ -151,7 +151,7 @@ class Aim:
 
 
 def pairs_of(n_pairs: int, seed: int, *, is_fresh: bool = False) -> tuple[Pair, ...]:
-    """The first pairs; fresh ones have other seeds, and so other requests in another order."""
+    """The first pairs; fresh pairs have other seeds, so other requests in another order."""
     first = seed + (_FRESH if is_fresh else 0)
     return tuple(Pair(rank, first + index) for index, rank in enumerate(_RANKS[:n_pairs]))
 
@@ -173,7 +173,7 @@ class Trials:
         Raises
         ------
         SpecError, ModelError
-            It cannot be.
+            The variant is impossible.
         """
         if variant not in self._built:
             self._built[variant] = self._build(variant)
@@ -186,7 +186,7 @@ class Trials:
         return self._plans[seed]
 
     def outcomes(self, variants: Sequence[Variant], pairs: Sequence[Pair]) -> tuple[Outcome, ...]:
-        """Of each pair; of several variants that may be the one each pair takes the next."""
+        """Result of each pair; with several plausible variants, pairs take them in turn."""
         return tuple(
             self._outcome(variants[index % len(variants)], pair) for index, pair in enumerate(pairs)
         )
@@ -220,7 +220,7 @@ class Trials:
         return scored(at_load, self.aim.goal, built.n_devices)
 
     def _at(self, fleet: Fleet, plan: RequestPlan) -> Outcome:
-        """What becomes of these requests; the score is left open."""
+        """Simulate these requests; without a score."""
         self.n_simulations += 1
         is_of_users = isinstance(self.aim.spec.arrivals, ClosedArrivals)
         run = run_plan(fleet, plan, is_of_users=is_of_users)
@@ -266,7 +266,7 @@ class Trials:
 
 @dataclass(frozen=True, slots=True)
 class DrawEffects:
-    """By how much a gain is larger under one draw of the requests than in the mean of draws, as simulated.
+    """Simulated effect of one draw of the requests on a gain, relative to the mean of draws.
 
     Near saturation this is most of what differs between pairs, and is subtracted from what they show
     (a control variate: Glasserman, Monte Carlo Methods in Financial Engineering, section 4.1). Where
@@ -279,7 +279,7 @@ class DrawEffects:
     """Over draws that no pair has."""
 
     def of(self, spec: WorkloadSpec) -> float:
-        """Of this draw, as the logarithm of a ratio."""
+        """Effect of this draw as the logarithm of a ratio."""
         return self.trials.log_gain(self.variant, spec) - self.mean_log_ratio
 
 
@@ -293,7 +293,7 @@ def draw_effects(trials: Trials, variant: Variant, spec: WorkloadSpec) -> DrawEf
 def outcome_of(
     run: Run, objective: ObjectiveSpec, class_objectives: Sequence[ClassObjective] = ()
 ) -> Outcome:
-    """What a run of requests gives, simulated or measured; the score is left open."""
+    """Latencies and goodput of a run, simulated or measured; without a score."""
     judgement = judge_objective(run, objective)
     summary = summarise_requests(run, percentiles=())
     seconds, ratios = _reached(judgement)
@@ -326,7 +326,7 @@ def _reached(judgement: Judgement) -> tuple[list[float], list[float]]:
 
 
 def scored(outcome: Outcome, goal: Goal, n_devices: int) -> Outcome:
-    """With its score by this goal; of *throughput* and *cost* the goodput counts."""
+    """The outcome with its score by this goal; for *throughput* and *cost* the goodput."""
     if goal == "interactive":
         return outcome._replace(score=max(1 / max(outcome.margin_ratio, _NOTHING), _NOTHING))
     share = n_devices if goal == "cost" else 1
@@ -365,18 +365,18 @@ def estimate_of(values: Sequence[float]) -> Estimate | None:
 
 
 def gain_of(after: Sequence[Outcome], before: Sequence[Outcome]) -> Estimate | None:
-    """By what share is the score after the change above that before it?"""
+    """Relative gain of the score by the change."""
     return estimate_of([new.score / old.score - 1 for new, old in zip(after, before, strict=True)])
 
 
 def mean_log_ratio(after: Sequence[Outcome], before: Sequence[Outcome]) -> float:
-    """Mean over pairs of the logarithm of the scores' ratio: what fails on one machine counts."""
+    """Mean log ratio of the scores over pairs, which counts failures on single machines."""
     ratios = [new.score / old.score for new, old in zip(after, before, strict=True)]
     return float(np.mean(np.log(ratios)))
 
 
 def verdict_of(outcomes: Sequence[Outcome]) -> Verdict:
-    """Met or missed where it is so in 18 of 19 pairs."""
+    """Met or missed where 18 of 19 pairs agree, else undecided."""
     n_met = sum(one.margin_ratio <= 1 for one in outcomes)
     if n_met >= len(outcomes) - 1:
         return "met"

@@ -1,4 +1,4 @@
-"""How sure is a percentile of a server's window: between which buckets does it lie, are there enough?
+"""Interval of a percentile of a server's window, from its histogram buckets.
 
 Observations are in buckets, and ordered by the scrapes between which they came; requests that meet
 the same queue are late together, so that the effective sample size is that of
@@ -15,7 +15,6 @@ from inferometer.records.columns import F64, Bools
 from inferometer.stats import autocorrelated
 from inferometer.stats.estimate import Verdict
 from inferometer.stats.quantiles import (
-    DEFAULT_CONFIDENCE_FRACTION,
     low_rank,
     min_samples,
 )
@@ -63,9 +62,7 @@ def certainty_of(edges: F64, gained: F64, percentile_fraction: float) -> Certain
         return None
     middle = _bucket(upto, autocorrelated.quantile_rank(n, percentile_fraction))
     worth = autocorrelated.independent_samples(_within(each, middle))
-    plan = autocorrelated.interval_plan(
-        n, worth, percentile_fraction, confidence_fraction=DEFAULT_CONFIDENCE_FRACTION
-    )
+    plan = autocorrelated.interval_plan(n, worth, percentile_fraction)
     low_s = _low_s(edges, upto, middle, worth, percentile_fraction)
     if plan.high_rank is not None:
         return Certainty(low_s, float(edges[max(_bucket(upto, plan.high_rank), middle)]), None)
@@ -88,7 +85,7 @@ def _low_s(
 
 
 def verdict_of(certain: Certainty | None, limit_s: float) -> Verdict:
-    """Is the percentile within its limit?
+    """Verdict of a percentile against its limit.
 
     A bucket's observations lie above its lower edge: an interval that begins at the limit is above it.
 
@@ -105,12 +102,12 @@ def verdict_of(certain: Certainty | None, limit_s: float) -> Verdict:
 
 
 def _bucket(upto: F64, rank: int) -> int:
-    """In which bucket is the observation of this rank (from 0)?"""
+    """Index of the bucket that holds the observation of this rank (from 0)."""
     return min(int(np.searchsorted(upto, rank + 0.5)), len(upto) - 1)
 
 
 def _within(each: F64, bucket: int) -> Bools:
-    """For each observation, in order: is it in this bucket, or in one before?
+    """For each observation in order: is it in this bucket or a lower one?
 
     Those of one scrape are spread evenly.
     """

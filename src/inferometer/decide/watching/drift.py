@@ -40,7 +40,7 @@ _NOISE_RATIO: Final = 0.05
 
 
 class Block(NamedTuple):
-    """Some seconds of the server: what is judged, and the load under which it was so."""
+    """Several seconds of the server: the judged quantity, and its load."""
 
     value: float
     load: tuple[float, ...]
@@ -80,12 +80,12 @@ class Cusum:
         return self.side == 0 and max(self._sums.values()) < self._threshold / 4
 
     def run(self, side: int) -> tuple[float, float]:
-        """Since when, and by how much in the mean, is it on this side?"""
+        """Start and mean deviation of the current run on this side."""
         run = self._runs[side]
         return run[0][0], float(np.mean([residual for _, residual in run]))
 
     def take(self, at_s: float, residual: float, sigma: float, least_allowance: float) -> int:
-        """The side of an alarm that begins; 2: the one that was on has ended; else 0."""
+        """Add a residual. Returns the side of a new alarm, 2 where an alarm ended, else 0."""
         allowance = max(self._allowance, least_allowance, sigma / 2)
         threshold = max(self._threshold, _SIGMAS * sigma)
         # No single block is an alarm: a pause of the host is not the server.
@@ -108,7 +108,7 @@ class Cusum:
 
 
 class PaceModel:
-    """Step times as they were learned: seconds of a step, a row, a sequence and a held token."""
+    """Learned step times: seconds of a step, a row, a sequence and a held token."""
 
     def expected(self, block: Block) -> float:
         """Seconds of the block's steps."""
@@ -128,10 +128,10 @@ class PaceModel:
 
 
 class ShareModel:
-    """A share that stays what it was."""
+    """A share that should be constant."""
 
     def learn(self, blocks: list[Block]) -> None:
-        """Its mean over these blocks."""
+        """Learn the mean share of these blocks."""
         self.mean_fraction = float(np.mean([block.value for block in blocks]))
 
     def residual(self, block: Block) -> float:
@@ -140,7 +140,7 @@ class ShareModel:
 
 
 class Chart:
-    """Learns of blocks what is usual, and says when it is no longer so."""
+    """A control chart that learns the usual behaviour from blocks, and alarms on changes."""
 
     def __init__(
         self,
@@ -167,11 +167,11 @@ class Chart:
         return self._n_fitted > 0
 
     def restart(self) -> None:
-        """The server was started anew: what was learned stays, the sums begin anew."""
+        """Reset the sums after a restart of the server; the learned model stays."""
         self._cusum.restart()
 
     def take(self, at_s: float, block: Block) -> Alarm | None:
-        """What this block changes."""
+        """Add a block; the alarm that it causes or ends."""
         if not self.is_learned:
             self._learn(block)
             return None
@@ -197,7 +197,7 @@ class Chart:
         return Alarm(name=name, is_on=True, residual_ratio=mean_ratio, since_s=since_s)
 
     def is_inside(self, block: Block) -> bool:
-        """Was the load per step of this block seen while it was learned?"""
+        """Was the load per step of this block seen during learning?"""
         load = _per_step(block)
         return bool(
             np.all((load >= self._lowest / _BOX_RATIO) & (load <= self._highest * _BOX_RATIO))
@@ -241,7 +241,7 @@ class Drifts:
         self._blocks: dict[str, list[Interval]] = {"pace": [], "hits": [], "acceptance": []}
 
     def take(self, interval: Interval) -> tuple[Alarm, ...]:
-        """What this interval changes."""
+        """Add an interval; the alarms that it causes or ends."""
         if interval.is_restarted:
             for chart in (self.pace, self.hits, self.acceptance):
                 chart.restart()
@@ -283,7 +283,7 @@ class Drifts:
 
 
 def pace_block(intervals: list[Interval]) -> Block | None:
-    """Seconds of their steps, and what was in these; None of too few tokens."""
+    """Step time and load of a block; None with too few tokens."""
     n_gaps = sum(one.n_gaps for one in intervals)
     if n_gaps < 100:
         return None
@@ -303,7 +303,7 @@ def _pace_load(one: Interval) -> tuple[float, ...]:
 
 
 def hits_block(intervals: list[Interval]) -> Block | None:
-    """Share of the prompts' tokens found in the prefix cache; None of too few prompts."""
+    """Share of prompt tokens found in the prefix cache; None with too few prompts."""
     queried = sum(one.queried_tokens or 0.0 for one in intervals)
     if sum(one.n_prompts for one in intervals) < 10 or queried < 1000:
         return None
@@ -311,7 +311,7 @@ def hits_block(intervals: list[Interval]) -> Block | None:
 
 
 def acceptance_block(intervals: list[Interval]) -> Block | None:
-    """Share of the drafted tokens that were accepted; None of too few."""
+    """Share of drafted tokens that were accepted; None with too few."""
     drafted = sum(one.draft_tokens or 0.0 for one in intervals)
     if drafted < 200:
         return None

@@ -17,7 +17,7 @@ class Interval(NamedTuple):
     """Counters by their growth, gauges as they are at its end; None where the server has none."""
 
     at_s: float
-    """Its end, since the watching began."""
+    """End of the interval, since the watch began."""
     took_s: float
     running: float
     waiting: float
@@ -42,11 +42,11 @@ class Interval(NamedTuple):
     accepted_tokens: float | None
     is_restarted: bool = False
     queued_s: float = 0.0
-    """That the requests which ended had waited, together; 0 where the server does not report it."""
+    """Total queue time of the requests that ended; 0 where not reported."""
 
 
 def last_interval(record: ServerRecord) -> Interval:
-    """What happened between the last two scrapes of a record.
+    """Changes between the last two scrapes of a record.
 
     A counter that the server lacks is 0 where it only weighs what is judged, None where it is
     judged itself.

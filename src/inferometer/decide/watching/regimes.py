@@ -47,7 +47,7 @@ WORDS: Final[dict[Condition, str]] = {
 
 _HOLD_S: Final = 10.0
 _MOST_FRACTION: Final = 0.8
-"""Of the time that a condition has to hold in."""
+"""Share of the time in which a condition must hold."""
 _SEEN_FRACTION: Final = 0.4
 """Of the time, where the requests that ended say so too ..."""
 _N_WAITING: Final = 2.0
@@ -72,9 +72,9 @@ class Change:
     condition: Condition
     has_begun: bool
     residual_ratio: float | None = None
-    """Of a drift: measured / expected - 1 of step times, measured - expected of shares."""
+    """For a drift: measured / expected - 1 of step times, measured - expected of shares."""
     since_s: float | None = None
-    """Of a drift: when it began, by the cumulative sum; it is known only later."""
+    """For a drift: its start by the cumulative sum, which is known only later."""
 
 
 class Regimes:
@@ -90,7 +90,7 @@ class Regimes:
         self._n_missed = 0
 
     def take(self, interval: Interval) -> tuple[Change, ...]:
-        """What this interval changes."""
+        """Add an interval; the conditions that begin or end with it."""
         at_s = interval.at_s
         changes: list[Change] = []
         self._n_missed = 0
@@ -128,7 +128,7 @@ class Regimes:
         )
 
     def mix(self, at_s: float) -> tuple[Change, ...]:
-        """Pages of several servers come in turn: of none of them anything is known."""
+        """Pages of several servers alternate, so that no regime is known."""
         if "several_servers" in self.conditions:
             return ()
         self._recent.clear()
@@ -162,7 +162,7 @@ class Regimes:
         )
 
     def _is_growing(self, span_s: float) -> bool:
-        """Did the queue grow by more than chance: independent arrivals and departures?"""
+        """Did the queue grow beyond chance, for independent arrivals and departures?"""
         last = self._within(span_s)
         grown = last[-1].waiting - last[0].waiting
         moved = sum(2 * one.n_finished for one in last) + abs(grown)
@@ -174,7 +174,7 @@ class Regimes:
 
     @staticmethod
     def _spans(last: list[Interval], span_s: float) -> bool:
-        """Do they cover the span but for one interval?"""
+        """Do these intervals cover the span, up to one interval?"""
         return last[-1].at_s - last[0].at_s + last[0].took_s >= span_s
 
     def _drifted(self, alarm: Alarm, at_s: float) -> Change:
@@ -200,7 +200,7 @@ class Regimes:
         return [Change(at_s=at_s, condition=condition, has_begun=is_on)]
 
     def _all_over(self, at_s: float) -> list[Change]:
-        """What was on is no longer known."""
+        """End all conditions, since the state is unknown."""
         return [
             change
             for condition in tuple(self.conditions)
@@ -209,7 +209,7 @@ class Regimes:
 
 
 def _shared_s(intervals: list[Interval], is_met: Callable[[Interval], bool]) -> float:
-    """Of their time, the share of those in which this holds; 0 of none.
+    """Share of the intervals' time in which the condition holds; 0 without intervals.
 
     By time and not by number: a watcher that is late looks again at once to catch up.
     """
@@ -218,10 +218,10 @@ def _shared_s(intervals: list[Interval], is_met: Callable[[Interval], bool]) -> 
 
 
 def _do_wait(last: list[Interval], waited: list[Interval]) -> bool:
-    """Is there a queue, though between a batch that ends together and its users' next requests there is none?
+    """Is there a queue, other than between the end of a batch and its users' next requests?
 
-    Looks may be few and fall between; how long the requests that ended had waited does not depend
-    on when somebody looks: seconds waited per second are the mean number that waits (Little's law).
+    Scrapes may miss a queue, so the queue time of ended requests counts: seconds waited per second
+    are the mean number of waiting requests (Little's law).
     """
     took_s = sum(one.took_s for one in last)
     seen = sum(one.took_s for one in waited) / took_s
@@ -271,7 +271,7 @@ def part_means(at_s: F64, n: F64, total_s: F64) -> tuple[F64, F64]:
 
 
 def time_to_breach(at_s: F64, means_s: F64, now_s: float, limit_s: float) -> Breach | None:
-    """From the present percentile ``now_s``; None: no slope is above 0 beyond chance.
+    """Time until the percentile reaches its limit; None: no significant slope above 0.
 
     Example
     -------
@@ -287,7 +287,7 @@ def time_to_breach(at_s: F64, means_s: F64, now_s: float, limit_s: float) -> Bre
 
 
 def _first_passage(at_s: F64, means_s: F64, left_s: float) -> Breach | None:
-    """When the bounds of a random walk with a drift reach ``left_s`` above its present place.
+    """Time when a random walk with drift reaches ``left_s`` above now, with its bounds.
 
     After t it has moved by drift * t, give or take q * sd * sqrt(t + t^2 / span): by the steps to
     come, and by the drift, which those of the ``span`` seen tell. Both bounds solve

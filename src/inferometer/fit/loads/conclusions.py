@@ -41,7 +41,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeScope:
-    """What a further load test may request of the server."""
+    """Limits of what a further load test may send to the server."""
 
     address: Address
     most: PeakLoad
@@ -249,7 +249,7 @@ by chance."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a server's fit may not be used, and what would help."""
+    """Why a server's fit may not be used, with a remedy."""
 
     reason: str
     scatter_ratio: float
@@ -283,7 +283,7 @@ def refusal_of(fit: ServerFit, scope: ProbeScope, *, has_known_prefixes: bool) -
 
 
 def _facts(fit: ServerFit, *, has_known_prefixes: bool) -> tuple[str, ...]:
-    """What the operator could state, most informative first."""
+    """Facts that the operator could state, most informative first."""
     names = {"n_kv_blocks": "num_gpu_blocks"}
     open_names = [
         names.get(knob.name, knob.name) for knob in fit.knobs if knob.informed_by != "server"

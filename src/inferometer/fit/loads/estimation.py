@@ -33,7 +33,7 @@ from inferometer.perfmodel.steptime import FittedParameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is known of the server beforehand; mostly nothing."""
+    """Facts about the server that are known before the fit; often none."""
 
     address: conclusions.Address
     model: ModelSpec | None = None
@@ -52,7 +52,7 @@ class JudgedFit:
 
 
 def fit_server(tests: Sequence[load_tests.LoadTest], subject: Subject) -> ServerFit:
-    """The fit of ``judged_server``, whether or not it may be used."""
+    """The fit of ``judged_server``, without the judgement of its use."""
     return judged_server(tests, subject).fit
 
 
@@ -121,7 +121,7 @@ def _fit(explanation: search.Explanation, subject: Subject) -> ServerFit:
 
 
 def _blocks_that_fit(subject: Subject, *, utilization_fraction: float) -> int | None:
-    """KV blocks in this share of the device's memory beside the weights.
+    """KV blocks that fit in this share of the device's memory besides the weights.
 
     None where the model or the device is not known.
     """

@@ -36,7 +36,7 @@ _SCATTER_FRACTION: Final = 0.15
 ends near the best, not at it."""
 _BESIDE_FRACTION: Final = 0.015
 _HOPELESS_RATIO: Final = 3.0
-"""A value this much worse is excluded whatever the other limits are."""
+"""Ratio of losses above which a value is excluded, whatever the other limits are."""
 _SURE_RATIO: Final = 2.0
 """A switch is decided if its other position is this much worse: on a real server the closed form's
 errors may favour either position by more than chance does."""
@@ -132,7 +132,7 @@ class Profiles:
         return self._problem.space.most_blocks if name == "n_kv_blocks" else None
 
     def verdict(self, name: Switch) -> SwitchVerdict:
-        """Is the switch's position decided?"""
+        """Verdict on a switch: on, off, or undecided."""
         return SwitchVerdict(
             name=name,
             best=bool(getattr(self._knobs, name)),
@@ -161,7 +161,7 @@ class Profiles:
         )
 
     def _is_possible(self, candidate: Candidate, name: Limit, value: int) -> bool:
-        """Is this value of a limit possible, the other limits being as they are or nearly so?"""
+        """Is this value possible for a limit, with the other limits at or near their estimates?"""
         if (
             name == "max_num_batched_tokens"
             and not candidate.knobs.enable_chunked_prefill
@@ -201,7 +201,7 @@ class Profiles:
         return int(self._groups.max()) + 1
 
     def _with_neighbours(self, knobs: ServerKnobs, name: Limit) -> Iterator[ServerKnobs]:
-        """One of the other limits a little lower or higher: limits stand in for one another."""
+        """Variants with one other limit a little lower or higher, since limits can compensate."""
         for other in LIMITS:
             now, whole = int(getattr(knobs, other)), self._problem.space.ranges[other]
             step = max(round(_BESIDE_FRACTION * now), 1)

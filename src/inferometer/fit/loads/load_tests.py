@@ -22,7 +22,7 @@ from inferometer.simulate.demand import Demand, SharedBlocks, demand, with_conte
 
 _NEVER_INSIDE: Final = (RequestStatus.REJECTED, RequestStatus.FAILED)
 MIN_REQUESTS: Final = 30
-"""Of a load test that ended, for a model of the server."""
+"""Fewest finished requests of a load test for a model of the server."""
 _N_GROUPS: Final = 10
 _N_LENGTHS: Final = 3
 _LEAST_GAPS: Final = 4
@@ -71,7 +71,7 @@ class ServedLoad:
 
     @property
     def has_shared_prefixes(self) -> bool:
-        """Do some prompts share a prefix, as far as is known?"""
+        """Do some prompts share a known prefix?"""
         return bool(self.shared_tokens().any())
 
     def shared_tokens(self) -> I64:
@@ -102,9 +102,9 @@ class PeakLoad(NamedTuple):
     """Of prompts whose answers streamed, without what they may have shared: the KV cache holds at
     least these."""
     n_inside_tokens: int
-    """Of prompts and whole answers of all in flight: a larger KV cache makes no difference."""
+    """Tokens of prompts and whole answers in flight: a larger KV cache makes no difference."""
     n_prompt_tokens: int
-    """Of all prompts in flight: a larger step budget makes no difference."""
+    """Prompt tokens in flight: a larger step budget makes no difference."""
     longest_tokens: int
     """Prompt and answer of one request."""
     has_known_prefixes: bool
@@ -112,7 +112,7 @@ class PeakLoad(NamedTuple):
 
 
 class StepPace(NamedTuple):
-    """Seconds of a step by what it holds, from the pace of answers; None where not visible."""
+    """Seconds of a step by its contents, from the pace of answers; None where not visible."""
 
     base_s: float
     sequence_s: float | None

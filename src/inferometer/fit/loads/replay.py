@@ -53,7 +53,7 @@ class Replay:
 
 
 class Latencies(NamedTuple):
-    """Of N requests, from when they were sent; NaN where there is none."""
+    """Latencies of N requests from their send; NaN where there is none."""
 
     ttft_s: F64
     tpot_s: F64
@@ -61,7 +61,7 @@ class Latencies(NamedTuple):
 
 
 def latencies(asked: RequestTable, found: RequestTable) -> Latencies:
-    """Latencies of ``found``, from when the same requests in ``asked`` were sent."""
+    """Latencies of ``found``, from the sends of the same requests in ``asked``."""
     n_found = len(found.sent_ns)
     sent_ns = asked.sent_ns[:n_found]
     first_s = np.where(found.first_token_ns >= 0, (found.first_token_ns - sent_ns) / 1e9, np.nan)

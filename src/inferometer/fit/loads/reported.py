@@ -66,7 +66,7 @@ class _Statuses(NamedTuple):
 
 
 def reported_by_server(runs: Sequence[Run], log: str | None) -> ReportedSettings:
-    """What log, metrics and a record of the configuration report; the log wins, then metrics.
+    """Settings by log, metrics and stored configuration; the log wins, then metrics.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def reported_by_server(runs: Sequence[Run], log: str | None) -> ReportedSettings
 
 
 def _by_record(runs: Sequence[Run]) -> ReportedSettings:
-    """From the manifests of imported runs: the server's configuration."""
+    """Settings in the manifests of imported runs."""
     limits: dict[Limit, int] = {}
     switches: dict[Switch, bool] = {}
     block_tokens: int | None = None
@@ -151,7 +151,7 @@ def _by_metrics(runs: Sequence[Run]) -> ReportedSettings:
 
 
 def _by_log(log: str, block_tokens: int | None) -> ReportedSettings:
-    """From the log; it lacks a device's own block size, ``block_tokens`` is what metrics report."""
+    """Settings in the log; ``block_tokens`` is the block size by metrics, which logs lack."""
     limits: dict[Limit, int] = {}
     for name, patterns in _LIMITS.items():
         found = next((match for pattern in patterns if (match := re.search(pattern, log))), None)
@@ -176,13 +176,7 @@ def _by_log(log: str, block_tokens: int | None) -> ReportedSettings:
 
 
 def _count(digits: str) -> int:
-    """A number of the log.
-
-    Raises
-    ------
-    ModelError
-        It is larger than any count of a server.
-    """
+    """A number of the log."""
     plain = digits.replace(",", "")
     if len(plain) > _MOST_DIGITS:
         raise ModelError(

@@ -221,7 +221,7 @@ def front_end_of(posterior: Posterior, n_samples: int) -> Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateStatistics:
-    """What was published of one rate."""
+    """Published statistics of one rate."""
 
     offered_per_s: float
     completed_per_s: float
@@ -319,7 +319,7 @@ def _poisson_requests(one: RateStatistics, seed: int) -> Demand:
 def _statistics(
     requests: Demand, config: EngineConfig, model: StepTimeModel, front_end_s: float
 ) -> tuple[float, ...]:
-    """In the order of ``STATISTICS``.
+    """Simulated statistics, in the order of ``STATISTICS``.
 
     The front end delays every arrival by the same time, so it changes nothing in the engine.
     """

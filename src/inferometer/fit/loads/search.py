@@ -151,7 +151,7 @@ class ServerProblem:
         )
 
     def alone(self, index: int) -> "ServerProblem":
-        """One of the load tests."""
+        """The problem with one of the load tests only."""
         return replace(self, loads=(self.loads[index],))
 
     def _simulated(self, one: ServedLoad, knobs: ServerKnobs, x: F64) -> _Simulated:
@@ -173,7 +173,7 @@ class Explanation(NamedTuple):
     """The server that explains the load tests best."""
 
     problem: ServerProblem
-    """With the scatter of the residuals there."""
+    """Problem with the residuals' scatter at the solution."""
     knobs: ServerKnobs
     posterior: Posterior
     switched: Mapping[Switch, Candidate]
@@ -218,7 +218,7 @@ def explain(problem: ServerProblem) -> Explanation:
 def _searched_near(
     problem: ServerProblem, candidate: Candidate, switched: Mapping[Switch, Candidate]
 ) -> dict[Switch, Candidate]:
-    """Servers with a switch flipped that are nearly as good, searched as the best one was.
+    """Nearly as good servers with a switch flipped, optimised like the best one.
 
     Its limits and step times were found with the switch as it is: it would win by that alone.
     """
@@ -233,7 +233,7 @@ def _searched_near(
 def _is_better(
     problem: ServerProblem, candidate: Candidate, name: Switch, flipped: Candidate
 ) -> bool:
-    """Does the flipped switch lower the loss by enough, and not only because it was searched anew?"""
+    """Does the flipped switch lower the loss by more than another search could?"""
     least = problem.loss(flipped) / _SWITCHED_RATIOS[name]
     if problem.loss(candidate) <= least:
         return False
@@ -242,7 +242,7 @@ def _is_better(
 
 
 def _openings(problem: ServerProblem) -> list[Candidate]:
-    """Where searches start: from all load tests but the busiest, which limits touch least.
+    """Starting points of searches, from all load tests but the busiest, least affected by limits.
 
     Where prompts share prefixes, one search starts with a prefix cache and one without: what a
     cache finds must otherwise be computed, and held twice.

@@ -39,7 +39,7 @@ BLOCK_TOKENS: Final = 16
 
 _LEAST_BUDGET: Final = 32
 _SURE_FRACTION: Final = 0.95
-"""Of the peak load: clients see ends and beginnings a little early or late."""
+"""Share of the peak load: clients see ends and starts a little early or late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """Ranges of the limits, and what every simulation of the server shares."""
+    """Ranges of the limits, and what all simulations of the server share."""
 
     ranges: Mapping[Limit, Range]
     block_tokens: int
@@ -202,7 +202,7 @@ class KnobFit:
 
     name: str
     value: int | bool
-    """What a simulation uses."""
+    """Value for simulations."""
     low: int | None
     high: int | None
     """Ends of the 90 % interval; None: the load tests set no end on that side."""
@@ -247,7 +247,7 @@ class StepPrior(NamedTuple):
 
     base: StepTimeArrays
     prior: Prior
-    """Of the steps' numbers as logarithms, then of the front end's delay."""
+    """Prior of the logarithms of the steps' parameters, then of the front end's delay."""
 
 
 def step_prior(
@@ -356,7 +356,7 @@ def _from_pace(pace: StepPace, quick_ttft_s: float) -> tuple[dict[str, float], d
 def _base(
     model: ModelSpec | None, engine: EngineSpec, hardware: HardwareSpec | None
 ) -> StepTimeArrays:
-    """Shape of the closed form: the model's where it is known, else the plainest.
+    """Structure of the step-time formula: the model's, or the plainest if it is unknown.
 
     A model determines how experts are read with the rows, attention windows, and logits.
     """
@@ -374,7 +374,7 @@ def _base(
 
 
 def plainest() -> StepTimeArrays:
-    """The closed form of a model that nobody knows, every number 1 or nothing."""
+    """Step-time formula of an unknown model: every number 1 or 0."""
     return StepTimeArrays(
         launch_s=1.0,
         prefill_launch_s=1.0,

@@ -28,8 +28,7 @@ _STEP: Final = 1e-4
 _OF_PROMPTS: Final = ("matmul_row_s", "attention_pair_s")
 _WIDEST: Final = 2.0
 _INEXACT_RATIO: Final = 0.01
-"""Of any step, beside what the load tests leave open: a closed form of a few numbers is no
-server."""
+"""Error of any step besides the load tests' uncertainty: a formula is no server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +54,14 @@ class ServerDraw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFit:
-    """A server fitted to load tests; its steps are those of ``base``, scaled to the parameters."""
+    """A server fitted to load tests; its step times are ``base`` scaled by the parameters."""
 
     kind: Literal["server"] = "server"
     schema_version: int = SERVER_SCHEMA_VERSION
     served_model: str
     """What clients call the model."""
     model: ModelSpec | None
-    """Its architecture, where it was given."""
+    """Architecture, where it was given."""
     hardware: str | None
     engine: EngineSpec
     block_tokens: int
@@ -91,7 +90,7 @@ class ServerFit:
     """Other possible servers, limits and step times together; empty in files of versions that did
     not draw."""
     subject: FitSubject | None = None
-    """What was fitted, as far as it was stated; None in files of versions that did not store it."""
+    """Subject of the fit; None in files of versions that did not store it."""
 
     @property
     def front_end_s(self) -> float:
@@ -119,7 +118,7 @@ class ServerFit:
         )
 
     def knob(self, name: str) -> int | bool:
-        """What a simulation uses for this limit or switch."""
+        """Value of this limit or switch for simulations."""
         return next(knob.value for knob in self.knobs if knob.name == name)
 
     def levels(self) -> steptime_levels.StepTimes:
@@ -204,7 +203,7 @@ class ServerFit:
         return prompts_slower(log_ratio)
 
     def _log_seconds(self, x: F64) -> F64:
-        """Of a typical prompt, and of typical decodes."""
+        """Logarithms of the times of a typical prompt and of typical decodes."""
         seen, steps = self.seen, self.steps(x)
         prefill = types.prefill_shape(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
         decode = types.decode_shape(
@@ -228,7 +227,7 @@ def plain_base(base: steptime_arrays.StepTimeArrays) -> dict[str, float | bool |
 
 
 def is_server_fit(path: Path) -> bool:
-    """Does this file, or this run's folder, hold a server's fit?"""
+    """Does this file or folder hold a fit of a server?"""
     try:
         return _door().json(_door().bytes_of(_file(path)), _Kind, where=str(path)).kind == "server"
     except ModelError:

@@ -19,7 +19,7 @@ from inferometer.perfmodel.work import ParallelPlan
 from inferometer.records.columns import F64
 
 _HALVINGS: Final = 32
-"""Of a number of users: more change the tenth digit."""
+"""Bisections of a number of users: more change the tenth digit only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Workers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApartSchedule:
-    """Steps of a prefill worker, then those of a decode worker (B), and who shares them."""
+    """Steps of a prefill worker, then of a decode worker (B), and the number of each."""
 
     load: ClosedLoad
     shapes: tuple[BatchShape, ...]
@@ -85,7 +85,7 @@ class ApartSchedule:
         return np.asarray(step_s, dtype=np.float64)
 
     def _rate_per_s(self, batch: F64, decode_s: F64) -> F64:
-        """Requests per second of all replicas that decode so many at once."""
+        """Requests per second of all replicas that decode ``batch`` requests at once."""
         gaps_s = self.n_gaps[0] * self._token_s(batch, decode_s)
         return np.asarray(self.n_decode_replicas * batch / gaps_s, dtype=np.float64)
 
@@ -126,7 +126,7 @@ def apart_schedule(
 def apart_work(
     model: ModelSpec, engine: EngineSpec, schedule: ApartSchedule, plans: tuple[ParallelPlan, ...]
 ) -> WorkColumns:
-    """Work of the steps, each on the devices of its own kind of worker."""
+    """Work of the steps, on the devices of prefill and of decode workers."""
     n_prefill = schedule.n_prefill_shapes
     parts = [
         work_columns(

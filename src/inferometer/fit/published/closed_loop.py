@@ -25,7 +25,7 @@ Statistic: TypeAlias = Literal["mean", "median"]
 
 _STEP_NS: Final = 1_000_000
 _KEY_PLACES: Final = 256 ** np.arange(5)[::-1]
-"""Of the rounded logarithms of five columns, each below 256."""
+"""Places of the rounded logarithms of five columns, each below 256."""
 _PAUSE_NS: Final = _STEP_NS // 2
 """From the end of an answer until the engine knows the next request: it misses the step that starts
 at once, and joins the next."""
@@ -57,7 +57,7 @@ class LoopSeen(NamedTuple):
     ttft_s: F64
     tpot_s: F64
     output_tokens_per_s: F64
-    """Of the whole deployment, from the first sending to the last token."""
+    """Of the whole deployment, from the first send to the last token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

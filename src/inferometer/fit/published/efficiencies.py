@@ -60,7 +60,7 @@ _METHOD: Final = "published rows, pooled over models, devices and engines"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """What published rows say of one engine on one device."""
+    """Efficiency of one engine on one device, by published rows."""
 
     engine: str
     is_moe: bool
@@ -70,7 +70,7 @@ class Efficiency:
     n_rows: int
     """Rows of this engine (and model) on this device; 0: carried over."""
     carried_from: str | None
-    """Whose rows say it where there are none."""
+    """Source of the transfer, where there are no own rows."""
     distances: tuple[float, ...]
     """(P) From the prior, in the order of ``UNKNOWNS``."""
     decode_spread_ratio: float
@@ -94,7 +94,7 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EfficiencyFile:
-    """One device, or all GPUs of a vendor of which no rows were published."""
+    """Efficiencies of one device, or of all GPUs of a vendor without rows."""
 
     schema_version: int
     device: str
@@ -147,7 +147,7 @@ def known_levels(
 
 
 def has_stated_links(hardware: HardwareSpec) -> bool:
-    """Were the links between the devices stated, instead of those that rows were measured with?"""
+    """Were the links between devices given, in place of those of the rows?"""
     links = (hardware.link_bytes_per_s, hardware.pcie_bytes_per_s)
     return any(link is not None and link.source.kind == "config" for link in links)
 
@@ -156,7 +156,7 @@ def has_stated_links(hardware: HardwareSpec) -> bool:
 def published_steps(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, framework: str
 ) -> StepTimeModel | None:
-    """Step times of the nearest published rows; None where there are none that are like it.
+    """Step times of the nearest published rows; None where none are similar.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def published_steps(
 
 
 def efficiency_file(hardware: HardwareSpec) -> bytes | None:
-    """The file of this GPU or of its vendor, as it is in the package; None where there is none."""
+    """The package's file of this GPU or its vendor; None where there is none."""
     folder = resources.files("inferometer.fit.published").joinpath(FOLDER)
     for name in (hardware.hardware_id, hardware.vendor):
         path = folder.joinpath(f"{name}.json")
@@ -218,7 +218,7 @@ def _nearest(
 def step_prior(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, framework: str
 ) -> DevicePrior:
-    """The prior of a kind, the time outside of the engine held.
+    """Prior of a kind of device, with fixed time outside of the engine.
 
     Raises
     ------
@@ -304,7 +304,7 @@ def _front_end(place: list[float], n_rows: int) -> Estimate:
 
 
 def _words(file: EfficiencyFile, entry: Efficiency, hardware: HardwareSpec) -> str:
-    """Whose rows these are, how many, and how far off they were where they could be checked."""
+    """Source and number of the rows, with their held-out error, in words."""
     engine = ENGINES[entry.engine]
     whose = (
         f"published rows of {entry.model_id} by {engine} on {entry.carried_from}"

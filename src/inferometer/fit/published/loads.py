@@ -67,7 +67,7 @@ their statistic are taken as they are stated."""
 
 
 class Recipe(NamedTuple):
-    """How an engine was started."""
+    """Settings with which an engine was started."""
 
     budget_tokens: int
     memory_fraction: float = _USUAL_FRACTION
@@ -107,7 +107,7 @@ class PublishedLoad:
 
     @property
     def decode(self) -> Workers:
-        """The servers that compute tokens (and prompts, where nobody else does)."""
+        """Workers that decode (and prefill, unless others do)."""
         return Workers(n_workers=self.n_decode_workers, plan=self.plan)
 
     @property
@@ -140,7 +140,7 @@ class PublishedLoad:
 
     @property
     def recipe(self) -> Recipe:
-        """How the engine was started."""
+        """Settings with which the engine was started."""
         return recipe_of(self)
 
     @property
@@ -217,7 +217,7 @@ def published_loads(points: PublishedPointTable) -> PublishedLoads:
 
 
 def _of_one_layout(loads: Iterable[PublishedLoad]) -> list[PublishedLoad]:
-    """Those whose measured values no other row states for another layout of the devices."""
+    """Rows whose values no other row gives for another layout of the devices."""
     layouts: dict[tuple[object, ...], set[tuple[object, ...]]] = defaultdict(set)
     alike = [(_latencies_of(one), one) for one in loads]
     for latencies, one in alike:
@@ -226,7 +226,7 @@ def _of_one_layout(loads: Iterable[PublishedLoad]) -> list[PublishedLoad]:
 
 
 def _latencies_of(load: PublishedLoad) -> tuple[object, ...]:
-    """What was measured; two servers do not agree in both latencies to 10 µs.
+    """The measured latencies; two servers do not agree in both to 10 µs.
 
     Some collections round their times to that.
     """
@@ -240,7 +240,7 @@ def _layout_of(load: PublishedLoad) -> tuple[object, ...]:
 
 
 def _measurement(points: PublishedPointTable, index: int) -> tuple[object, ...]:
-    """What was measured, but for the workers that are apart."""
+    """The measured row, without its prefill workers."""
     names = (points.hardware_id, points.framework, points.precision)
     numbers = (points.prompt_tokens, points.output_tokens, points.concurrency)
     found = (*(str(one[index]) for one in names), *(int(one[index]) for one in numbers))
@@ -310,7 +310,7 @@ def scheduler_of(load: PublishedLoad) -> EngineConfig:
 
 
 def recipe_of(row: PublishedLoad) -> Recipe:
-    """How the engine of this row was started; the usual settings where no script is known."""
+    """Settings of this row's engine; the defaults where no script is known."""
     usual = Recipe(BUDGETS[row.framework])
     is_drawn = (row.load.prompt_tokens, row.load.output_tokens) in DRAWN_LENGTHS
     if row.prefill is not None or not is_drawn:
@@ -395,7 +395,7 @@ def _kv_tokens(load: PublishedLoad) -> int:
 
 
 def _ran_fewer_than_fit(load: PublishedLoad) -> bool:
-    """Did fewer requests run at once than there were users and memory for? By Little's law.
+    """Did fewer requests run than users and memory allowed (Little's law)?
 
     A request does not wait in vain while the prompts of all users are computed.
     """
@@ -410,7 +410,7 @@ def _ran_fewer_than_fit(load: PublishedLoad) -> bool:
 
 
 def _computes_too_much(load: PublishedLoad) -> bool:
-    """Would the row's prompts take more than the best product reaches of the device's peak?
+    """Do the prompts need more FLOP/s than the best matrix product reaches?
 
     By Little's law. Then they were not all computed (a prefix cache, repeated prompts), or the row
     is of another format.
@@ -428,7 +428,7 @@ def _computes_too_much(load: PublishedLoad) -> bool:
 
 
 def _series(load: PublishedLoad) -> tuple[str, ...]:
-    """Rows that were measured alike."""
+    """Rows that were measured in the same way."""
     device, version = load.hardware.hardware_id, load.framework_version
     return (device, load.framework, version, load.model.model_id, load.precision)
 

@@ -79,7 +79,7 @@ class PredictedLatencies(NamedTuple):
     log_tpot: F64
     log_ttft: F64
     log_rate: F64
-    """Of output tokens per second and device."""
+    """Logarithm of output tokens per second and device."""
     half_tpot: F64
     half_ttft: F64
 
@@ -89,7 +89,7 @@ class HeldOutLatencies(NamedTuple):
 
     log_error: F64
     half_width: F64
-    """Of the 90 % interval that was claimed."""
+    """Half width of the predicted 90 % interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +291,7 @@ def _linearised(problem: _Problem, at: F64) -> _Linearised:
 
 
 def seen_by(loads: Sequence[SimulatedLoad], unknowns: F64) -> list[LoopSeen]:
-    """What clients see of each load with each of K sets of unknowns (K, P)."""
+    """Latencies that clients see of each load, with each of K parameter sets (K, P)."""
     work = WorkColumns(
         *(np.concatenate(columns) for columns in zip(*(one.work for one in loads), strict=True))
     )
@@ -408,7 +408,7 @@ def _half_widths(
 def _predicted(
     problem: _Problem, line: _Linearised, mean: F64, half: F64, n_seen: int
 ) -> PredictedLatencies:
-    """Of the loads behind the measured ones.
+    """Predicted latencies of the loads after the measured ones.
 
     The rate follows from Little's law: users over the time of a request.
     """

@@ -51,7 +51,7 @@ rotation, format, weights, scores, choice, places), roughly as vLLM computes Dee
 every layer, models were predicted by the rows of others too fast where they have more of these parts,
 and too slow where they have fewer."""
 _ATTENTION_OF_PEAK: Final = 0.25
-"""Of 16 bit: attention is computed in it whatever the format of the weights."""
+"""Share of the 16-bit peak, in which attention is computed whatever the weights' format."""
 _NO_LINK_BYTES_PER_S: Final = 5e10
 _FORMATS: Final[dict[DType, WeightFormat]] = {
     "float8": "float8",
@@ -199,7 +199,7 @@ class _Rates(NamedTuple):
 def _kernel_rates(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, peaks: Peaks
 ) -> _Rates:
-    """Of the matrix products that take most of a step.
+    """Rates of the matrix products that take most of a step.
 
     Kernels that were timed on a device of the same chip whose memory is no faster are known here
     too, so that more bandwidth never is slower.
@@ -236,7 +236,7 @@ def _timed(hardware: HardwareSpec, model: ModelSpec) -> list[KernelRate]:
 
 
 def _reduced_bytes_per_s(hardware: HardwareSpec) -> float | None:
-    """What a device of this chip, whose link is no faster, sends in timed all-reduces."""
+    """Bandwidth in timed all-reduces of this chip, where the link is no faster."""
     link = hardware.link_bytes_per_s
     return max(
         (
@@ -268,7 +268,7 @@ def _of_chip(hardware: HardwareSpec) -> tuple[HardwareSpec, ...]:
 
 
 def _weight_format(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> WeightFormat:
-    """Of NVIDIA's devices without units for 4 bit, kernels widen the weights as those of mxfp4."""
+    """Format that kernels read; NVIDIA devices without 4-bit units widen weights as for mxfp4."""
     weights = _FORMATS.get(engine.quantization or engine.dtype, "bfloat16")
     if weights != "nvfp4":
         return weights
@@ -318,7 +318,7 @@ def likeness(one: HardwareSpec, other: HardwareSpec, *, is_host: bool = False) -
 
 
 def has_same_chip(one: HardwareSpec, other: HardwareSpec) -> bool:
-    """Do both compute alike, as one vendor's devices with the same 16-bit peak?"""
+    """Are both of one vendor with the same 16-bit peak?"""
     peaks = [device.peak_flop_per_s("bfloat16") for device in (one, other)]
     return (
         one.vendor == other.vendor
@@ -397,7 +397,7 @@ _ONE_SIDED: Final = 1.2816
 
 
 def _of_nine_in_ten_engines() -> tuple[float, float]:
-    """What another engine needs, by how the known ones differ (their logarithms normal)."""
+    """Factors on TPOT and TTFT of an unknown engine that 90 % of engines do not exceed."""
     logs = np.log(list(_ELSEWHERE_OF.values()))
     beyond = _ONE_SIDED * np.std(logs, axis=0, ddof=1) * np.sqrt(1 + 1 / len(logs))
     of_tpot, of_ttft = np.exp(np.mean(logs, axis=0) + beyond).tolist()

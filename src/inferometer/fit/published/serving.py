@@ -19,7 +19,7 @@ _MAX_MODEL_LEN: Final = 32_768
 
 
 class PublishedSubject(NamedTuple):
-    """How a published run is simulated, and the prior of its step times."""
+    """Set-up of a published run, and the prior of its step times."""
 
     replay: Replay
     prior: StepTimeModel
@@ -28,7 +28,7 @@ class PublishedSubject(NamedTuple):
 def published_subject(
     serving: PublishedServing, tables: KernelTables, hardware: HardwareSpec
 ) -> PublishedSubject:
-    """The run's settings as stated, and as many KV blocks as fit, which it does not state.
+    """Settings of the run as stated; KV blocks, which are not stated, as many as fit.
 
     Replicas that share experts take each step together, each with its own max_num_seqs, budget
     and blocks.
@@ -36,8 +36,8 @@ def published_subject(
     Raises
     ------
     ModelError
-        The catalogue does not know the model, or dense replicas, which are so many separate
-        engines.
+        The catalogue does not know the model, or dense replicas, which are
+        separate engines.
     """
     arguments, model = serving.arguments, serving.run.manifest.model
     if model is None:

@@ -137,7 +137,7 @@ def _files(loads: Sequence[PublishedLoad]) -> tuple[str, ...]:
 def _subject(
     seen: Sequence[SimulatedLoad], engine: EngineSpec, hardware: HardwareSpec
 ) -> FitSubject:
-    """What was fitted; without rows of the device itself, from where it was carried over."""
+    """Subject of the fit; without rows of the device itself, with the source of the transfer."""
     rows = [one.published for one in seen]
     subject = subject_of(
         engine,
@@ -180,7 +180,7 @@ class DeviceParameters(NamedTuple):
     prompt_token_s: Estimate
     free: tuple[str, ...]
     covariance: tuple[tuple[float, ...], ...]
-    """Of the free ones."""
+    """Covariance of the free parameters."""
 
     def outside_s(self, prompt_tokens: float) -> Estimate:
         """Time of a request with such a prompt outside of the engine."""
@@ -217,7 +217,7 @@ def device_parameters(fit: PublishedFit, device: int, prior: DevicePrior) -> Dev
 
 
 def held_out_errors(held_out: HeldOutLatencies) -> tuple[HeldOutError, ...]:
-    """Of whole loads, each predicted by the others: *decode* of TPOT, *prefill* of TTFT."""
+    """Errors of whole loads predicted by the others: *decode* of TPOT, *prefill* of TTFT."""
     return tuple(
         _error(phase, held_out.log_error[:, k], held_out.half_width[:, k])
         for k, phase in enumerate(PHASES)

@@ -75,13 +75,13 @@ the rows of the two formats are those of other models and engines."""
 
 
 class Changed(NamedTuple):
-    """What else is another than in the fit; None: as it is there."""
+    """What differs from the fit; None: as in the fit."""
 
     model: ModelSpec | None = None
     dtype: DType | None = None
     kv_dtype: DType | None = None
     quantization: AskedFormat | None = None
-    """Of weights; ``none``: as the activations."""
+    """Format of weights; ``none``: as the activations."""
     framework: str | None = None
     """The engine."""
 
@@ -145,14 +145,14 @@ def transferred(
 
 
 class _Knots(NamedTuple):
-    """A staircase, and what is known of it."""
+    """Knots of a staircase, with their uncertainty."""
 
     rows: tuple[int, ...]
     log_ratio: tuple[float, ...]
     names: tuple[str, ...]
-    """As a fit's ``free`` has them; none where the staircase is not free."""
+    """As in a fit's ``free``; empty where the staircase is fixed."""
     covariance: F64
-    """Of those that are free."""
+    """Covariance of the free ones."""
 
 
 _NO_KNOTS: Final = _Knots((), (), (), np.zeros((0, 0)))
@@ -174,7 +174,7 @@ def _both(parameters: F64, knots: F64) -> tuple[tuple[float, ...], ...]:
 
 
 def _lost(fit: StepTimeModel, knots: _Knots) -> float:
-    """Mean square of the steps of a staircase that is not carried over."""
+    """Mean square of the steps of a staircase that is dropped."""
     is_lost = fit.staircase_log_ratio and not knots.rows
     return float(np.mean(np.square(fit.staircase_log_ratio))) if is_lost else 0.0
 
@@ -201,7 +201,7 @@ def _subject(
     engine: EngineSpec,
     changed: Changed,
 ) -> FitSubject | None:
-    """What it is of now, and from where it was carried over."""
+    """New subject of the fit, with the source of the transfer."""
     if fit.subject is None:
         return None
     differing = _differing(fit, engine, changed)
@@ -231,7 +231,7 @@ def _engine_of(fit: StepTimeModel, n_tensor: int, changed: Changed) -> EngineSpe
 
 
 def _differing(fit: StepTimeModel, engine: EngineSpec, changed: Changed) -> frozenset[str]:
-    """Which of model, format and engine are others."""
+    """Those of model, format and engine that differ."""
     was, framework = fit.engine, None if fit.subject is None else fit.subject.engine
     is_other = {
         "model": changed.model is not None and changed.model != fit.model,
@@ -242,12 +242,12 @@ def _differing(fit: StepTimeModel, engine: EngineSpec, changed: Changed) -> froz
 
 
 def _formats(engine: EngineSpec) -> tuple[DType, DType]:
-    """Of the weights, and of the KV cache."""
+    """Formats of the weights, and of the KV cache."""
     return engine.quantization or engine.dtype, engine.kv_cache_dtype or engine.dtype
 
 
 def _words(fit: StepTimeModel, source: HardwareSpec, differing: frozenset[str]) -> str:
-    """What was measured, as far as it differs."""
+    """What was measured, as far as it differs, in words."""
     was = fit.engine
     parts = {
         "model": fit.model.model_id,
@@ -306,7 +306,7 @@ def _carried(
 
 
 def between(*, is_model: bool, is_moe: bool, is_engine: bool, is_format: bool) -> F64:
-    """(P) Correlation of two kinds' distances from their priors on one device, by what is alike.
+    """(P) Correlation of two kinds' deviations from their priors, by their similarity.
 
     ``is_moe``: dense or not in both. Of all unknowns.
     """
@@ -325,7 +325,7 @@ def _in_order(fit: StepTimeModel) -> list[FittedParameter]:
 
 
 def _is_measured(fit: StepTimeModel) -> Bools:
-    """(P) Parameters that the data informed, those that they put at the device's peak among them."""
+    """(P) Was the parameter informed by data (also if at the device's peak)?"""
     return np.array(
         [
             parameter.informed_by in {"data", "data and prior", "bound"}
@@ -360,7 +360,7 @@ class _Apart(NamedTuple):
     n_asked: int
 
     def places(self) -> tuple[Places, Places]:
-        """Coordinates of both, alike but for the device and the number of devices."""
+        """Coordinates of both, equal except for device and number of devices."""
         here, there = (
             Places(
                 doublings=np.log2([[n_devices, 1.0, 1.0, 1.0]]),

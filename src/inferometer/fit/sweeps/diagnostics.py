@@ -44,7 +44,7 @@ _REMEDIES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unidentified:
-    """Parameters that the data do not identify, or only together, and what to measure."""
+    """Parameters that the data do not identify, alone or jointly, and what to measure."""
 
     parameters: tuple[str, ...]
     why: str
@@ -128,7 +128,7 @@ def _at_peaks(model: StepTimeModel) -> tuple[Unidentified, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedStep:
-    """One phase of one point: what was measured, and its parts."""
+    """Measured time of one phase of one point, and its parts."""
 
     phase: PhaseName
     prompt_tokens: int

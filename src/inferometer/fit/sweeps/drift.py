@@ -66,7 +66,7 @@ class Repetitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftCorrection:
-    """How step times follow the machine's speed: read speed^-a · matmul speed^-b.
+    """Dependence of step times on the machine's speed: read speed^-a · matmul speed^-b.
 
     The spreads are standard deviations of log time between repetitions of the same point, before
     and after.
@@ -94,7 +94,7 @@ class DriftCorrection:
         )
 
     def exponents(self, phase: _Phase) -> F64:
-        """(2) Those of read and matmul speed."""
+        """(2) Exponents of read and matmul speed."""
         if phase == "prefill":
             return np.array([self.prefill_read_ratio, self.prefill_matmul_ratio])
         return np.array([self.decode_read_ratio, self.decode_matmul_ratio])

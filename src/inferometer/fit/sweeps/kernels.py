@@ -238,7 +238,7 @@ _NO_LINK_BYTES_PER_S: Final = 1e9
 _BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS: Final = (512, 1024, 2048, 4096)
 _MAX_TOKENS: Final = 2**18
-"""Of a batch, as far as the tables go."""
+"""Largest batch, as far as the tables go."""
 _PROMPTS: Final = (128, 256, 512, 1024, 1536, 2048)
 
 
@@ -250,7 +250,7 @@ def model_from_kernels(
     hardware: str,
     n_linked: int | None = None,
 ) -> StepTimeModel:
-    """The step-time model of these kernels; its covariance is the prior of what they do not show.
+    """Step-time model of these kernels; the prior covers what they do not show.
 
     ``n_linked`` devices exchange rows in every layer: None means those of the tensor-parallel
     group.
@@ -286,7 +286,7 @@ def model_from_kernels(
 def _priors(
     model: ModelSpec, tables: KernelTables, curves: KernelCurves, link: tuple[float, float]
 ) -> Priors:
-    """Wide, because kernels decide; host time is left out, the link has its own table."""
+    """Wide priors, as kernels decide; no host time; the link has its own table."""
     widest = tables.gemm.n * tables.gemm.k
     large = (widest >= np.quantile(widest, 0.7)) & (tables.gemm.m <= 4)
     read = float(np.median(2.0 * widest[large] / tables.gemm.duration_s[large]))
@@ -326,7 +326,7 @@ def _prior_model(
     shapes: list[BatchShape],
     hardware: str,
 ) -> StepTimeModel:
-    """Kernels as they are in a step, and priors of what they do not show."""
+    """Kernels as in a step, with priors for the rest."""
     free = tuple(name for name in PARAMETERS if parameters[name].sd_ratio > 0)
     rows = tuple(round(float(row)) for row in np.exp(posterior.staircase.log_rows))
     deviations = [parameters[name].sd_ratio for name in free] + [_NOISE_RATIO] * len(rows)

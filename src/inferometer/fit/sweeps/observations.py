@@ -75,7 +75,7 @@ class Observations:
     kv_traffic_ratio: float
     """Bytes that attention moves for each byte of KV cache that decoding requests hold."""
     drift: DriftCorrection | None
-    """How machine speed was removed; None where the runs have no probes or removal did not help."""
+    """Correction for machine speed; None without probes, or where it did not help."""
     machine_ratio: float
     """Standard deviation of the machine's log speed between these runs and another time."""
     captured_tokens: int = 0
@@ -231,7 +231,7 @@ def _attention_of(engine: EngineSpec) -> str | None:
 
 
 def computes_all_logits(sweep: SweepTable, model: ModelSpec, engine: EngineSpec) -> bool:
-    """Did the prefill compute the logits of every position, not of the last only?
+    """Did the prefill compute the logits of every position?
 
     Such an engine shows it in the memory that it reserves: at least vocabulary · bytes per
     prompt token beside the cache, after what eager attention takes for its scores. Inferred from

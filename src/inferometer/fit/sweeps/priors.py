@@ -32,7 +32,7 @@ _NO_BOUND: Final = 1e30
 _SD_IN_TURNS: Final = 0.15
 """Steps in turns are of short contexts, and of the machine's quieter moments."""
 SMALL_KERNEL_S: Final = 2.8e-6
-"""Of a GPU; ``_floor`` has the source."""
+"""For a GPU; ``_floor`` has the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Ceilings:
     peaks: dict[str, float] = field(default_factory=dict[str, float])
     """The datasheet's, by the parameter that they bound; empty where no device is known."""
     steps: StepShares | None = None
-    """Of a decode step, by steps of the model and of a narrow one in turns."""
+    """Parts of a decode step, by steps of the model and of a narrow one in turns."""
 
 
 BLEND_OF_GPU: Final = 2.0
@@ -223,7 +223,7 @@ def _read(work: WorkColumns, seconds: F64, ceilings: Ceilings) -> tuple[float, f
 
 
 def _in_turns(steps: StepShares) -> tuple[tuple[float, float, str], tuple[float, float, str]]:
-    """The rate of weights and the launches of one sequence's step, as a narrow model tells them apart.
+    """Weight bandwidth and launch time of one sequence's step, separated by a narrow model.
 
     All that is no launch goes with the weights: one row's products are nothing beside reading them.
     """

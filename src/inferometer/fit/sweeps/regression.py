@@ -123,13 +123,13 @@ class _Problem:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of x."""
+        """Names of the elements of x."""
         free = (name for name, keep in zip(PARAMETERS, self.is_free, strict=True) if keep)
         return (*free, *(f"rows {knot:.0f}" for knot in self.knots))
 
     @cached_property
     def upper(self) -> F64:
-        """Of x: the device's peaks bound the rates, nothing bounds the knots."""
+        """Upper bounds of x: the device's peaks for rates, none for the knots."""
         of_knots = np.full(self.knots.size, np.inf)
         return np.concatenate([self.priors.upper()[self.is_free], of_knots])
 

@@ -69,7 +69,7 @@ class HeldOutPoint:
 
 
 def is_judged(point: HeldOutPoint) -> bool:
-    """Do its repetitions agree well enough to judge a model by it?"""
+    """Do the point's repetitions agree well enough to judge a model by it?"""
     return point.noise_ratio <= MAX_NOISE_RATIO
 
 
@@ -105,7 +105,7 @@ def held_out_errors(points: Sequence[HeldOutPoint]) -> tuple[HeldOutError, ...]:
 
 
 def interval_ratio(standardised: F64) -> float:
-    """Claimed standard deviations that hold 90 % of the held-out errors.
+    """Predicted standard deviations that cover 90 % of the held-out errors.
 
     The conformal quantile of the cross-validated errors where points suffice, else the normal
     one.
@@ -117,7 +117,7 @@ def interval_ratio(standardised: F64) -> float:
 
 
 def claimed_deviation(model: StepTimeModel, test: Observations, half_widths: F64) -> F64:
-    """Claimed standard deviation of a held-out log error: of the model and of the measurement."""
+    """Predicted standard deviation of a held-out log error, of model and measurement."""
     ratios = {uncertainty.phase: uncertainty.interval_ratio for uncertainty in model.uncertainties}
     scale = np.array([ratios.get(row.phase, Z_90) for row in test.rows])
     noise = np.array([row.noise_ratio for row in test.rows])
@@ -141,7 +141,7 @@ def fit_step_time(
     is_drift_removed: bool | None = None,
     n_folds: int = N_FOLDS,
 ) -> StepTimeModel:
-    """Fit a step-time model to these runs of one model on one engine, with its held-out error.
+    """Fit a step-time model to these runs of one model on one engine.
 
     ``hardware`` gives the datasheet's peaks where the runs probed none. ``is_drift_removed``
     None lets the probes decide.
@@ -165,7 +165,7 @@ def fit_and_validate(
     is_drift_removed: bool | None = None,
     n_folds: int = N_FOLDS,
 ) -> StepTimeFit:
-    """Like ``fit_step_time``, with the held-out points behind its held-out error."""
+    """As ``fit_step_time``, with the held-out points."""
     seen = observe(runs, hardware=hardware, is_drift_removed=is_drift_removed)
     if len(seen.rows) < 2:
         raise ModelError(
@@ -280,7 +280,7 @@ def model_of(
     held_out: Sequence[HeldOutPoint],
     hardware: str | None,
 ) -> StepTimeModel:
-    """The model of these parameters, uncertainties and held-out errors."""
+    """Model of these parameters, uncertainties and held-out errors."""
     uncertainties = tuple(
         _uncertainty(phase, posterior.spreads, held_out)
         for phase in PHASES
@@ -378,7 +378,7 @@ def stated_device(
     Raises
     ------
     ModelError, SpecError
-        The same.
+        As for ``fit_step_time``.
     """
     device = _device_name(runs, engine)
     return known_device(device, engine) if named is None else _checked(device, engine, named)
@@ -424,7 +424,7 @@ def _checked(device: str | None, engine: EngineSpec, named: HardwareSpec) -> Har
 def _measured(
     host: HostFacts | None, device: str | None, engine: EngineSpec, ceilings: Ceilings
 ) -> HardwareSpec | None:
-    """A device outside the catalogue, from the ceilings measured beside the sweep.
+    """A device outside the catalogue, by the ceilings of the sweep.
 
     None where those do not suffice.
     """

@@ -44,7 +44,7 @@ _FRACTION_BITS: Final = 52
 """One fewer than a double has: the middle of the last cell must not round to 1."""
 _MAX_S: Final = MOST_S
 _SHORTEST_PIECE_S: Final = 1e-9
-"""Of a rate's profile: the clock's own resolution."""
+"""Shortest piece of a rate's profile: the clock's resolution."""
 DEFAULT_ARRIVALS: Final = OpenArrivals()
 
 
@@ -114,7 +114,7 @@ class Lengths(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Where the requests of S sessions stand."""
+    """Positions of the requests of S sessions."""
 
     firsts: I64
     """(S) The row of each one's first request."""
@@ -133,7 +133,7 @@ def close_loop(
     follows: I64,
     think_ns: I64,
 ) -> None:
-    """Let each user's next session follow the end of the one before.
+    """Start each user's next session at the end of the last one.
 
     Writes into ``follows`` and ``think_ns`` at ``rows.firsts``.
 
@@ -167,14 +167,14 @@ _PROMPT_TOKEN_S: Final = 0.0002
 
 
 def _likely_s(rows: Rows, tokens: Lengths, follows: I64, think_ns: I64) -> Floats:
-    """(S) How long each session is likely to take, those pauses included that are within it."""
+    """(S) Likely duration of each session, with its pauses."""
     request_s = _TOKEN_S * tokens.output + _PROMPT_TOKEN_S * tokens.prompt
     request_s = request_s + np.where(follows == NONE, 0, think_ns) / NS_PER_S
     return np.bincount(first_of_each(follows), weights=request_s)[rows.firsts].astype(np.float64)
 
 
 def _before(likely_s: Floats, pauses_s: Floats, n_users: int) -> I64:
-    """(S) The session before each one, of the user who is done with it first; NONE of first ones.
+    """(S) Previous session of the user that is free first; NONE for first ones.
 
     Each but a user's first one comes after a pause.
     """
@@ -189,7 +189,7 @@ def _before(likely_s: Floats, pauses_s: Floats, n_users: int) -> I64:
 
 
 def users_of_classes(n_users: int, class_users: tuple[int | None, ...]) -> list[int]:
-    """All users by class, in the proportions of these numbers; none where no class has its own.
+    """All users divided over classes in these proportions; empty where no class has its own.
 
     By largest remainders, and one for each class at least.
 
@@ -352,7 +352,7 @@ def _points(profile: Points) -> RateProfile:
 
 
 def _instants(pieces: RateProfile, reached: Floats) -> Floats:
-    """When has the integral of the ratios reached these values?
+    """Times at which the integral of the ratios reaches these values.
 
     Beyond ``_MAX_S`` where it never does.
     """

@@ -17,7 +17,7 @@ _BLOCK_TOKENS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthSummary:
-    """How long are they?"""
+    """Statistics of lengths."""
 
     mean_tokens: float
     p50_tokens: float
@@ -28,7 +28,7 @@ class LengthSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDescription:
-    """A plan in a few numbers; what cannot be told is None.
+    """A plan in a few numbers; None for unknown ones.
 
     ``rate_per_s`` is that of arrivals that wait for nobody, over the time from the start to the
     last of them; ``gap_cv_ratio``, the standard deviation of their gaps over the mean, has a 95 %
@@ -63,18 +63,18 @@ class PromptQuarter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointLengths:
-    """How prompt and answer go together.
+    """Relation between prompt and output lengths.
 
     ``rank_correlation_ratio`` is Spearman's, from -1 to 1; None where one of them never changes.
     """
 
     rank_correlation_ratio: float | None
     quarters: tuple[PromptQuarter, ...]
-    """By prompt length, short to long; requests of equal prompts may fall into two."""
+    """By prompt length, short to long; equal prompts may be in two of them."""
 
 
 def joint_lengths(plan: RequestPlan) -> JointLengths:
-    """Do long prompts bring long answers?
+    """Relation between prompt and output lengths of a plan.
 
     Example
     -------
@@ -115,7 +115,7 @@ def _mean_ranks(values: NDArray[np.int32]) -> NDArray[np.float64]:
 
 
 def cacheable_fraction(plan: RequestPlan) -> float:
-    """Of all prompt tokens, those that an endless prefix cache of blocks of 16 would hit.
+    """Share of prompt tokens that an unlimited prefix cache (blocks of 16) would hit.
 
     At least one token of each prompt is computed, as vLLM does.
     """

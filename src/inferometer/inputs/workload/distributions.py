@@ -222,7 +222,7 @@ class Uniform(
     tag_field="kind",
     tag="uniform",
 ):
-    """Any value from low to high, all alike."""
+    """Uniform between low and high."""
 
     low: NotNegative
     high: NotNegative
@@ -239,7 +239,7 @@ class Normal(
     tag_field="kind",
     tag="normal",
 ):
-    """Around a mean; what falls outside of min and max is moved to them."""
+    """Normal around a mean, clipped to min and max."""
 
     mean: NotNegative
     sd: NotNegative
@@ -331,7 +331,7 @@ class Table(
     tag_field="kind",
     tag="table",
 ):
-    """One of these values, each with its weight (all alike without weights).
+    """One of these values with its weight (equal without weights).
 
     An empirical sample or a probability table.
     """
@@ -356,7 +356,7 @@ class Quantiles(
     tag_field="kind",
     tag="quantiles",
 ):
-    """Straight lines between the values below which these fractions lie; fractions run from 0 to 1."""
+    """Piecewise linear between values at these fractions (0 to 1)."""
 
     fractions: tuple[Annotated[float, msgspec.Meta(ge=0, le=1)], ...]
     values: tuple[NotNegative, ...]
@@ -380,7 +380,7 @@ class TraceLengths(
     tag_field="kind",
     tag="trace",
 ):
-    """A column of a trace file, every row alike."""
+    """A column of a trace file, each row with equal weight."""
 
     path: str
     column: Literal["prompt_tokens", "output_tokens"]
@@ -395,7 +395,7 @@ Distribution: TypeAlias = Sampled | TraceLengths
 
 
 def quantile(distribution: Sampled, fractions: Floats) -> Floats:
-    """Below which values do these fractions (within 0 and 1) of the distribution lie?
+    """Quantiles of the distribution at these fractions (0 to 1).
 
     Example
     -------
@@ -455,7 +455,7 @@ def sampled(distribution: Distribution) -> Sampled:
 
 
 def interpolated(x: Floats, knots: Floats, values: Floats) -> Floats:
-    """The values at x on straight lines between knots, held beyond them.
+    """Linear interpolation between knots, constant beyond them.
 
     The same on every machine, unlike ``numpy.interp``.
     """

@@ -1,4 +1,4 @@
-"""Which requests come of a workload specification?
+"""Drawing the requests of a workload specification.
 
 Every part draws from a stream of its own, by the index of the session or of the request: another
 rate, length or class weight changes nothing else, and more requests are the same ones and some
@@ -55,7 +55,7 @@ _ONE: Final = Constant(value=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedArrivals:
-    """Instants that a trace has said (S, sorted)."""
+    """Arrival times from a trace (S, sorted)."""
 
     at_ns: I64
 
@@ -253,7 +253,7 @@ def _turns(spec: WorkloadSpec, n_sessions: int) -> _Turns:
 
 
 def _grown(spec: WorkloadSpec, session: I64, turn: I64, class_index: I64) -> _Turns:
-    """Lengths of every turn, the prompts of later turns grown by what was said before."""
+    """Lengths of every turn; prompts of later turns include the conversation so far."""
     n_rows = len(session)
     own = _drawn(spec, dict(enumerate(spec.classes)), class_index, "")
     fan_out = _fanned_out(spec, class_index)
@@ -295,7 +295,7 @@ def _grown(spec: WorkloadSpec, session: I64, turn: I64, class_index: I64) -> _Tu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawn:
-    """What is new in each of some requests, and how long it takes."""
+    """New tokens of some requests, and think times."""
 
     new: I64
     output: I64
@@ -307,7 +307,7 @@ class _Drawn:
 def _drawn(
     spec: WorkloadSpec, classes: dict[int, RequestClass], class_index: I64, stream: str
 ) -> _Drawn:
-    """One request for each class index, of ``classes``; others stay as they are, 1 token long."""
+    """Draw one request for each index of ``classes``; others stay 1 token long."""
     n_rows = len(class_index)
     u = {
         name: uniforms(spec.seed, stream + name, n_rows)
@@ -435,7 +435,7 @@ def _with_parts(turns: _Turns, fan_out: _FannedOut, stays: NDArray[np.bool_]) ->
 
 
 def _lengths(one: RequestClass, u_prompt: Floats, u_output: Floats) -> tuple[I64, I64, I64]:
-    """New prompt tokens, output tokens and what the client allows."""
+    """New prompt tokens, output tokens and the client's limit."""
     rho = one.correlation_ratio
     if rho != 0:
         score = rho * normal_quantile(u_prompt) + np.sqrt(1 - rho * rho) * normal_quantile(u_output)
@@ -467,7 +467,7 @@ def _system_tokens(spec: WorkloadSpec, class_index: int) -> I64:
 
 
 def _system_prompt(spec: WorkloadSpec, class_index: int, session: I64) -> I64:
-    """Which system prompt of its class does each of these sessions begin with?"""
+    """Index of the system prompt of each session within its class."""
     one = spec.classes[class_index]
     assert one.system_prompts is not None  # noqa: S101 -- asked for only where it has some
     popularity = Zipf(
@@ -541,7 +541,7 @@ def _joins(rows: _Turns) -> I64:
 
 
 def _prefixes(spec: WorkloadSpec, rows: _Turns, leader: I64) -> tuple[I64, I64]:
-    """Prefixes: who goes on from another begins with all of it, first turns with the system prompt."""
+    """Shared prefixes: of followers the whole exchange, of first turns the system prompt."""
     shares = np.array([one.fan_out is None or one.fan_out.shares_prefix for one in spec.classes])
     goes_on = np.where(
         rows.part == _OWN, rows.turn > 0, (rows.part == _SYNTHESIS) | shares[rows.class_index]

@@ -77,7 +77,7 @@ _INSTANT: Final = re.compile(
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says besides its rows."""
+    """Contents of a file besides its rows."""
 
     format: str
     version: int
@@ -142,7 +142,7 @@ def write_own_trace(workload: DrawnWorkload, path: Path) -> None:
 
 
 def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
-    """The requests that ``write_own_trace`` wrote, or anybody else did in that form.
+    """Read requests in the format of ``write_own_trace``.
 
     Raises
     ------
@@ -315,7 +315,7 @@ def _check_names(columns: Iterable[str], path: Path) -> None:
 
 
 def _root_arrival(columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """When the first request of each row's chain arrives, the last of these where chains join."""
+    """Arrival of the first request of each row's chain; the last where chains join."""
     arrival: list[int] = columns["arrival_ns"].tolist()
     leaders: list[int] = columns["follows"].tolist() if "follows" in columns else []
     none = [NONE] * len(leaders)
@@ -334,7 +334,7 @@ def _root_arrival(columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
 def _reordered(
     columns: dict[str, NDArray[Any]], order: NDArray[np.intp]
 ) -> dict[str, NDArray[Any]]:
-    """The rows in another order, what points to a row pointing to its new place."""
+    """The rows in another order, with links adjusted."""
     place = np.empty(len(order) + 1, np.int64)
     place[order] = np.arange(len(order))
     place[-1] = NONE
@@ -347,7 +347,7 @@ def _reordered(
 
 
 class TableHeading(NamedTuple):
-    """Which columns of a table of requests are the instant (None: it has none), prompt and answer?"""
+    """Columns of arrival (None: none), prompt and output in a table of requests."""
 
     at: str | None
     prompt: str
@@ -364,7 +364,7 @@ class TableHeading(NamedTuple):
 
 
 def table_heading(first: bytes) -> TableHeading | None:
-    """What the first line of a table says, by the names that tools give to such columns.
+    """Columns by the first line of a table, under the names that tools use.
 
     None where no column counts the tokens of prompts, or none those of answers.
 
@@ -392,7 +392,7 @@ def table_heading(first: bytes) -> TableHeading | None:
 
 
 def _named_so(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
-    """The columns that this may be, those whose names say tokens before mere lengths."""
+    """Columns that match, those named as tokens before mere lengths."""
     found = [name for name in names if pattern.fullmatch(_plain(name))]
     return sorted(found, key=lambda name: "tok" not in name.lower())
 
@@ -414,7 +414,7 @@ def _refuse_unclear(heading: TableHeading, path: Path, number: int) -> None:
 
 
 def _flat(record: dict[str, object]) -> dict[str, object]:
-    """The plain values of a JSON object, and those of the ``usage`` in it."""
+    """Plain values of a JSON object, and those of its ``usage``."""
     usage = record.get("usage")
     all_of_it = record | (usage if isinstance(usage, dict) else {})
     return {str(name): one for name, one in all_of_it.items() if not isinstance(one, dict | list)}
@@ -432,7 +432,7 @@ def _plain(name: str) -> str:
 
 
 def wall_ns(text: str) -> int | None:
-    """The instant that a date says, in nanoseconds since 1970; UTC where it names no zone.
+    """Instant of a date, in nanoseconds since 1970; UTC without a zone.
 
     None where it is no date.
 

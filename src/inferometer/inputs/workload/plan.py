@@ -24,7 +24,7 @@ NONE: Final = -1
 
 
 class RequestPlan(NamedTuple):
-    """N requests in the order in which they come; a request that follows another stands behind it.
+    """N requests in order of arrival; followers come after what they follow.
 
     Made by ``request_plan``, which checks.
 
@@ -47,28 +47,28 @@ class RequestPlan(NamedTuple):
     """The earlier request that follows the same one, for whose other ends this one waits too: it is
     sent ``think_ns`` after the last of them. NONE where there is none."""
     think_ns: I64
-    """From that end, or the last of those ends, to the sending; NONE where it follows none."""
+    """Time from the (last) awaited end to the send; NONE where it follows none."""
     prompt_tokens: I32
     output_tokens: I32
-    """What the model says before it stops by itself."""
+    """Tokens after which the model stops."""
     max_tokens: I32
-    """What the client allows: all that an engine knows beforehand."""
+    """Limit by the client, which is all that an engine knows in advance."""
     class_index: I32
     tenant_index: I32
     priority: I32
     """The smaller, the more urgent."""
     abort_after_ns: I64
-    """From the sending to the client's going away; NONE where it stays."""
+    """Time from the send until the client disconnects; NONE: never."""
     session_index: I32
     prefix_request: I32
     """The earlier request with whose tokens this prompt begins; NONE where it shares none or is
     the first to hold them."""
     prefix_tokens: I32
-    """How many tokens: 0 where there is no such request."""
+    """Tokens of the shared prefix; 0 without one."""
 
     @property
     def n_requests(self) -> int:
-        """How many requests?"""
+        """The number of requests."""
         return len(self.arrival_ns)
 
 
@@ -83,12 +83,11 @@ class DrawnWorkload:
     tenant_names: tuple[str, ...]
     cautions: tuple[Caution, ...] = ()
     asked_rate_per_s: float | None = None
-    """The steady rate that open arrivals were asked for; None of others, and where the rate
-    changes with time."""
+    """Requested steady rate of open arrivals; None for others, and for varying rates."""
     n_users: int | None = None
     """Users of a closed loop; None of others."""
     most_requests: int | None = None
-    """As many as a trace has; None of requests that are drawn."""
+    """Requests of a trace; None for drawn requests."""
 
 
 def first_of_each(follows: I32 | I64) -> NDArray[np.intp]:
@@ -106,14 +105,14 @@ def first_of_each(follows: I32 | I64) -> NDArray[np.intp]:
 
 
 def first_requests(plan: RequestPlan, n_requests: int | None) -> RequestPlan:
-    """The plan's first ``n_requests`` (None: all); whoever is left out waits for none of them."""
+    """The plan's first ``n_requests`` (None: all); they wait for none of the others."""
     cut = RequestPlan._make(column[:n_requests] for column in plan)
     is_left_out = cut.joins >= cut.n_requests
     return cut._replace(joins=np.where(is_left_out, np.int32(NONE), cut.joins))
 
 
 def only_requests(plan: RequestPlan, rows: NDArray[np.bool_]) -> RequestPlan:
-    """Of N requests only these; what they wait for or share with others is NONE where those are left out.
+    """Only these of N requests; links to others become NONE.
 
     Example
     -------
@@ -136,12 +135,12 @@ def only_requests(plan: RequestPlan, rows: NDArray[np.bool_]) -> RequestPlan:
 
 
 def has_workflows(plan: RequestPlan) -> bool:
-    """Does a request wait for several others: for subtasks, or for the beams of a search?"""
+    """Does a request wait for several others (subtasks, or beams of a search)?"""
     return bool(((plan.joins != NONE) | (plan.accompanies != NONE)).any())
 
 
 def n_workflows(plan: RequestPlan) -> int:
-    """How many planners have subtasks that a synthesis waits for?
+    """The number of planners with subtasks that a synthesis waits for.
 
     Example
     -------
@@ -156,7 +155,7 @@ def n_workflows(plan: RequestPlan) -> int:
 
 
 class Part(IntEnum):
-    """Which part of a workflow is a request?"""
+    """Role of a request in a workflow."""
 
     NONE = 0
     PLANNER = 1
@@ -165,7 +164,7 @@ class Part(IntEnum):
 
 
 def workflow_parts(plan: RequestPlan) -> NDArray[np.int8]:
-    """The ``Part`` of each request (N); those of beam searches are none.
+    """The ``Part`` of each request (N); 0 outside workflows, and for steps of beam searches.
 
     Example
     -------
@@ -186,7 +185,7 @@ def workflow_parts(plan: RequestPlan) -> NDArray[np.int8]:
 
 
 def sent_by_server(accompanies: I32) -> NDArray[np.bool_]:
-    """Which requests (N) does a server send itself: every step of a beam search after its first request?
+    """(N) Does the server send it itself, as the steps of a beam search after its first request?
 
     Example
     -------
@@ -200,7 +199,7 @@ def sent_by_server(accompanies: I32) -> NDArray[np.bool_]:
 
 
 class BlockContents(NamedTuple):
-    """What each full block of prompt and output holds.
+    """Contents of the full blocks of prompts and outputs.
 
     Ids are equal if and only if all tokens from the start to the block's end are.
     """
@@ -227,7 +226,7 @@ _DEFAULTS: Final[dict[str, int]] = {**dict.fromkeys(_ZEROS, 0), **dict.fromkeys(
 
 
 def column_types() -> dict[str, np.dtype[Any]]:
-    """Which columns does a plan have, in order, of which dtype?"""
+    """Columns of a plan in order, with their dtypes."""
     return dict(_TYPES)
 
 
@@ -258,12 +257,12 @@ def request_plan(
 def check_plan(
     plan: RequestPlan, where: str, row_name: Callable[[int], str] = "request {}".format
 ) -> None:
-    """Can these requests be sent?
+    """Refuse requests that cannot be sent.
 
     Raises
     ------
     SpecError
-        The first row that cannot be, and why.
+        The first row that cannot be sent, and why.
     """
     if plan.n_requests == 0:
         raise SpecError("no requests", where=where, allowed="at least one")
@@ -278,7 +277,7 @@ def check_plan(
 def _range_checks(
     plan: RequestPlan,
 ) -> Iterator[tuple[str, NDArray[np.bool_], str, dict[str, str]]]:
-    """Each column that has a range: its name, where it is outside, why, and what is allowed."""
+    """Columns with a range: name, rows outside, reason and allowed values."""
     try_ = "remove them, or skip_empty = true under [replay] of a workload file"
     for name in ("prompt_tokens", "output_tokens"):
         yield name, getattr(plan, name) < 1, "", {"allowed": "1 or more", "try_": try_}
@@ -296,7 +295,7 @@ def _range_checks(
 
 
 def block_contents(plan: RequestPlan, block_size: int) -> BlockContents:
-    """What do the full blocks of ``block_size`` tokens hold?
+    """Contents of the full blocks of ``block_size`` tokens.
 
     Request by request, those of the shared prefix are its owner's.
 

@@ -19,7 +19,7 @@ from inferometer.inputs.workload.types import TraceSource, WorkloadSpec
 
 
 def resolve_workload(text: str) -> WorkloadSpec:
-    """Which workload is meant.
+    """The workload that this text names.
 
     A preset's name, lengths (`1024x256`), a workload file (.toml, .json), or a trace (any other
     file)?
@@ -119,7 +119,7 @@ def checked_workload(spec: WorkloadSpec) -> WorkloadSpec:
     Raises
     ------
     SpecError
-        A value that cannot be.
+        A value is invalid.
     """
     return with_changes(spec, {}, where="the workload")
 
@@ -135,7 +135,7 @@ _CALLED: Final = {
     **dict.fromkeys(("thinking", "cot", "math"), "reasoning"),
     **dict.fromkeys(("long", "mooncake"), "long-context"),
 }
-"""What others call traffic that a preset, or lengths, describe."""
+"""Other tools' names of traffic that a preset, or lengths, describe."""
 
 
 def _nearest(text: str) -> str:
@@ -161,7 +161,7 @@ def _inside(folder: Path) -> str:
 
 
 def _is_workload_file(path: Path) -> bool:
-    """A .toml file is one; a .json file is, unless it is a trace."""
+    """Is it a workload file: any .toml, or a .json that is no trace?"""
     suffix = path.suffix.lower()
     return suffix == ".toml" or (suffix == ".json" and known_format(path) is None)
 
@@ -239,7 +239,7 @@ SPELLINGS: Final = (
 
 
 def lengths_table(text: str) -> dict[str, Any] | None:
-    """A workload table of these lengths (one class, uniform ranges); None if it is not lengths.
+    """A workload of these lengths (one class, uniform ranges); None for other text.
 
     ``k`` is 1,024, as in the names of InferenceX's scenarios (8k1k).
 

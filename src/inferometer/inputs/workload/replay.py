@@ -81,7 +81,7 @@ def draw_workload(spec: WorkloadSpec, *, has_beams: bool = False) -> DrawnWorklo
 
 
 def _with_tables(spec: WorkloadSpec) -> WorkloadSpec:
-    """The same workload, distributions that point to traces replaced by tables of what is there."""
+    """The workload with distributions from traces replaced by tables."""
 
     def ready(value: object) -> object:
         if isinstance(value, list | tuple):
@@ -149,7 +149,7 @@ def _replayed(
 
 
 def _paced(plan: RequestPlan, spec: WorkloadSpec, source: TraceSource) -> RequestPlan:
-    """Think times of followers as the source says, where it says."""
+    """Think times of followers, where the source sets them."""
     if source.think_s is None:
         return plan
     think_ns = distributions.seconds_to_ns(
@@ -173,7 +173,7 @@ def _sped_up(at_ns: Floats, speed_up_ratio: float) -> I64:
 def _timed(
     plan: RequestPlan, spec: WorkloadSpec, source: TraceSource, recorded: RecordedArrivals | None
 ) -> RequestPlan:
-    """The trace's own instants, spread and sped up; or those of the workload's arrivals."""
+    """The trace's own arrivals, spread and sped up; or the workload's."""
     firsts = np.flatnonzero(plan.follows == NONE)
     arrival_ns, follows, think_ns = (
         plan.arrival_ns.copy(),
@@ -218,7 +218,7 @@ def _drawn(asked: Arrivals, seed: int, n_requests: int, n_firsts: int) -> I64:
 
 
 def _lasts(plan: RequestPlan) -> I64:
-    """For each request, the last of those that follow it, directly or not; itself where none does."""
+    """Last direct or indirect follower of each request; itself without any."""
     last = list(range(plan.n_requests))
     for row, leader in reversed(list(enumerate(plan.follows.tolist()))):
         if leader != NONE:
@@ -227,7 +227,7 @@ def _lasts(plan: RequestPlan) -> I64:
 
 
 def _late_cut(plan: RequestPlan, spec: WorkloadSpec) -> RequestPlan:
-    """The requests before the first that comes after ``duration_s``."""
+    """Requests before the first that arrives after ``duration_s``."""
     if spec.duration_s is None:
         return plan
     if isinstance(spec.arrivals, ClosedArrivals):
@@ -237,7 +237,7 @@ def _late_cut(plan: RequestPlan, spec: WorkloadSpec) -> RequestPlan:
 
 
 class _Searches(NamedTuple):
-    """N requests; each becomes the R requests of a beam search, or stays one."""
+    """N requests, each replaced by the R requests of a beam search, or unchanged."""
 
     width: I64
     """(N) 0 of one that stays."""
@@ -252,13 +252,13 @@ class _Searches(NamedTuple):
     beam: I64
     """(R) From 0."""
     is_last: NDArray[np.bool_]
-    """(R) Is it of the last step?"""
+    """(R) Is it a request of the last step?"""
     think_ns: I64
     """(R) Of a later step: from the end of the step before."""
 
 
 def _with_beams(drawn: DrawnWorkload, spec: WorkloadSpec) -> DrawnWorkload:
-    """The same requests, those of classes with beams each become the requests of its beams.
+    """The requests, with those of classes with beams replaced by their beams' requests.
 
     Step t of a search of width w has w requests of one token (the first step has one), whose prompts
     are t tokens longer than the search's. All wait for all of the step before. Each goes on from one
@@ -326,7 +326,7 @@ def _searches(plan: RequestPlan, spec: WorkloadSpec) -> _Searches:
 
 
 def _links_of_beams(plan: RequestPlan, these: _Searches) -> dict[str, I64]:
-    """What each row points to; whatever followed a search waits for all of its last step."""
+    """Links of each row; requests that followed a search wait for its whole last step."""
     whose, row, width = these.whose, np.arange(len(these.whose)), these.width[these.whose]
     is_later, is_beside = these.step > 0, these.beam > 0
     links = dict[str, I64]()

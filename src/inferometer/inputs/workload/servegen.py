@@ -1,4 +1,4 @@
-"""Which requests come of ServeGen's statistics of clients.
+"""Requests from ServeGen's statistics of clients.
 
 A rate and a pattern of gaps for each ten minutes, tables of lengths?
 
@@ -32,7 +32,7 @@ Tokens = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class RateWindow(msgspec.Struct, frozen=True):
-    """How often and how burstily did a client ask in a window?"""
+    """Rate and burstiness of a client in a window."""
 
     client: int
     window_start_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -42,7 +42,7 @@ class RateWindow(msgspec.Struct, frozen=True):
 
 
 class LengthWindow(msgspec.Struct, frozen=True):
-    """How long were a client's prompts and answers from an instant on: value to probability."""
+    """Length distributions of a client from a time on: value to probability."""
 
     client: int
     window_start_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -51,14 +51,14 @@ class LengthWindow(msgspec.Struct, frozen=True):
 
 
 def is_servegen(path: Path) -> bool:
-    """Is the file one of ServeGen's rates of clients, going by its beginning?"""
+    """Does the file begin like one of ServeGen's client rates?"""
     return next(trace_formats.lines(path), (0, b""))[1] == _COLUMNS.encode()
 
 
 def servegen_beside(rates: Path) -> ServeGenSource:
-    """The clients of a file of rates and of the tables of lengths beside it.
+    """Clients of a file of rates and of the tables of lengths next to it.
 
-    Who has no tables draws from those of the others.
+    Clients without tables draw from the tables of all others.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def servegen_beside(rates: Path) -> ServeGenSource:
 
 
 class _Lengths(NamedTuple):
-    """The tables of all clients, each client's by instant; the pooled ones are those of all together."""
+    """Length tables of all clients by time, and pooled over clients."""
 
     of_client: dict[int, list[tuple[float, Table, Table]]]
     pooled: tuple[Table, Table]
@@ -144,7 +144,7 @@ def draw_servegen(spec: WorkloadSpec, source: ServeGenSource) -> DrawnWorkload:
 def _arrivals(
     windows: list[RateWindow], seed: int, source: ServeGenSource, end_s: float
 ) -> tuple[Floats, I64]:
-    """When each request arrives, and from which client."""
+    """Arrival and client of each request."""
     times: list[Floats] = [np.empty(0)]
     clients: list[I64] = [np.empty(0, np.int64)]
     for one in windows:
@@ -156,7 +156,7 @@ def _arrivals(
 
 
 def expected_requests(spec: WorkloadSpec, source: ServeGenSource) -> float:
-    """How many requests do the rates of these windows make on average?"""
+    """Expected number of requests by the rates of these windows."""
     return _expected_requests(_windows_within(spec, source), source)
 
 
@@ -218,7 +218,7 @@ def _table(shares: dict[int, float]) -> Table:
 def _with_lengths(
     windows: list[RateWindow], lengths: _Lengths, source: ServeGenSource
 ) -> tuple[list[RateWindow], list[Caution]]:
-    """The windows that take part, and what must be said about it."""
+    """Windows that take part, and notes on them."""
     if not windows:
         raise SpecError(
             "no client asks in this span",
@@ -266,7 +266,7 @@ def _with_lengths(
 
 
 def _instants_s(one: RateWindow, seed: int, rate_ratio: float) -> Floats:
-    """When a client asks in a window: gaps of its pattern, stretched to fill it."""
+    """Send times of a client in a window: gaps of its pattern, scaled to fill it."""
     name = f"servegen/{one.client}/{one.window_start_s:g}"
     n_requests = int(
         one.rate_req_s * rate_ratio * WINDOW_S + arrivals.uniforms(seed, f"{name}/count", 1)[0]

@@ -70,8 +70,7 @@ class TraceRow(NamedTuple):
     n_later_turns: int = 0
     """Left out, since the trace does not have the answers between."""
     said: tuple[Spoken, ...] = ()
-    """What the prompt adds to that of the session's request before, the answer to it first;
-    empty unless asked for."""
+    """Messages that the prompt adds to the session's last one; empty unless requested."""
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -126,13 +125,7 @@ def unit_since_1970_ns(value: float) -> int | None:
 def broken(
     path: Path, number: int, what: str, *, try_: str = "remove the line, or --trace-format"
 ) -> NoReturn:
-    """Refuse a line by its number.
-
-    Raises
-    ------
-    SpecError
-        Always.
-    """
+    """Refuse a line by its number."""
     where, allowed = f"{path}, line {number}", "lines as docs/workloads.md says of each format"
     raise SpecError(f"line {number} is broken: {what}", where=where, allowed=allowed, try_=try_)
 
@@ -277,7 +270,7 @@ class Said(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What is said; '' of a call without words."""
+        """Text of the message; '' for a call without text."""
         return text_of_parts(self.content or "") if self.value is None else self.value
 
 
@@ -290,12 +283,12 @@ class Conversation(msgspec.Struct, frozen=True):
 
     @property
     def said(self) -> tuple[Said, ...]:
-        """Its messages."""
+        """Messages of the conversation."""
         return self.conversations or self.conversation or self.messages
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A chat message; parts that are not text count nothing."""
+    """A chat message; parts that are not text are ignored."""
 
     role: str = "user"
     content: str | list[dict[str, object]] | None = None
@@ -311,7 +304,7 @@ class BatchBody(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What an answer counted."""
+    """Token counts in an answer."""
 
     prompt_tokens: Count
     completion_tokens: Count
@@ -470,7 +463,7 @@ def openai_batch_rows(
 
 
 def text_of_parts(content: str | list[dict[str, object]]) -> str:
-    """The text of a message; parts that are none (images) say nothing."""
+    """Text of a message; other parts (images) are ignored."""
     if isinstance(content, str):
         return content
     return "\n".join(text for part in content if isinstance(text := part.get("text"), str))

@@ -57,7 +57,7 @@ _KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
 )
 _NAME: Final = re.compile(rb'"(\w+)"\s*:')
 _LIST_BYTES: Final = 4096
-"""Of a JSON list that show whose rows it holds."""
+"""Bytes of a JSON list's start that show its format."""
 _WALL_CLOCK: Final[tuple[TraceFormat, ...]] = ("azure", "otel", "table")
 _A_YEAR_NS: Final = 365 * 86_400 * NS_PER_S
 WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "prompts")
@@ -65,7 +65,7 @@ WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "promp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTrace:
-    """What a trace file says.
+    """Contents of a trace file.
 
     Without ``has_instants`` every first request is put at 0: the workload must say when they come.
     """
@@ -76,7 +76,7 @@ class ReadTrace:
 
 
 class PrefixTree:
-    """Which earlier request has the most leading blocks in common? Fed in order of requests."""
+    """Finds the earlier request with the longest common prefix; requests are added in order."""
 
     __slots__ = ("_children", "_owner")
 
@@ -104,12 +104,12 @@ class PrefixTree:
 
 
 def detect_format(path: Path) -> TraceFormat:
-    """Which format is the file, going by its beginning?
+    """Format of the file, by its beginning.
 
     Raises
     ------
     SpecError
-        None of the known ones.
+        The format is unknown.
     """
     found = known_format(path)
     if found is not None:
@@ -128,7 +128,7 @@ def detect_format(path: Path) -> TraceFormat:
 
 
 def known_format(path: Path) -> TraceFormat | None:
-    """Which format is the file, going by its beginning; None where it is none of the known ones.
+    """Format of the file, by its beginning; None where it is unknown.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def known_format(path: Path) -> TraceFormat | None:
 
 
 def _format_of_list(path: Path) -> TraceFormat:
-    """Whose rows are in a JSON list, going by the first name that is known in its beginning."""
+    """Format of a JSON list, by the first known name at its beginning."""
     start = DOOR.start_of(path, _LIST_BYTES)
     at = {match[1].decode(): match.start() for match in reversed([*_NAME.finditer(start)])}
     known: list[tuple[int, TraceFormat]] = [(at[key], name) for key, name in _KEYS if key in at]
@@ -165,7 +165,7 @@ def _format_of_list(path: Path) -> TraceFormat:
 
 
 def _is_of_others(first: bytes) -> bool:
-    """Has a table columns of other names, and none that only a trace of one's own has?"""
+    """Is it a table of another tool, without columns of our own traces?"""
     heading, own = table_heading(first), set(RequestPlan._fields)
     if heading is None:
         return False
@@ -224,9 +224,9 @@ def read_trace(source: TraceSource) -> ReadTrace:
 
 
 def read_texts(source: TraceSource) -> tuple[tuple[Spoken, ...], ...]:
-    """What each request of a file of texts says, in the order of ``read_trace``.
+    """Messages of each request of a file of texts, in the order of ``read_trace``.
 
-    What it adds to the one before in its session.
+    Each holds only the messages that it adds to its session's request before.
 
     Raises
     ------

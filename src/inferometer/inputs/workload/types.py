@@ -1,4 +1,4 @@
-"""What can be asked of a server: arrivals, classes of requests, sessions, tenants, or a trace to replay?
+"""Types of workloads: arrivals, classes of requests, sessions, tenants, replayed traces.
 
 These are the tables of a workload file, key for key; ``reading`` reads them, ``drawing`` makes
 requests of them.
@@ -88,7 +88,7 @@ class OpenArrivals(
     tag_field="kind",
     tag="open",
 ):
-    """Requests come whether or not earlier ones are done.
+    """Requests arrive whether or not earlier ones are done.
 
     ``rate_per_s`` counts requests; where sessions have several turns, sessions begin at the rate
     that makes it so. ``burstiness_ratio`` is the shape of the gamma process, as ``--burstiness`` of
@@ -110,7 +110,7 @@ class ClosedArrivals(
     tag_field="kind",
     tag="closed",
 ):
-    """``concurrency`` users, each of whom sends, waits for the end, thinks, and sends again.
+    """``concurrency`` users, who each send, wait for the end, think, and send again.
 
     They start evenly over ``start_over_s``.
     """
@@ -145,7 +145,7 @@ class AtOnce(
     tag_field="kind",
     tag="at_once",
 ):
-    """All requests wait at the start: an offline batch."""
+    """All requests arrive at the start: an offline batch."""
 
     source: str | None = None
 
@@ -161,7 +161,7 @@ class Exact(
     tag_field="kind",
     tag="exact",
 ):
-    """The client asks for just as many tokens as come."""
+    """The client's limit is exactly the output length."""
 
 
 class Cap(
@@ -172,7 +172,7 @@ class Cap(
     tag_field="kind",
     tag="cap",
 ):
-    """The client allows this many tokens whatever comes; longer answers are cut."""
+    """A fixed limit on output tokens; longer answers are cut."""
 
     tokens: Natural
 
@@ -209,7 +209,7 @@ class Sessions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class FanOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each turn is an agent's workflow: a planner, its subtasks at once, and a synthesis that waits for all of them.
+    """Each turn is an agent's workflow: planner, parallel subtasks, and a synthesis after them.
 
     The planner has the class's lengths. A subtask's prompt is ``prompt_tokens``, behind the
     planner's prompt and answer where ``shares_prefix``; that of the synthesis is the planner's
@@ -257,7 +257,7 @@ class SystemPrompts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class RequestClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One kind of request: how often (by sessions), how long, how urgent, how patient.
+    """One kind of request: share of sessions, lengths, priority, patience.
 
     ``correlation_ratio`` is that of the normal scores of prompt and output length (a Gaussian
     copula). A smaller ``priority`` is more urgent. ``slo`` is carried along as text.
@@ -290,7 +290,7 @@ class RequestClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Tenants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who asks: ``n_tenants``, the k-th of whom goes as k^-exponent."""
+    """``n_tenants`` tenants; the share of the k-th is proportional to k^-exponent."""
 
     n_tenants: Natural
     popularity_exponent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
@@ -304,7 +304,7 @@ class TraceSource(
     tag_field="kind",
     tag="file",
 ):
-    """A trace to replay: its requests, and its instants unless the workload has ``arrivals`` of its own.
+    """A trace to replay, with its own arrivals unless the workload has ``arrivals``.
 
     ``jitter_s`` spreads instants that the trace rounded down to multiples of it.
     ``hash_block_tokens``: tokens of a Mooncake block. ``is_sorted`` = false sorts the rows first.
@@ -334,7 +334,7 @@ class ServeGenSource(
 ):
     """ServeGen's per-client rates and length tables, drawn from; each client is a tenant.
 
-    ``without_lengths``: what becomes of clients whose length tables are not in the file:
+    ``without_lengths``: what happens to clients whose length tables are not in the file:
     ``refuse``, ``drop`` them, or ``pool`` the tables of the others.
     """
 
@@ -349,7 +349,7 @@ Replay: TypeAlias = TraceSource | ServeGenSource
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which requests are asked: drawn from ``classes`` at ``arrivals``, or those of a ``replay``.
+    """Requests drawn from ``classes`` at ``arrivals``, or those of a ``replay``.
 
     Ends after ``n_requests``, or with the last request that comes within ``duration_s``, whichever
     is first.

@@ -1,4 +1,4 @@
-"""As which Hugging Face folder can an engine that reads nothing else load this model?
+"""Hugging Face folders made for engines that read nothing else.
 
 A GGUF file is unpacked once, to float32, into the user's cache folder, under the SHA-256 of its
 content. A catalogue entry becomes a folder with nothing but a configuration. What the cache holds
@@ -100,7 +100,7 @@ def _write_config(content: str, folder: Path) -> None:
 
 
 def unpacked_folder() -> Path:
-    """Where models are kept that were rewritten for an engine: in the user's cache folder."""
+    """Folder of models that were rewritten for an engine, in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "inferometer" / "unpacked"
 

@@ -84,13 +84,7 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "OpenVinoEngine":
 
 
 def check_spec(spec: EngineSpec) -> None:
-    """Can this engine do what is asked?
-
-    Raises
-    ------
-    SpecError
-        It cannot.
-    """
+    """Refuse settings that this engine does not support."""
     if spec.device != "cpu":
         raise SpecError(
             f"OpenVINO on {spec.device!r}",
@@ -161,7 +155,7 @@ class OpenVinoEngine:
         self.weights_sha256: str | None = None
 
     def facts(self) -> EngineFacts:
-        """What is loaded, in which versions?
+        """The loaded model, and versions.
 
         Parameters and bytes of weights are absent where the file is no GGUF.
         """
@@ -216,7 +210,7 @@ class OpenVinoEngine:
             ) from error
 
     def score(self, task: Score) -> Scored:
-        """Read the windows as prompts that are echoed with their probabilities, and continue the first.
+        """Logprobs of the windows as echoed prompts, and continuations of the first ones.
 
         Which token is the most probable, OpenVINO does not say.
         """
@@ -247,7 +241,7 @@ class OpenVinoEngine:
         return tuple(-value for value in handle.read_all()[0].generated_log_probs[1 : len(window)])
 
     def close(self) -> None:
-        """Give back the model and its cache."""
+        """Free the model and its cache."""
         self._pipeline = None
 
     def _run(self, prompt_ids: I64, gen_tokens: int) -> Repetition:
@@ -284,7 +278,7 @@ class OpenVinoEngine:
         )
 
     def _check_fits(self, batch_size: int, prompt_tokens: int, gen_tokens: int) -> None:
-        """Would OpenVINO run this as one static batch, with nothing waiting and nothing preempted?"""
+        """Refuse a batch that would wait or be preempted."""
         if batch_size > MAX_SEQUENCES:
             raise SpecError(
                 f"a batch of {batch_size}",
@@ -304,7 +298,7 @@ class OpenVinoEngine:
             )
 
     def _kv_cache_dtype(self) -> str | None:
-        """In which format does the cache hold a number?
+        """Number format of the KV cache.
 
         From its bytes, not from what was asked for.
         """
@@ -329,7 +323,7 @@ class OpenVinoEngine:
 def _started(
     location: Path, spec: EngineSpec, properties: dict[str, Any]
 ) -> tuple[Pipeline, openvino_weights.PackedWeights | None]:
-    """The pipeline, and what was packed for it."""
+    """The pipeline, and its packed weights."""
     if spec.quantization is None:
         return _start(location, properties), None
     try:
@@ -396,7 +390,7 @@ def _properties(spec: EngineSpec) -> dict[str, Any]:
 
 
 def _resolved_precision(properties: dict[str, Any]) -> str:
-    """In which format does the CPU plugin really compute when it is asked like this?
+    """Number format in which the CPU plugin computes with these properties.
 
     A one-node graph tells.
     """
@@ -432,7 +426,7 @@ def _readable_location(spec: EngineSpec, model: ModelReference) -> Path:
 
 
 def _held_bytes(content: GgufContent) -> int | None:
-    """How many bytes does OpenVINO hold for these weights?
+    """Bytes that OpenVINO allocates for these weights.
 
     None where a format's layout was not looked at.
     """

@@ -35,10 +35,10 @@ _SCALE_BYTES: Final = 2
 
 
 class PackedWeights(NamedTuple):
-    """What was packed."""
+    """Result of packing weights."""
 
     n_bytes: int
-    """Of integers, scales and zero points."""
+    """Bytes of integers, scales and zero points."""
     formats: tuple[tuple[str, int], ...]
     """(format, weights in it), most first."""
 
@@ -73,7 +73,7 @@ def packed(location: Path, quantization: DType) -> Generator[tuple[Path, PackedW
 
 
 def _graph_of(gguf: Path, folder: Path) -> Path:
-    """The folder with the graph and the tokenizer that the pipeline makes of a GGUF file."""
+    """Folder of the graph and tokenizer that the pipeline makes from a GGUF file."""
     from openvino_genai import LLMPipeline  # only its own environment has it
 
     folder.mkdir()
@@ -113,9 +113,9 @@ class _Weight(NamedTuple):
     """A matrix of 16 or 32 bits whose rows are a product's outputs, or a table's entries."""
 
     wide: Node
-    """Its numbers as they are used."""
+    """Node with the numbers as used."""
     place: int
-    """Of its last product, in the order of operations."""
+    """Position of its last product in the order of operations."""
     is_table: bool
 
 
@@ -136,7 +136,7 @@ def _weights(operations: list[Node]) -> Iterator[_Weight]:
 
 
 def _constant(node: Node) -> Node | None:
-    """The numbers that this node is, or widens; None where it is neither, or they are packed."""
+    """The constant that this node is, or converts; None for other nodes and packed constants."""
     if node.get_type_name() == "Convert":
         node = node.input_value(0).get_node()
     is_plain = node.get_type_name() == "Constant" and node.get_element_type().to_string() in _PLAIN
@@ -144,7 +144,7 @@ def _constant(node: Node) -> Node | None:
 
 
 def _is_weight(use: Node) -> bool:
-    """Is it the second factor of a product whose rows are outputs, or a table that is looked up?"""
+    """Is it the second factor of a matrix product, or the table of a lookup?"""
     node, index = use.get_node(), use.get_index()
     if node.get_type_name() == "Gather":
         return bool(index == 0)
@@ -153,7 +153,7 @@ def _is_weight(use: Node) -> bool:
 
 
 def _packed_node(rows: NDArray[np.float32], bits: DType, wide: Node) -> tuple[Node, int]:
-    """(outputs, inputs) weights as integers, and what widens them again; the bytes they take."""
+    """Node of packed (outputs, inputs) weights with its conversion; and their bytes."""
     from openvino import opset13  # only its own environment has it
 
     n_rows, n_columns = rows.shape
@@ -194,7 +194,7 @@ def rounded(
 
 
 def _integers(values: NDArray[np.uint8], bits: DType) -> Node:
-    """A constant of these integers; of four bits two lie in a byte, the first one below."""
+    """A constant of these integers; 4-bit ones are stored two in a byte, low half first."""
     from openvino import Shape, Tensor, Type, op  # only its own environment has it
 
     if bits == "int8":

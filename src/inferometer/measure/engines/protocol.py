@@ -34,12 +34,12 @@ ModelKind: TypeAlias = Literal["folder", "gguf", "hub", "spec"]
 
 
 class OutOfMemory(Exception):
-    """The point does not fit; the engine has cleaned up and can go on with the next."""
+    """The point does not fit; the engine has cleaned up and takes the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReference:
-    """What is an engine to load?
+    """The model that an engine is to load.
 
     ``location`` is a Hugging Face folder, a GGUF file or a Hugging Face id; None where only the
     architecture is known (a catalogue entry), which can be run with random weights alone. ``spec``
@@ -53,7 +53,7 @@ class ModelReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """What one run of one point took. Clock readings are ``time.perf_counter_ns`` of the worker."""
+    """Times of one run of a point, by the worker's ``time.perf_counter_ns``."""
 
     started_ns: int
     prefill_ns: int
@@ -72,16 +72,16 @@ class Repetition:
     is_warmup: bool = False
     """Set by the harness, not by engines."""
     index: int = 0
-    """Which repetition of its point, warm-ups first; set by the harness."""
+    """Number of the repetition of its point, warm-ups first; set by the harness."""
     ended_ns: int | None = None
-    """When the engine gave control back; set by the harness."""
+    """Time when the engine returned; set by the harness."""
 
 
 class Engine(Protocol):
     """One loaded model, ready to run static batches."""
 
     def facts(self) -> EngineFacts:
-        """What is loaded, in which versions? Asked again after each point: ``compile_s`` grows."""
+        """The loaded model and versions; read again after each point, as ``compile_s`` grows."""
         ...
 
     def run(self, prompt_ids: I64, gen_tokens: int) -> Repetition:
@@ -103,22 +103,21 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back memory and processes."""
+        """Free memory and end processes."""
         ...
 
 
 STEP_KINDS: Final = tuple(SEQUENCES_OF_STEP)
-"""What the engine itself probes, where it can: steps of two widths, in turns."""
+"""Probes that the engine makes itself, if it can: steps of two widths, in turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings:
-    """Which ceilings of the machine are to be probed between repetitions?"""
+    """Ceilings of the machine to probe between repetitions."""
 
     kinds: tuple[ProbeKind, ...]
     footprint_bytes: int
-    """How much memory READ and COPY touch: the bytes of the weights, so that caches help both
-    alike."""
+    """Bytes that READ and COPY touch: those of the weights, so that caches help both alike."""
     matmul_dtype: DType
     device: Literal["cpu", "cuda"] = "cpu"
     n_threads: int | None = None
@@ -126,7 +125,7 @@ class ProbeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """What did one probe measure?"""
+    """Result of one probe."""
 
     kind: ProbeKind
     started_ns: int
@@ -145,7 +144,7 @@ class CeilingProbe(Protocol):
         ...
 
     def measure(self, settings: ProbeSettings) -> tuple[Ceiling, ...]:
-        """One measurement of each kind asked for, now."""
+        """One measurement of each requested kind, now."""
         ...
 
 
@@ -160,7 +159,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Retune(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Go on with these options and the loaded weights; answered by Loaded or Failed."""
+    """Continue with these options on the loaded weights; answered by Loaded or Failed."""
 
     spec: EngineSpec
 
@@ -198,7 +197,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     prompt_tokens: int
     gen_tokens: int
     n_generated: int
-    """Windows of which the beginning is continued."""
+    """Windows whose beginning is continued."""
     n_at_once: int
     """Windows that are computed together; another number adds up in another order."""
     token_ids: tuple[tuple[int, ...], ...] = ()
@@ -206,7 +205,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Close(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Give everything back and leave; answered by the end of the stream."""
+    """Free everything and exit; answered by the end of the stream."""
 
 
 # What the worker says.
@@ -231,7 +230,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Scored(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """How the text was read. Lists over windows, then over the tokens after the first."""
+    """Log-probabilities of a text: lists over windows, then over tokens after the first."""
 
     token_ids: tuple[tuple[int, ...], ...]
     nll: tuple[tuple[float, ...], ...]
@@ -242,7 +241,7 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class NoMemory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """It does not fit. The worker lives on and takes the next point, unless it was loading."""
+    """Out of memory. The worker goes on to the next point, unless it was loading."""
 
     why: str
 
@@ -262,7 +261,7 @@ Reply: TypeAlias = Loaded | Repeated | Probed | Scored | NoMemory | Failed
 
 
 def random_prompts(point: SweepPoint, *, vocab_size: int, seed: int, repetition: int) -> I64:
-    """Which prompts does this repetition run?
+    """Random prompts of this repetition.
 
     The same on every engine, different in every repetition.
 
@@ -284,12 +283,12 @@ _MEMORY_WORDS: Final = (
 
 
 def is_memory(error: BaseException) -> bool:
-    """Did an allocation fail, in whichever engine's words?"""
+    """Is it an out-of-memory error of any engine?"""
     return isinstance(error, MemoryError) or any(word in str(error) for word in _MEMORY_WORDS)
 
 
 def last_line(error: BaseException) -> str:
-    """What is it that an engine complains about, without pydantic's frame around it?"""
+    """The engine's error message, without pydantic's wrapping."""
     text = str(error).strip() or type(error).__name__
     if "Value error, " in text:
         return text.partition("Value error, ")[2].partition(" [type=")[0]
@@ -308,7 +307,7 @@ class ChannelClosed(Exception):
 
 
 class Channel(Generic[_MessageT]):
-    """One end of the wire: sends any message, receives messages of one type."""
+    """One end of a pipe: sends any message, receives messages of one type."""
 
     def __init__(self, end: socket.socket, decoder: "msgspec.json.Decoder[_MessageT]") -> None:
         self._end = end

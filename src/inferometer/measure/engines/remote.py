@@ -80,7 +80,7 @@ _INHERITED_PREFIXES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """With which interpreter and how patiently is an engine run?"""
+    """Interpreter, environment and timeouts of an engine's process."""
 
     python: str = sys.executable
     variables: tuple[tuple[str, str], ...] = ()
@@ -95,7 +95,7 @@ class WorkerSettings:
 def worker_variables(
     n_threads: int | None, extra: tuple[tuple[str, str], ...] = ()
 ) -> dict[str, str]:
-    """With which environment variables does an engine run?
+    """Environment variables of an engine's process.
 
     An allow-list of the shell's, then ours, then ``extra``.
 
@@ -157,7 +157,7 @@ class RemoteEngine:
         return None if self._process is None else self._process.pid
 
     def facts(self) -> EngineFacts:
-        """What is loaded? Starts and loads where that has not happened.
+        """The loaded model and versions; starts the worker and loads if needed.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class RemoteEngine:
         return self._facts
 
     def retune(self, spec: EngineSpec) -> None:
-        """Go on with these options and the weights that are loaded, where they are others.
+        """Continue with these options on the loaded weights, where they differ.
 
         Raises
         ------
@@ -303,7 +303,7 @@ _LIMITED: Final = (
 
 
 def search_path(directory: str, python: str) -> str:
-    """What this interpreter finds through PYTHONPATH, its worker finds; another's finds our package alone."""
+    """PYTHONPATH of a worker: ours for this interpreter, only our package for another one."""
     own = os.environ.get("PYTHONPATH") if python == sys.executable else None
     return os.pathsep.join(filter(None, (directory, own)))
 
@@ -348,21 +348,21 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The worker's process, which leads a group of its own."""
+        """Process id of the worker, which leads its own process group."""
         return self._process.pid
 
     def last_lines(self) -> tuple[str, ...]:
-        """What did the engine write last?"""
+        """Last lines of the worker's log."""
         return tuple(self._log_path.read_text(errors="replace").splitlines()[-N_LAST_LINES:])
 
     def end_politely(self, patience_s: float) -> None:
-        """Give the worker time to leave by itself, then end it and all that it started."""
+        """Let the worker exit within this time, then kill its process group."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=patience_s)
         self._end()
 
     def cause_of_death(self) -> OutOfMemory | EngineError:
-        """Why is the channel closed? Ends what is left of the group, too."""
+        """The error behind a closed channel; also kills the rest of the process group."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=30)
         status = self._process.returncode
@@ -401,7 +401,7 @@ class WorkerProcess:
 
 
 def _n_killed_for_memory() -> int | None:
-    """How many processes has the kernel killed for memory since it started?
+    """Processes that the kernel has killed for memory since it started.
 
     Control groups' kills count too.
     """

@@ -1,4 +1,4 @@
-"""How fast can this machine read, copy and multiply, asked through torch.
+"""Ceilings of this machine (read, copy, multiply), measured with torch.
 
 Same kernels, threads and device as the engine?
 """
@@ -40,7 +40,7 @@ class TorchCeilings:
         return sum(0 if held is None else held.nbytes for held in (self._source, self._copy))
 
     def measure(self, settings: ProbeSettings) -> tuple[Ceiling, ...]:
-        """One measurement of each kind asked for that torch can answer on this device."""
+        """One measurement of each requested kind that torch can make on this device."""
         with torch.inference_mode(), _threads(settings.n_threads):
             return tuple(
                 ceiling
@@ -103,7 +103,7 @@ class TorchCeilings:
 
 
 def _readers(source: torch.Tensor, device: str) -> tuple[Callable[[], Any], ...]:
-    """What torch reads fastest with.
+    """The fastest ways to read memory in torch.
 
     A sum from memory, on a CPU also a matrix-vector product, which wins by 7 % inside a cache.
 
@@ -123,7 +123,7 @@ def _multiplied(rows: int, dtype: torch.dtype, device: str) -> Callable[[], Any]
 
 
 def _affordable_rows(dtype: torch.dtype, device: str) -> int:
-    """Of a square product.
+    """Rows of a square matrix product that fits the time budget.
 
     Fewer on a processor without instructions for the format, where 2,048 would take a quarter of a
     minute.

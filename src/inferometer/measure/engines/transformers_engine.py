@@ -111,7 +111,7 @@ class TransformersEngine:
         self._weights_sha256 = None if spec.load_format == "dummy" else hash_weights(model)
 
     def facts(self) -> EngineFacts:
-        """What is loaded, in which versions?"""
+        """The loaded model, and versions."""
         parameters = list(distinct_parameters(self._model))
         packed_bytes, n_packed = packed_sizes(self._model)
         is_random = self._spec.load_format == "dummy" or self._reference.location is None
@@ -142,7 +142,7 @@ class TransformersEngine:
         )
 
     def warm_up(self, load_begin_s: float) -> None:
-        """Run two tokens: libraries set themselves up, and the cache tells how many bytes a token takes."""
+        """Run two tokens, to initialise libraries and to measure KV bytes per token."""
         eager = Decoder(self._model, "eager", self._spec.device)
         ids = torch.ones((1, 2), dtype=torch.long, device=self._device)
         with torch.inference_mode():
@@ -185,7 +185,7 @@ class TransformersEngine:
             raise
 
     def retune(self, spec: EngineSpec) -> None:
-        """Go on in another mode, or with other threads; what was compiled or allocated stays."""
+        """Continue in another mode or with other threads; compiled parts are reused."""
         self._spec = spec
         _set_threads(spec)
         if spec.mode not in self._decoders:
@@ -210,7 +210,7 @@ class TransformersEngine:
         return self._pairs.bout()
 
     def close(self) -> None:
-        """Give back memory and the other ranks."""
+        """Free memory and end the other ranks."""
         self._release()
         if self._ranks is not None:
             self._ranks.close()
@@ -307,7 +307,7 @@ class Decoder:
         return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
 
     def release(self) -> None:
-        """Give the cache and the compiled step back."""
+        """Free the cache and the compiled step."""
         self._cache = self._shape = None
         self._step = self._next_token
         if self._mode == "compiled":
@@ -360,11 +360,6 @@ def check_weights_fit(spec: EngineSpec, config: HfConfig) -> None:
     """Refuse weights that are larger than a CPU machine's free memory.
 
     They are counted on the meta device, where they take none.
-
-    Raises
-    ------
-    OutOfMemory
-        They are.
     """
     free_bytes = available_bytes()
     if spec.device != "cpu" or free_bytes is None:
@@ -395,11 +390,6 @@ def check_point_fits(
     A GPU says so itself, without harm.
 
     ``held_bytes`` is what the engine's cache has already, and will use again.
-
-    Raises
-    ------
-    OutOfMemory
-        They are.
     """
     free_bytes = available_bytes()
     if free_bytes is None:
@@ -437,7 +427,7 @@ class PhaseClock(Protocol):
     """Marks, in order; the durations are those between them."""
 
     def mark(self) -> None:
-        """Say that what was submitted so far belongs to the interval that ends here."""
+        """End an interval with the work submitted so far."""
         ...
 
     def settle(self) -> None:
@@ -460,7 +450,7 @@ class CpuClock:
         self._marks_ns.append(time.perf_counter_ns())
 
     def settle(self) -> None:
-        """Nothing is under way on a CPU."""
+        """Wait for the device; nothing to do on a CPU."""
 
     def durations_ns(self) -> tuple[int, ...]:
         """The intervals between readings."""

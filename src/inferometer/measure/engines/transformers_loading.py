@@ -30,13 +30,7 @@ _WEIGHT_SUFFIXES: Final = (".safetensors", ".gguf", ".bin")
 
 
 def check_spec(spec: EngineSpec) -> None:
-    """Can this engine do what is asked, on this machine?
-
-    Raises
-    ------
-    SpecError
-        It cannot.
-    """
+    """Refuse settings that this engine does not support on this machine."""
     check_device(spec)
     allowed = [
         name
@@ -63,11 +57,11 @@ def check_device(spec: EngineSpec) -> None:
         )
 
 
-def check_formats(spec: EngineSpec, engine: str) -> None:
+def check_formats(spec: EngineSpec) -> None:
     """Refuse weights or a KV cache in another format than that of the activations."""
     if spec.quantization is not None:
         raise SpecError(
-            f"quantization {spec.quantization!r} is not run by the {engine} engine",
+            f"quantization {spec.quantization!r} is not run by the vllm engine",
             where="--quantization",
             allowed="none (a GGUF file is unpacked to --dtype)",
             try_="--engine openvino, which keeps a GGUF's 4-bit weights",
@@ -85,7 +79,7 @@ def _check_kv_cache(spec: EngineSpec) -> None:
 
 
 def read_config(model: ModelReference) -> HfConfig:
-    """The Hugging Face configuration of the model, wherever it comes from.
+    """The model's Hugging Face configuration, from any source.
 
     Raises
     ------
@@ -173,7 +167,7 @@ def sharding(config: HfConfig, spec: EngineSpec) -> DistributedConfig:
 
 
 def replicated_parts(config: HfConfig, spec: EngineSpec) -> tuple[str, ...]:
-    """What does every rank compute whole?
+    """Parts of the model that every tensor-parallel rank computes whole.
 
     Attention, where its heads do not divide among the ranks.
     """
@@ -202,7 +196,7 @@ def hash_weights(model: ModelReference) -> str | None:
 
 
 def distinct_parameters(loaded: HfModel) -> Iterator[torch.Tensor]:
-    """Every parameter tensor once: tied embeddings count once."""
+    """Every parameter tensor once, tied embeddings too."""
     seen: set[int] = set()
     for parameter in loaded.parameters():
         if id(parameter) not in seen:

@@ -1,4 +1,4 @@
-"""Of what is a decode step made: launches, reading the weights, or work for each sequence?
+"""Parts of a decode step (launches, weights, sequences), by paired steps of two widths.
 
 Two widths of the same step at three batch sizes, in turns: the loaded model, and one with the same
 layers and operations whose matrices are narrow. Both launch the same operations; the narrow one has
@@ -85,7 +85,7 @@ class _Stepper:
         self.step()
 
     def step(self) -> Ceiling:
-        """One step; its time."""
+        """Run one step, and return its time."""
         self._settle()
         started_ns = time.perf_counter_ns()
         logits = self._model(

@@ -151,7 +151,7 @@ def rounded_to_integers(values: Tensor, *, bits: int) -> Tensor:
 
 
 def rounded_to_float8(values: Tensor, scale: Tensor | float) -> Tensor:
-    """Values rounded to float8 E4M3 after division by the scale; what is too large saturates."""
+    """Values rounded to float8 E4M3 after division by the scale; saturating."""
     safe = scale.clamp_min(1e-12) if isinstance(scale, Tensor) else scale
     narrow = (values / safe).clamp(-_E4M3_MAX, _E4M3_MAX).to(torch.float8_e4m3fn)
     return narrow.to(values.dtype) * safe

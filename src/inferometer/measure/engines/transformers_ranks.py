@@ -28,7 +28,7 @@ _RANK: Final = "INFEROMETER_RANK"
 
 
 def rank_of_this_process() -> int | None:
-    """Which rank is this process? None where it is alone, or not yet a rank."""
+    """Rank of this process; None outside a distributed group."""
     return int(os.environ[_RANK]) if _RANK in os.environ else None
 
 
@@ -49,7 +49,7 @@ def join(rank: int, n_ranks: int, store: Path, device: str) -> None:
 
 
 def receive() -> tuple[torch.Tensor, int]:
-    """What is to be run next? Waits for rank 0 to say."""
+    """Wait for rank 0's next batch."""
     header = torch.zeros(3, dtype=torch.int64)
     dist.broadcast(header, src=0)
     batch_size, prompt_tokens, gen_tokens = (int(value) for value in header)
@@ -89,13 +89,13 @@ class Ranks:
         return cls(processes, directory)
 
     def announce(self, prompt_ids: torch.Tensor, gen_tokens: int) -> None:
-        """Tell the others what comes, and wait until all are ready for it."""
+        """Send the next batch to the other ranks, and wait until all are ready."""
         dist.broadcast(torch.tensor([*prompt_ids.shape, gen_tokens], dtype=torch.int64), src=0)
         dist.broadcast(prompt_ids.contiguous(), src=0)
         dist.barrier()
 
     def ran_out_of_memory(self) -> bool:
-        """Did one of the others end for want of memory?"""
+        """Did one of the other ranks run out of memory?"""
         for process in self._processes:
             try:
                 if process.wait(timeout=2) == MEMORY_EXIT:
@@ -105,7 +105,7 @@ class Ranks:
         return False
 
     def close(self) -> None:
-        """Let the others go."""
+        """Let the other ranks exit."""
         for process in self._processes:
             if process.stdin is not None:
                 process.stdin.close()

@@ -25,13 +25,7 @@ _INT4_ZERO: Final = 8
 
 
 def check_weights(spec: EngineSpec) -> None:
-    """Are there kernels for weights in this format?
-
-    Raises
-    ------
-    SpecError
-        There are none.
-    """
+    """Refuse a weight format without kernels."""
     if spec.quantization is None:
         return
     if spec.quantization not in _FORMATS or spec.device != "cpu" or spec.tensor_parallel_size > 1:
@@ -62,7 +56,7 @@ class PackedLinear(Module):  # type: ignore[misc]  # torch has no types here
 
     @property
     def held_bytes(self) -> int:
-        """Of integers and scales."""
+        """Bytes of the packed weights and their scales."""
         return int(self.packed.nbytes + self.scales.nbytes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,7 +73,7 @@ class PackedLinear(Module):  # type: ignore[misc]  # torch has no types here
 
 
 def pack_weights(model: HfModel, quantization: DType | None) -> HfModel:
-    """The model with its linear layers packed, in place; as it is where nothing is wanted."""
+    """The model with packed linear layers (in place); unchanged without a format."""
     if quantization is None:
         return model
     head = model.get_output_embeddings()
@@ -92,7 +86,7 @@ def pack_weights(model: HfModel, quantization: DType | None) -> HfModel:
 
 
 def packed_sizes(model: HfModel) -> tuple[int, int]:
-    """Bytes and number of the weights that are packed, which are no parameters any more."""
+    """Bytes and number of packed weights, which no longer count as parameters."""
     packed = [one for one in model.modules() if isinstance(one, PackedLinear)]
     return sum(one.held_bytes for one in packed), sum(one.n_weights for one in packed)
 

@@ -72,7 +72,7 @@ _VARIABLES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmModel:
-    """A model as vLLM is to load it, and what is known of it before."""
+    """A model for vLLM to load, with what is known before."""
 
     spec: EngineSpec
     config: HfConfig
@@ -83,13 +83,7 @@ class VllmModel:
 
 
 def check_spec(spec: EngineSpec) -> None:
-    """Can this engine do what is asked?
-
-    Raises
-    ------
-    SpecError
-        It cannot.
-    """
+    """Refuse settings that this engine does not support."""
     check_device(spec)
     if spec.mode == "static":
         raise SpecError(
@@ -111,7 +105,7 @@ def check_spec(spec: EngineSpec) -> None:
             where="--dtype",
             allowed=", ".join(TORCH_DTYPE),
         )
-    check_formats(spec, "vllm")
+    check_formats(spec)
 
 
 def check_build(spec: EngineSpec) -> None:
@@ -130,7 +124,7 @@ def check_build(spec: EngineSpec) -> None:
 
 
 def read_model(spec: EngineSpec, model: ModelReference) -> VllmModel:
-    """What is to be loaded?
+    """Read the model's configuration.
 
     Unpacks a GGUF file where that has not been done, and prepares this process for vLLM.
 
@@ -201,7 +195,7 @@ def start_core(model: VllmModel, kv_tokens: int) -> VllmCore:
 
 
 def stop_core(core: VllmCore) -> None:
-    """Give back memory and ranks, so that another core can be started in this process."""
+    """Free memory and ranks, so that another core can start in this process."""
     from vllm.distributed.parallel_state import (
         cleanup_dist_env_and_memory,
     )  # only its own environment has it
@@ -235,7 +229,7 @@ def _check_heads(spec: EngineSpec, config: HfConfig) -> None:
 
 
 def _count_parameters(config: HfConfig) -> int | None:
-    """How many parameters has this architecture, tied ones once?
+    """Parameters of this architecture, tied ones once.
 
     Counted on the meta device, where they take no memory.
     """
@@ -258,14 +252,9 @@ def _kv_token_bytes(model: VllmModel) -> int:
 
 
 def _check_room(model: VllmModel, kv_bytes: int) -> dict[str, Any]:
-    """How is vLLM told which part of a GPU's memory weights and cache take?
+    """Arguments of vLLM for the memory of weights and KV cache.
 
     vLLM writes its whole cache once, so that all of it becomes resident.
-
-    Raises
-    ------
-    OutOfMemory
-        They do not fit into what is free.
     """
     total_bytes, free_bytes = _memory_bytes(model.spec)
     weight_bytes = (model.n_parameters or 0) * TORCH_DTYPE[model.spec.dtype].itemsize
@@ -283,7 +272,7 @@ def _check_room(model: VllmModel, kv_bytes: int) -> dict[str, Any]:
 
 
 def _memory_bytes(spec: EngineSpec) -> tuple[int, int]:
-    """What the memory that vLLM fills has in all, and what is free of it.
+    """Total and free bytes of the memory that vLLM fills.
 
     On a CPU, that of the node of its first core: vLLM binds all its memory to it.
     """
@@ -337,7 +326,7 @@ class VllmEngine:
         self._n_runs = 0
 
     def facts(self) -> EngineFacts:
-        """What is loaded, in which versions?
+        """The loaded model, and versions.
 
         Parameters are counted from the configuration: vLLM packs weights for its CPU kernels, out
         of torch's sight. It does not say how long it compiled: in mode 'compiled' that is in
@@ -427,7 +416,7 @@ class VllmEngine:
         return nll, tuple(max(at, key=lambda token: at[token].logprob) for at in found)
 
     def close(self) -> None:
-        """Give back memory and the other ranks."""
+        """Free memory and end the other ranks."""
         stop_core(self._core)
 
     def _run(self, names: list[str], prompts: list[list[int]], gen_tokens: int) -> Repetition:
@@ -466,7 +455,7 @@ class VllmEngine:
         )
 
     def _check_fits(self, batch_size: int, prompt_tokens: int, gen_tokens: int) -> None:
-        """Would vLLM run this as one static batch, with nothing waiting and nothing preempted?"""
+        """Refuse a batch that would wait or be preempted."""
         config = self._model.config.get_text_config()
         if batch_size > MAX_SEQUENCES:
             raise SpecError(
@@ -497,7 +486,7 @@ class VllmEngine:
             )
 
     def _grow_to(self, needed_blocks: int) -> None:
-        """Nothing may wait and nothing may be preempted: have as many KV blocks as the batch will fill."""
+        """Restart with enough KV blocks, so that nothing waits and nothing is preempted."""
         usable_blocks = (
             self._core.vllm_config.cache_config.num_gpu_blocks - 1
         )  # block 0 is vLLM's null block

@@ -1,4 +1,4 @@
-"""What does the process do in which an engine lives?
+"""The process of an engine.
 
 ``python -m inferometer.measure.engines.worker FD``.
 
@@ -55,15 +55,14 @@ ENGINES: Final[dict[EngineName, str]] = {
     "vllm": "inferometer.measure.engines.vllm_engine",
     "openvino": "inferometer.measure.engines.openvino_engine",
 }
-"""Where each engine's ``open_engine`` is. Imported by name: only its own environment has its
-library."""
+"""Module of each engine's ``open_engine``, imported by name in its own environment."""
 
 TORCH_PROBE: Final = "inferometer.measure.engines.torch_ceilings"
 _HAVE_TORCH: Final[tuple[EngineName, ...]] = ("transformers", "vllm")
 
 
 def main() -> None:
-    """Serve one engine until the other end says close or goes away."""
+    """Serve one engine until the other end closes."""
     lifeline.hold(is_group=True)
     decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])), decoder)
@@ -71,7 +70,7 @@ def main() -> None:
 
 
 def serve(commands: Iterator[Command], reply: Callable[[Reply], None]) -> None:
-    """Answer commands until one says close."""
+    """Answer commands until a close."""
     engine: Engine | None = None
     probe: CeilingProbe = NumpyCeilings()
     for command in commands:
@@ -198,7 +197,7 @@ def run_point(engine: Engine, task: Measure, probe: CeilingProbe) -> Iterator[Pr
 
 
 def check_honoured(repetition: Repetition, point: SweepPoint) -> None:
-    """Did the engine generate what it was asked for, for every sequence?
+    """Check that the engine generated the requested tokens for every sequence.
 
     Raises
     ------
@@ -244,7 +243,7 @@ def _probed(task: Measure, probe: CeilingProbe) -> Iterator[Probed]:
 
 
 def _settle_garbage() -> None:
-    """Collect all garbage and freeze what lives, so that later collections take microseconds.
+    """Collect garbage and freeze live objects, so that later collections are short.
 
     A full collection of a process with torch takes 150 ms on one core while the others fall asleep,
     and the next 100 ms of steps are up to 10 % slower until they are awake again (measured: a pause

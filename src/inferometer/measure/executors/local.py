@@ -27,10 +27,10 @@ OnDone: TypeAlias = Callable[[int, int], None]
 
 
 class Executor(Protocol):
-    """Does the parts of some work."""
+    """Computes the parts of some work."""
 
     def map(self, function: Callable[[T], R], parts: Iterable[T]) -> tuple[R, ...]:
-        """What the function says of each part, in their order, whichever was done first.
+        """Results of the function for each part, in the order of the parts.
 
         The error of the first part that fails is raised, as a loop would raise it. A part whose
         worker dies is done again.
@@ -39,7 +39,7 @@ class Executor(Protocol):
 
 
 class Answers(Generic[R]):
-    """What came of the parts so far, in whichever order it came."""
+    """Results of the parts so far, in any order."""
 
     def __init__(self, n_parts: int, on_done: OnDone) -> None:
         self._n_parts = n_parts
@@ -49,7 +49,7 @@ class Answers(Generic[R]):
 
     @property
     def missing(self) -> list[int]:
-        """The parts of which nothing is known."""
+        """Parts without a result."""
         return [
             index
             for index in range(self._n_parts)
@@ -79,7 +79,7 @@ class Answers(Generic[R]):
 
 
 def in_silence(n_done: int, n_parts: int) -> None:
-    """Tell nobody."""
+    """A progress callback that does nothing."""
     del n_done, n_parts
 
 
@@ -90,7 +90,7 @@ class Inline:
         self._on_done = on_done
 
     def map(self, function: Callable[[T], R], parts: Iterable[T]) -> tuple[R, ...]:
-        """What the function says of each part."""
+        """Results of the function for each part."""
         listed = tuple(parts)
         answers = Answers[R](len(listed), self._on_done)
         for index, part in enumerate(listed):
@@ -99,14 +99,14 @@ class Inline:
 
 
 class Processes:
-    """So many parts at once, each in a process that shares nothing with this one."""
+    """Computes parts in this number of processes that share nothing with this one."""
 
     def __init__(self, n_processes: int, on_done: OnDone = in_silence) -> None:
         self._n_processes = n_processes
         self._on_done = on_done
 
     def map(self, function: Callable[[T], R], parts: Iterable[T]) -> tuple[R, ...]:
-        """What the function says of each part; those that were in hand when a process died are done again.
+        """Results of the function for each part; parts of a process that dies are repeated.
 
         Raises
         ------
@@ -144,7 +144,7 @@ class Processes:
 
 @contextmanager
 def _pool(n_processes: int) -> Generator[ProcessPoolExecutor]:
-    """A pool whose processes end with the block, at once where it is left by an error or Ctrl-C."""
+    """A pool that ends with the block, at once after an error or Ctrl-C."""
     before = set(active_children())
     pool = ProcessPoolExecutor(
         n_processes,
@@ -168,7 +168,7 @@ def _pool(n_processes: int) -> Generator[ProcessPoolExecutor]:
 
 @contextmanager
 def _deaf_to_interrupts() -> Generator[None]:
-    """Processes that start in the block never hear the terminal's Ctrl-C: it is ours, and we end them."""
+    """Processes started in the block ignore the terminal's Ctrl-C; this process ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

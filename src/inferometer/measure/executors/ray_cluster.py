@@ -31,10 +31,10 @@ R = TypeVar("R")
 
 
 class OwnCode(NamedTuple):
-    """Two that are equal compute the same."""
+    """Identity of the code; equal ones compute the same."""
 
     digest: str
-    """Of all modules of this package."""
+    """Digest of all modules of this package."""
     versions: tuple[str, ...]
 
     @property
@@ -47,7 +47,7 @@ class OwnCode(NamedTuple):
 
 @cache
 def own_code() -> OwnCode:
-    """What runs in this process."""
+    """Versions and digest of the code in this process."""
     # Imported here: a load test without Ray would pay for it before its first request.
     from importlib import metadata  # noqa: PLC0415
 
@@ -80,7 +80,7 @@ class RayCluster(NamedTuple):
 
     ray: ModuleType
     hosts: tuple[RayHost, ...]
-    """In order of their addresses."""
+    """Sorted by address."""
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def library() -> ModuleType:
     Raises
     ------
     SpecError
-        It is not installed here.
+        Ray is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # do not report to Ray's makers
     os.environ.setdefault(
@@ -131,12 +131,12 @@ def library() -> ModuleType:
 
 
 def require_same_code(expected: OwnCode) -> None:
-    """Called on a host of the cluster: does it run what the command runs?
+    """Check on a host of the cluster that it runs the same code as the command.
 
     Raises
     ------
     MeasureError
-        It does not.
+        The host runs other code.
     """
     here = own_code()
     if here != expected:
@@ -149,7 +149,7 @@ def require_same_code(expected: OwnCode) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Ray itself asks for minutes before it says that nobody is there."""
+    """Check that something listens there; Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
@@ -185,7 +185,7 @@ class OnRay:
         self._on_done = on_done
 
     def map(self, function: Callable[[T], R], parts: Iterable[T]) -> tuple[R, ...]:
-        """What the function says of each part; one whose worker or host died is done again elsewhere.
+        """Results of the function for each part; parts of a dead worker or host are repeated.
 
         Raises
         ------

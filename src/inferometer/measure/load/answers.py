@@ -19,19 +19,19 @@ _FRAMING_RATIO: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerLimits:
-    """How much of an answer is taken."""
+    """Largest size of an answer that is read."""
 
     head_bytes: int = 64 * 1024
     body_bytes: int = 64 * 1024 * 1024
     """Past it the answer is given up."""
 
     def is_framing(self, framing_bytes: int, body_bytes: int) -> bool:
-        """Does the answer have more framing (head, chunk headers, trailers) than any honest one?"""
+        """Is there more framing (head, chunk headers, trailers) than in any valid answer?"""
         return framing_bytes > 2 * self.head_bytes + _FRAMING_RATIO * body_bytes
 
 
 class Answer:
-    """One answer as it comes in.
+    """One answer while it arrives.
 
     ``error`` is '' or a code of ``records.exchange_errors`` once ``is_over``.
     """
@@ -90,7 +90,7 @@ class Answer:
         self.received_bytes = 0
 
     def feed(self, data: bytes, now_ns: int) -> None:
-        """Take what one read brought."""
+        """Process the bytes of one read."""
         self.is_begun = True
         self._new_bytes = 0
         had_head = self.head_ns is not None
@@ -133,7 +133,7 @@ class Answer:
             )
 
     def give_up(self, error: str, detail: str) -> None:
-        """Stop here, for a reason that is not in the bytes: a timeout, a user who went away."""
+        """End the answer for a reason outside its bytes: a timeout, a user who left."""
         if not self.is_over:
             self._give_up(error, detail)
 
@@ -160,7 +160,7 @@ class Answer:
                 pass
 
     def on_headers_complete(self) -> None:
-        """A head is whole: the answer's, or one that only says to go on (1xx)."""
+        """A head is complete: the answer's, or an interim one (1xx)."""
         if not self.is_over:
             self.status = self._parser.get_status_code()
             if 200 <= self.status < 300 and self._is_encoded:
@@ -211,7 +211,7 @@ class Answer:
             self._give_up("bad_http", str(error))
 
     def _judge(self) -> None:
-        """What does the head say of an answer that came whole?"""
+        """Check the head of an answer that was sent whole."""
         self.is_over = True
         status = self.status
         if status == 429:

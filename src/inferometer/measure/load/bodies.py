@@ -34,12 +34,12 @@ class Encoding(Protocol):
 
     @property
     def ids(self) -> Sequence[int]:
-        """One for each token."""
+        """Id of each token."""
         ...
 
     @property
     def offsets(self) -> Sequence[tuple[int, int]]:
-        """From which to which character each of them reaches."""
+        """First and last character of each token."""
         ...
 
 
@@ -84,7 +84,7 @@ def _opened(path: str | None) -> Any:  # noqa: ANN401 -- the library's own type
 
 
 class TokenPace(NamedTuple):
-    """How many tokens have the texts, and how long does it take to find and to write them?"""
+    """Number of tokens in the texts, and times of encoding and decoding them."""
 
     n_tokens: int
     encode_s: float
@@ -113,7 +113,7 @@ def token_pace(path: str, texts: Sequence[str]) -> TokenPace:
 
 
 def token_ends_of(path: str) -> Callable[[str], Sequence[int]]:
-    """After how many characters of a text does each of its tokens end?"""
+    """A function that returns the end (in characters) of each token of a text."""
     encode = encoder_of(path)
     return lambda text: [end for _, end in encode(text).offsets]
 
@@ -174,7 +174,7 @@ _PART_NS: Final = 500_000
 
 
 class Stretch(NamedTuple):
-    """Tokens ``begin`` to ``end`` of a prompt: those that request ``owner`` holds at the same positions."""
+    """Tokens ``begin`` to ``end`` of a prompt: the same as request ``owner``'s there."""
 
     owner: int
     begin: int
@@ -182,7 +182,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(plan: RequestPlan, row: int) -> tuple[Stretch, ...]:
-    """Whose tokens does the prompt of ``row`` hold, from its begin to its end?
+    """Parts of the prompt of ``row``, each with the content that it is from.
 
     Example
     -------
@@ -256,14 +256,14 @@ Message: TypeAlias = dict[str, object]
 
 
 class Prompts(Protocol):
-    """What each request says, the same whenever it is asked."""
+    """The text of each request; the same on every call."""
 
     def messages(self, row: int) -> list[Message]:
-        """Of a chat: turn by turn, the earliest first."""
+        """Messages of a chat, earliest turn first."""
         ...
 
     def prompt(self, row: int) -> str | list[int]:
-        """Of a completion."""
+        """Prompt of a completion."""
         ...
 
 
@@ -277,7 +277,7 @@ class InventedPrompts:
         """None for ids."""
 
     def prompt(self, row: int) -> str | list[int]:
-        """All of it, shared beginnings included."""
+        """The whole prompt, shared prefixes included."""
         parts = stretches(self._plan, row)
         return token_ids(self._seed, parts) if self._vocabulary is None else self._text(parts)
 
@@ -304,7 +304,7 @@ class InventedPrompts:
         return messages
 
     def _turns(self, row: int) -> list[int]:
-        """The request and those whose whole exchange it goes on from, the latest first."""
+        """The request and those whose exchange it continues, latest first."""
         plan, turns = self._plan, [row]
         while (leader := int(plan.prefix_request[turns[-1]])) != NONE:
             turn = turns[-1]
@@ -323,7 +323,7 @@ class InventedPrompts:
 
 
 class TracePrompts:
-    """What a file of texts says, its answers between the turns included."""
+    """Texts from a file, with its answers between the turns."""
 
     def __init__(self, plan: RequestPlan, texts: Sequence[tuple[Spoken, ...]]) -> None:
         self._plan = plan
@@ -355,11 +355,11 @@ _FEWEST_WORDS: Final = 64
 _LENGTH_KEYS: Final = ("max_completion_tokens", "max_tokens")
 _MOST_TOKENS: Final = 2**31 - 1
 LEAST_ANSWER_BYTES: Final = 1024 * 1024
-"""Of any answer so much is taken; more by the tokens that were asked for."""
+"""Bytes of any answer that are accepted; more by the requested tokens."""
 
 
 class BodyWriter:
-    """Writes the bodies of a plan's requests, each the same whenever it is written."""
+    """Writes the body of each request; the same on every call."""
 
     def __init__(self, load: LoadPlan, plan: RequestPlan, prompts: Prompts) -> None:
         self._load = load
@@ -375,7 +375,7 @@ class BodyWriter:
         return int(column[row])
 
     def asked_tokens(self, row: int) -> int:
-        """The most output tokens of all choices together, with what ``--body`` changes of them."""
+        """Most output tokens of all choices, with the changes by ``--body``."""
         most = next(
             (self._extra[name] for name in _LENGTH_KEYS if name in self._extra),
             self.max_tokens(row),
@@ -430,7 +430,7 @@ def body_writer(
 
 
 def probe_body(load: LoadPlan) -> bytes:
-    """The JSON of a request that asks as the test's will, for as little as can be."""
+    """JSON of a minimal request of the test's kind."""
     content: Body = {"prompt": [FIRST_TOKEN_ID] if load.prompt_form == "token-ids" else WORDS[0]}
     if load.endpoint == "chat":
         content = {"messages": [{"role": "user", "content": WORDS[0]}]}
@@ -444,7 +444,7 @@ def probe_body(load: LoadPlan) -> bytes:
 
 
 def _fixed(load: LoadPlan) -> Body:
-    """What all requests ask alike."""
+    """Fields that all requests have in common."""
     fixed: Body = {"model": load.served_model}
     if load.is_streaming:
         fixed |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -477,7 +477,7 @@ def _seed(load: LoadPlan, run_name: str, session_index: int) -> int:
 
 
 def _single_token_words(path: str | None) -> tuple[str, ...]:
-    """Words that are one token of this tokenizer in any place: n of them are n tokens."""
+    """Words that are one token of this tokenizer in any position."""
     count = _counter(path)
     one = tuple(word for word in WORDS if count(f"a {word}") - count("a") == 1)
     is_exact = len(one) >= _FEWEST_WORDS and count(" ".join(one)) - count(one[0]) == len(one) - 1
@@ -537,7 +537,7 @@ class MessagesAhead:
             self.prepare_for(_PART_NS)
 
     def skip_to(self, n_sent: int) -> None:
-        """So many have been sent: those are not written any more."""
+        """Skip the requests that were already sent."""
         self._next = max(self._next, n_sent)
 
     def _has_room(self) -> bool:

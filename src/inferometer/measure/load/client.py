@@ -76,7 +76,7 @@ class RawLogWriter:
         Raises
         ------
         RecordError
-            The disk does not take what came before.
+            An earlier frame could not be written.
         """
         if self._error is not None:
             raise self._failure(self._error)
@@ -88,12 +88,12 @@ class RawLogWriter:
             self._write()
 
     def close(self) -> None:
-        """Write what is left, onto the disk itself.
+        """Write the rest, and flush it to disk.
 
         Raises
         ------
         RecordError
-            It could not be written.
+            The log could not be written.
         """
         self._is_closing.set()
         self._thread.join()
@@ -226,7 +226,7 @@ class LoadClient:
         return self._ended(messages.cpu_s() - cpu_s)
 
     def stop(self) -> None:
-        """Send nothing more; what is in flight may end within seconds."""
+        """Send nothing more; requests in flight may end within seconds."""
         if not self._is_stopped and not self._over.done():
             self._is_stopped = True
             self._agenda.add(
@@ -242,7 +242,7 @@ class LoadClient:
     # The agenda calls these with the instant at which they were due.
 
     def _on_fixed(self, due_ns: int) -> None:
-        """The next request that has an instant of its own."""
+        """Send the next request with an instant of its own."""
         if self._is_stopped:
             return
         row = self._rows[self._next]
@@ -269,7 +269,7 @@ class LoadClient:
         self._finish()
 
     def _on_pulse(self, due_ns: int) -> None:
-        """Every 10 ms: how late is this very call? Now and then look after the rest."""
+        """Every 10 ms: measure this call's delay; sometimes do the periodic checks."""
         now_ns = time.monotonic_ns()
         self._agenda.add(self._pulse.beat(due_ns, now_ns, len(self._in_flight)), self._on_pulse)
         if self._pulse.n_beats % _SWEEP_EVERY == 0:
@@ -315,7 +315,7 @@ class LoadClient:
         self._on_over(exchange, time.monotonic_ns())
 
     def _on_over(self, exchange: connections.Exchange, now_ns: int) -> None:
-        """Keep what is known of it, and let those go that waited for nothing else."""
+        """Store an ended request, and send those that waited for it."""
         row = exchange.request_index
         if self._in_flight.pop(row, None) is None:
             return
@@ -331,7 +331,7 @@ class LoadClient:
         self._end_if_over()
 
     def _disown(self, exchange: connections.Exchange) -> None:
-        """An answer that says it is another request's is none."""
+        """Fail an answer that names another request as its own."""
         other = (
             None
             if exchange.answer.error
@@ -383,7 +383,7 @@ class LoadClient:
             self.fail(error)
 
     def _sweep(self, now_ns: int) -> None:
-        """Give up what takes too long, or too much memory."""
+        """Cancel requests that take too much time or memory."""
         limits, load = self._job.limits, self._job.load
         total_s = load.timeout_s
         head_s, read_s = limits.head_s or total_s, limits.read_s or total_s
@@ -493,16 +493,16 @@ class OwnPulse:
 
     @property
     def n_waiting(self) -> int:
-        """Beats that are not in the raw log yet."""
+        """Beats not yet in the raw log."""
         return len(self._due_ns)
 
     @property
     def is_full(self) -> bool:
-        """Is it time to write them?"""
+        """Is it time to write the delays to the log?"""
         return len(self._due_ns) >= _FULL
 
     def beat(self, due_ns: int, now_ns: int, n_in_flight: int) -> int:
-        """Count a beat; when is the next one due?"""
+        """Count a beat; returns when the next one is due."""
         self._due_ns.append(due_ns)
         self._lag_ns.append(now_ns - due_ns)
         self._n_in_flight.append(n_in_flight)
@@ -511,7 +511,7 @@ class OwnPulse:
         return due_ns + PERIOD_NS
 
     def worst_since_last_ns(self) -> int:
-        """The longest lag since this was asked before."""
+        """The longest delay since the last call."""
         worst_ns, self._worst_ns = self._worst_ns, 0
         return worst_ns
 
@@ -540,14 +540,14 @@ _IN_BODY: Final = r'"id" ?: ?"[^"]{0,40}?%s-(\d+)'
 
 
 class AnswerOwners:
-    """Knows the ids of one run."""
+    """Maps ids in answers to the requests of one run."""
 
     def __init__(self, id_prefix: str) -> None:
         self._in_head = re.compile(re.escape(id_prefix) + r"-(\d+)")
         self._in_body = re.compile((_IN_BODY % re.escape(id_prefix)).encode())
 
     def other_owner(self, answer: Answer, row: int) -> int | None:
-        """The request whose answer it says it is; None where that is ``row``, or it does not say."""
+        """The request that the answer names as its own; None where it is ``row`` or unnamed."""
         found = self._in_head.fullmatch(answer.request_id) or (
             self._in_body.search(answer.parts[0]) if answer.parts else None
         )

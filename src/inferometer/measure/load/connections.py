@@ -21,12 +21,12 @@ often just when a request comes."""
 _PLAIN_REASONS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"}
 )
-"""What OpenSSL says of a plain HTTP answer to its handshake."""
+"""OpenSSL's messages on a plain HTTP answer to its handshake."""
 _TUNNEL_LIMITS: Final = AnswerLimits(body_bytes=64 * 1024)
 
 
 class Exchange:
-    """One request on its way, and what is known of it."""
+    """One request in flight, and its state."""
 
     __slots__ = (
         "answer",
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Can a request be sent?"""
+        """Can a request be sent on it?"""
         return self._transport is not None and not self._transport.is_closing()
 
     def start(self, exchange: Exchange) -> None:
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(exchange.message)
 
     def abort(self) -> None:
-        """Close at once, whatever is on its way."""
+        """Close at once, without waiting for data in flight."""
         self._exchange = None
         if self._transport is not None:
             self._transport.abort()
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
     # asyncio calls these.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
+        """The connection is open."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by class
 
     def data_received(self, data: bytes) -> None:
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
             self._release(exchange, now_ns)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone, in order or not."""
+        """The connection is closed, with or without an error."""
         now_ns = time.monotonic_ns()
         self._transport = None
         exchange, self._exchange = self._exchange, None
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._pool.on_over(exchange, now_ns)
 
     def _release(self, exchange: Exchange, now_ns: int) -> None:
-        """The answer is whole or given up: keep the connection if it can carry another one."""
+        """After a complete or cancelled answer: reuse the connection if possible."""
         self._exchange = None
         exchange.connection = None
         if exchange.answer.keeps_alive and not exchange.answer.has_surplus and self.is_open:
@@ -183,9 +183,10 @@ class ConnectionPool:
         return max(0, len(self._waiting) - len(self._opening))
 
     def send(self, exchange: Exchange) -> None:
-        """Send it on a kept connection, else on whichever is free first, a new one or another's.
+        """Send on an idle connection, else on the first that is free, new or used.
 
-        Whoever waits longest is served first, so that a slow connection delays nobody twice.
+        The longest waiting exchange is served first, so that a slow connection does not delay it
+        twice.
         """
         now_ns = time.monotonic_ns()
         while self._idle:
@@ -213,7 +214,7 @@ class ConnectionPool:
         task.add_done_callback(self._on_opened)
 
     def take_back(self, connection: Connection) -> None:
-        """A connection is free: the longest waiting exchange gets it, else it is kept."""
+        """Give a free connection to the longest waiting exchange, else keep it idle."""
         while self._waiting:
             exchange = self._waiting.popleft()
             if not exchange.answer.is_over:
@@ -232,7 +233,7 @@ class ConnectionPool:
         self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        """As many connections are being opened as exchanges wait, as far as allowed."""
+        """Open as many connections as exchanges wait, up to the limit."""
         while len(self._waiting) > len(self._opening) and self._may_open:
             exchange = self._waiting[len(self._opening)]
             if exchange.answer.is_over:
@@ -245,7 +246,7 @@ class ConnectionPool:
         self._serve_waiting()
 
     async def close(self) -> None:
-        """Close everything, and wait until it is."""
+        """Close all connections, and wait for that."""
         self._waiting.clear()
         for task in tuple(self._opening):
             task.cancel()
@@ -277,7 +278,7 @@ class ConnectionPool:
                 self.on_over(exchange, time.monotonic_ns())
 
     def _unsaid(self, error: BaseException) -> str:
-        """In words, where the system has none."""
+        """Text of an error, also where the system has none."""
         handshake = "" if self._tls is None else " and no TLS handshake"
         return (
             f"no connection{handshake} within {self._connect_s:g} s"
@@ -359,7 +360,7 @@ class ProxyRefusedError(Exception):
 
 
 class _Tunnel(asyncio.Protocol):
-    """Asks a proxy for a way through; ``opened`` is done when it stands."""
+    """Requests a tunnel from a proxy; ``opened`` is done when it exists."""
 
     def __init__(self, request: bytes, opened: "asyncio.Future[None]") -> None:
         self.opened = opened
@@ -388,7 +389,7 @@ class _Tunnel(asyncio.Protocol):
 
 
 def _code_of(error: BaseException) -> str:
-    """Which stable code stands for what happened while a connection was opened?"""
+    """Error code for a failure to open a connection."""
     match error:
         case ProxyRefusedError():
             return "proxy_refused"

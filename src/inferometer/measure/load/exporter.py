@@ -68,7 +68,7 @@ class LoadExporter(Collector):
         )
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing of its own: it is registered to be called."""
+        """Nothing: metrics are known only when collected."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -88,7 +88,7 @@ class LoadExporter(Collector):
         self._lag.set(progress.worst_lag_s)
 
     def is_seen_to_the_end(self, ended_s: float) -> bool:
-        """Has whoever scrapes come again since the end, or stayed away for twice its interval?"""
+        """Was there a scrape after the end, or none for twice the scrape interval?"""
         if not self.scrapes_s or self.scrapes_s[-1] >= ended_s:
             return True
         gaps_s = np.diff(self.scrapes_s)

@@ -1,4 +1,4 @@
-"""How is a whole load test run, or what is left of it?"""
+"""Running or resuming a whole load test."""
 
 import socket
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from inferometer.records.raw_log import RAW_FOLDER, file_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadQuestion:
-    """Everything a session needs beside the plan."""
+    """Everything a session needs besides the plan."""
 
     load: LoadPlan
     plan: RequestPlan
@@ -31,12 +31,12 @@ class LoadQuestion:
 
 
 def run_session(question: LoadQuestion, on_progress: watch.OnProgress) -> watch.LoadOutcome:
-    """Send what is left of the plan; Ctrl-C ends it early and in order.
+    """Send the rest of the plan; Ctrl-C ends it early and cleanly.
 
     Raises
     ------
     MeasureError
-        The server's name is unknown, nobody listens there, or no client process could start.
+        The server's name is unknown, nothing listens there, or no client process could start.
     """
     load = question.load
     addresses = resolved(load)
@@ -49,12 +49,12 @@ def run_session(question: LoadQuestion, on_progress: watch.OnProgress) -> watch.
 
 
 def resolved(load: LoadPlan) -> tuple[str, ...]:
-    """The addresses of the first hop, the one that answers first.
+    """Addresses of the first hop, the one that answers first in front.
 
     Raises
     ------
     MeasureError
-        Its name is unknown, or nobody listens there.
+        Its name is unknown, or nothing listens there.
     """
     hop = target_of(load).first_hop
     where = f"{hop.host}:{hop.port}"

@@ -22,7 +22,7 @@ ATOMIC_BYTES: Final = 4096
 
 
 class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long is waited for what, and how much is taken. None: as long as for the whole answer."""
+    """Timeouts and size limits; None: as for the whole answer."""
 
     connect_s: float = 10.0
     head_s: float | None = None
@@ -30,14 +30,13 @@ class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Between two reads of an answer."""
     head_bytes: int = 64 * 1024
     body_bytes: int | None = None
-    """None: what an answer of the asked length may take with all that servers tell of each
-    token, and more."""
+    """None: enough for an answer of the requested length with all metadata."""
     kept_bytes: int = 1024 * 1024 * 1024
-    """Of all answers in flight together; what comes beyond is given up as too long."""
+    """Limit of all answers in flight together; beyond it, answers fail as too long."""
 
 
 class Tracing(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests carry a ``traceparent`` that asks the server to trace them."""
+    """Which requests carry a ``traceparent`` header, so that the server traces them."""
 
     run_name: str
     """Ids of spans follow from it."""
@@ -45,7 +44,7 @@ class Tracing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
-    """All that one client process must know before it starts. Instants are those of the run."""
+    """Everything a client process needs to start; instants are relative to the run."""
 
     load: LoadPlan
     limits: ClientLimits
@@ -60,23 +59,23 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     waiting_for: dict[int, tuple[int, ...]]
     """Requests that are sent after the end of each."""
     n_awaited: dict[int, int]
-    """How many ends each of those waits for."""
+    """Ends for which each of those waits."""
     session_index: int
     process_index: int
     n_processes: int
     begins_ns: int
     cutoff_ns: int | None
-    """Nothing is sent after it."""
+    """Time after which nothing is sent."""
     started_utc: str
     raw_path: str
     id_prefix: str
-    """Of ``X-Request-Id``."""
+    """Prefix of ``X-Request-Id``."""
     tracing: Tracing | None = None
     """None: no such header is sent."""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
-    """Begin: what CLOCK_MONOTONIC shows at instant 0 of the run."""
+    """Start message: CLOCK_MONOTONIC at instant 0 of the run."""
 
     origin_ns: int
 
@@ -90,7 +89,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
-    """What happened since the last report; ``n_`` counts are since the start."""
+    """Events since the last report; ``n_`` counts are since the start."""
 
     process_index: int
     n_sent: int
@@ -99,7 +98,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     n_failed: int
     worst_lag_ns: int
     first_read_ns: tuple[int, ...]
-    """From the intended send to the first bytes of the body, of some requests that ended."""
+    """Times from intended send to the first bytes of the body, of some requests."""
     read_gap_ns: tuple[int, ...]
     """Mean time between reads of the same."""
     errors: dict[str, int]
@@ -117,7 +116,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """The process cannot go on."""
+    """The process cannot continue."""
 
     process_index: int
     why: str
@@ -152,7 +151,7 @@ def read_message(descriptor: int) -> ToClient | None:
 
 
 class Inbox:
-    """What came of one client so far, message by message."""
+    """Messages from one client so far."""
 
     def __init__(self) -> None:
         self._buffered = bytearray()
@@ -197,7 +196,7 @@ def _read_exactly(descriptor: int, n_bytes: int) -> bytes | None:
 
 
 _MOST_SAMPLES: Final = 128
-"""Of a report: it must go through the pipe at once."""
+"""Most samples of a report, which must fit into the pipe."""
 
 
 class Tally:
@@ -229,7 +228,7 @@ class Tally:
     def report(
         self, process_index: int, n_in_flight: int, worst_lag_ns: int, *, n_waiting: int
     ) -> Report:
-        """What happened since the last report."""
+        """Events since the last report."""
         report = Report(
             process_index=process_index,
             n_sent=self.n_sent - n_waiting,

@@ -25,7 +25,7 @@ from inferometer.units import NS_PER_S
 _ANSWER: Final = Door(noun="answer", allowed="JSON", refusal=MeasureError)
 
 PATIENCE_S: Final = 10.0
-"""Then the run begins: a server may be slow, or compile at its first request."""
+"""Longest wait; then the run starts, as a server may be slow at its first request."""
 _LASTING: Final = frozenset(
     {
         "redirected",
@@ -84,7 +84,7 @@ def served_models(
     limits: messages.ClientLimits,
     addresses: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """Names of the models that the server offers; empty where it does not say.
+    """Names of the models that the server lists; empty where it lists none.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def served_models(
 
 
 class _Asker:
-    """Asks the server one thing at a time, each on a connection of its own."""
+    """Sends the server one request at a time, each on a new connection."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class _Asker:
         self._load, self._secrets, self._limits, self._addresses = load, secrets, limits, addresses
 
     async def probe(self) -> Answer | None:
-        """What does it answer to a request of the run's kind? None: nothing in time."""
+        """The answer to a request of the run's kind; None: none in time."""
         is_streaming = self._load.is_streaming
         head = target.request_head(self.place, self._secrets, is_streaming=is_streaming)
         return await self._answer(
@@ -127,11 +127,11 @@ class _Asker:
         )
 
     async def model_names(self) -> tuple[str, ...]:
-        """Which models does it say that it has? Empty where it does not tell."""
+        """Names of the models that the server lists; empty where it lists none."""
         return _names(await self.models())
 
     async def models(self) -> Answer | None:
-        """Its answer to the question for its models; None: nothing in time."""
+        """The answer to the request for its models; None: none in time."""
         return await self._answer(target.models_head(self.place, self._secrets), b"", JSON_TYPE)
 
     async def _answer(

@@ -35,11 +35,11 @@ from inferometer.records import load_decoding, types
 
 _WAIT_S: Final = 0.25
 _MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of a raw log, at once."""
+"""Most bytes of a raw log in one message."""
 
 
 class News(NamedTuple):
-    """What came of a client since it was last expected."""
+    """Messages and raw log of a client since the last call."""
 
     output: bytes
     """Messages to the driver, cut anywhere."""
@@ -61,18 +61,18 @@ class HostedClient:
         self._is_silent = False
 
     def greet(self, expected: ray_cluster.OwnCode) -> str:
-        """The host's hash, where it runs what the command runs.
+        """Hash of the host's name, after checking that it runs the command's code.
 
         Raises
         ------
         MeasureError
-            It does not.
+            The host runs other code.
         """
         ray_cluster.require_same_code(expected)
         return hostname_hash()
 
     def clock_ns(self) -> int:
-        """What CLOCK_MONOTONIC shows here."""
+        """CLOCK_MONOTONIC of this host."""
         return time.monotonic_ns()
 
     def begin(self, job: messages.Job) -> None:
@@ -82,13 +82,13 @@ class HostedClient:
         self.tell(messages.encoded(msgspec.structs.replace(job, raw_path=str(self._raw_path))))
 
     def tell(self, message: bytes) -> None:
-        """Hand a message on; a client that is gone is found out when it is expected for news."""
+        """Pass a message to the client; a dead client is noticed at the next ``news``."""
         assert self._client is not None and self._client.stdin is not None  # noqa: S101, PT018 -- begun before
         with contextlib.suppress(BrokenPipeError):
             messages.write_all(self._client.stdin.fileno(), message)
 
     def news(self, n_raw_bytes: int) -> News:
-        """What is new, waited for a moment; of the raw log what lies beyond this number of bytes."""
+        """Wait briefly for messages; also the raw log after this number of bytes."""
         assert self._client is not None and self._client.stdout is not None  # noqa: S101, PT018 -- begun before
         output, descriptor = b"", self._client.stdout.fileno()
         if not self._is_silent and select.select([descriptor], [], [], _WAIT_S)[0]:
@@ -99,7 +99,7 @@ class HostedClient:
         return News(output, raw, self._client.wait() if is_over else None)
 
     def close(self) -> None:
-        """End the client, and remove what was fetched."""
+        """End the client, and remove fetched files."""
         if self._client is not None:
             watch.end_client(self._client)
         self._folder.cleanup()
@@ -165,12 +165,12 @@ class _Hosted:
             ) from error
 
     def begin(self) -> None:
-        """Start the client and bring what it says."""
+        """Start the client and forward its messages."""
         self.ask("begin", self.job)
         self._pump.start()
 
     def reading(self) -> types.ClockReading:
-        """What the host's clock shows beside ours, at an instant of ours."""
+        """The host's clock beside ours."""
 
         def exchange() -> tuple[int, int, int]:
             begin_ns = time.monotonic_ns()
@@ -180,12 +180,12 @@ class _Hosted:
         return load_decoding.reading_from([exchange() for _ in range(_N_EXCHANGES)])
 
     def tell(self, message: messages.ToClient) -> None:
-        """Send a message; a client that is gone is found out when it is listened to."""
+        """Send a message; a dead client is noticed when its messages are read."""
         with suppress(MeasureError):
             self.ask("tell", messages.encoded(message))
 
     def end(self) -> None:
-        """Nothing of it is left, here or there."""
+        """End the client, here and on its host."""
         with suppress(MeasureError):
             self.ask("close", within_s=_END_S)
         self._ray.kill(self._actor)
@@ -239,11 +239,11 @@ class RayClients:
 
     @property
     def outlets(self) -> tuple[int, ...]:
-        """The files that say what each client says."""
+        """File descriptors with the clients' messages."""
         return tuple(one.outlet for one in self._hosted)
 
     def start(self) -> None:
-        """Start all clients, where their hosts run what runs here.
+        """Start all clients on hosts with the same code.
 
         Raises
         ------
@@ -286,7 +286,7 @@ class RayClients:
         return self._hosted[index].why_ended()
 
     def finish(self) -> None:
-        """Look at the clocks of those hosts that are still there."""
+        """Read the clocks of hosts that are still there."""
         self._keep(
             [
                 clock.read_again(self._last_reading(one))
@@ -295,7 +295,7 @@ class RayClients:
         )
 
     def end(self) -> None:
-        """Nothing of them is left, here or there."""
+        """End the clients, here and on their hosts."""
         for one in self._hosted:
             one.end()
 
@@ -313,7 +313,7 @@ class RayClients:
 def of(
     cluster: ray_cluster.RayCluster,
 ) -> Callable[[Sequence[messages.Job]], AbstractContextManager[RayClients]]:
-    """How a load test starts its clients on this cluster."""
+    """A function that starts a load test's clients on this cluster."""
     return lambda jobs: started(cluster, jobs)
 
 

@@ -32,7 +32,7 @@ _NOT_SENT_ENOUGH: Final = frozenset({"interrupted"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What earlier sessions did."""
+    """Results of earlier sessions."""
 
     n_sessions: int = 0
     done: frozenset[int] = frozenset()
@@ -40,7 +40,7 @@ class Past:
     ended_ns: int = 0
     """The last instant of the run that is recorded."""
     n_left_bytes: int = 0
-    """Of frames that were cut when a process was killed."""
+    """Bytes of frames that were cut when a process was killed."""
 
 
 class Share(NamedTuple):
@@ -52,7 +52,7 @@ class Share(NamedTuple):
     waiting_for: dict[int, tuple[int, ...]]
     """Requests that are sent after the end of each."""
     n_awaited: dict[int, int]
-    """How many ends each of those waits for."""
+    """Ends for which each of those waits."""
 
 
 class Session(NamedTuple):
@@ -67,7 +67,7 @@ class Session(NamedTuple):
 
 
 def past_of(folder: Path) -> Past:
-    """What the raw logs of a run's folder tell.
+    """Read the raw logs in a run's folder.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def session_after(
 
 
 def _waits(plan: RequestPlan, is_done: NDArray[np.bool_]) -> tuple[I64, I64]:
-    """Each end that is still to come, and the request that is still to be sent which waits for it."""
+    """Each end that is still to come, and the unsent request that waits for it."""
     followers, joining = np.flatnonzero(plan.follows != NONE), np.flatnonzero(plan.joins != NONE)
     before = np.concatenate([plan.follows[followers], joining]).astype(np.int64)
     after = np.concatenate([followers, plan.joins[joining]]).astype(np.int64)
@@ -172,7 +172,7 @@ def _grouped(before: I64, after: I64) -> dict[int, tuple[int, ...]]:
 
 
 def _chain_of(plan: RequestPlan) -> I64:
-    """Chains numbered in order of their first requests; who waits for whom is of one chain."""
+    """Chain of each request, in order of first requests; waiting requests share a chain."""
     chain = (np.cumsum(plan.follows == NONE) - 1).tolist()
     joined = list(range(len(chain)))
     """Of the number of each chain, the one that it is part of."""

@@ -1,4 +1,4 @@
-"""Whom does the client talk to, by which way, and what does it say of itself: address, TLS, proxy, headers?
+"""Address, TLS, proxy and headers of a load test's requests.
 
 Secrets (bearer token, header values, a proxy's password) live in ``Secrets`` alone: nothing here
 prints or stores them.
@@ -36,7 +36,7 @@ _OURS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """What is sent and never shown."""
+    """Credentials, which are sent but never shown."""
 
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     proxy_authorization: str | None = field(default=None, repr=False)
@@ -52,7 +52,7 @@ class Place:
 
     @property
     def authority(self) -> str:
-        """The value of the ``Host`` header: IPv6 in brackets, the port unless it is the default."""
+        """Value of the ``Host`` header: IPv6 in brackets, without a default port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (
             host
@@ -62,7 +62,7 @@ class Place:
 
     @property
     def host_and_port(self) -> str:
-        """As ``CONNECT`` wants it: always with the port."""
+        """Host and port as ``CONNECT`` needs them: always with the port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -77,21 +77,21 @@ class Target:
 
     @property
     def first_hop(self) -> Place:
-        """To whom is the TCP connection?"""
+        """Host and port of the TCP connection: the proxy's, else the server's."""
         return self.proxy or self.server
 
     @property
     def has_tunnel(self) -> bool:
-        """Is TLS spoken through the proxy (``CONNECT``)?"""
+        """Does TLS run through a proxy (``CONNECT``)?"""
         return self.proxy is not None and self.server.is_tls
 
     def tls_context(self) -> ssl.SSLContext:
-        """What a client needs to speak TLS, the certificate verified unless it was said not to."""
+        """The TLS context; verifies the certificate unless switched off."""
         return tls_context(verifies=self.verifies_tls)
 
 
 def tls_context(*, verifies: bool) -> ssl.SSLContext:
-    """What a client needs to speak TLS."""
+    """A client's TLS context."""
     context = ssl.create_default_context()
     if not verifies:
         context.check_hostname = False
@@ -100,7 +100,7 @@ def tls_context(*, verifies: bool) -> ssl.SSLContext:
 
 
 def shown_url(url: str) -> str:
-    """The URL that may be shown and stored: no credentials, no query (it may hold a token).
+    """The URL without credentials and query (it may hold a token), to show and store.
 
     >>> shown_url("https://user:password@host/metrics?token=abc")
     'https://…@host/metrics?…'
@@ -118,12 +118,12 @@ def proxy_of(url: str) -> Place:
 
 
 def target_of(plan: LoadPlan) -> Target:
-    """Where the plan's requests go.
+    """Target of the plan's requests.
 
     Raises
     ------
     SpecError
-        Its URL or its proxy's is none.
+        The URL, or the proxy's, is invalid.
     """
     parts, server = _place(plan.url, "URL")
     prefix = parts.path.rstrip("/")
@@ -136,7 +136,7 @@ def target_of(plan: LoadPlan) -> Target:
 def proxy_for(
     url: str, given: str | None, environment: Mapping[str, str]
 ) -> tuple[str | None, str | None]:
-    """Which proxy stands before this URL, without its credentials; and what authorises us to it.
+    """Proxy of this URL without its credentials, and the value that authorises us to it.
 
     The flag rules; else ``http_proxy`` or ``https_proxy`` and ``all_proxy``, unless ``no_proxy``
     names the host.
@@ -213,7 +213,7 @@ def request_head(target: Target, secrets: Secrets, *, is_streaming: bool) -> tup
 
 
 def models_head(target: Target, secrets: Secrets) -> tuple[bytes, bytes]:
-    """As ``request_head``, of the question which models there are."""
+    """As ``request_head``, for the list of models."""
     prefix = next(
         target.path.removesuffix(ending)
         for ending in _PATHS.values()
@@ -243,7 +243,7 @@ def _head(
 
 
 def connect_head(target: Target, secrets: Secrets) -> bytes:
-    """The request that asks a proxy for a tunnel to the server."""
+    """The ``CONNECT`` request for a tunnel through a proxy."""
     lines = [
         f"CONNECT {target.server.host_and_port} HTTP/1.1",
         f"Host: {target.server.host_and_port}",
@@ -336,7 +336,7 @@ _LEAST_CHARACTERS: Final = 8
 
 
 class Hider:
-    """Puts asterisks for what was sent in secret; lengths stay."""
+    """Replaces secrets in text by asterisks of the same length."""
 
     def __init__(self, secrets: Secrets, texts: Sequence[str] = ()) -> None:
         """``texts``: further texts that were sent and may be secret."""

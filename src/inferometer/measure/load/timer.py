@@ -30,7 +30,7 @@ class _TimerSpec(ctypes.Structure):
 
 
 class Agenda:
-    """Calls what is due, in order of due instants (ns of CLOCK_MONOTONIC), never early."""
+    """Calls functions at their due times (ns of CLOCK_MONOTONIC), in order, never early."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -56,7 +56,7 @@ class Agenda:
         self._alarm.close()
 
     def next_ns(self) -> int | None:
-        """When is something due next?"""
+        """When the next call is due."""
         return self._entries[0][0] if self._entries else None
 
     def _arm(self) -> None:

@@ -22,11 +22,11 @@ from inferometer.units import NS_PER_S, s_from_ns
 
 
 STOP_S: Final = 15.0
-"""A process that was told to end is given so long."""
+"""Time that a process has to end."""
 
 
 _BEGIN_AFTER_NS: Final = 20_000_000
-"""From the word to begin to the instant: the slowest process must have heard it."""
+"""Time from the start message to the start, so that the slowest process has read it."""
 _END_S: Final = 30.0
 
 
@@ -35,22 +35,22 @@ class Clients(Protocol):
 
     @property
     def outlets(self) -> Sequence[int]:
-        """Files to read, each of which says what its client says, until the client has ended."""
+        """File descriptors with the clients' messages, one per client that has not ended."""
         ...
 
     def begin(self, begins_ns: int) -> int:
-        """Tell each when the schedule begins, at this instant of the run.
+        """Send each client the start of the schedule.
 
         What will CLOCK_MONOTONIC show here at instant 0?
         """
         ...
 
     def tell_all(self, message: messages.ToClient) -> None:
-        """Say something to each."""
+        """Send a message to each client."""
         ...
 
     def why_ended(self, index: int) -> str | None:
-        """Why did this client end, whose file is at its end?
+        """The reason why this client ended.
 
         None: it was done, or said itself why it failed.
         """
@@ -89,7 +89,7 @@ def start_client() -> "subprocess.Popen[bytes]":
 
 
 def end_client(client: "subprocess.Popen[bytes]") -> None:
-    """Hear it no more; it ends by that, or is ended."""
+    """Stop listening to a client, which ends it, or kill it."""
     for pipe in (client.stdin, client.stdout):
         if pipe is not None:
             pipe.close()
@@ -108,13 +108,13 @@ class ClientProcesses:
 
     @property
     def outlets(self) -> tuple[int, ...]:
-        """What each says is read there."""
+        """File descriptors with the clients' messages."""
         return tuple(
             client.stdout.fileno() for client in self.processes if client.stdout is not None
         )
 
     def begin(self, begins_ns: int) -> int:
-        """Tell each when instant 0 of the run is."""
+        """Send each client instant 0 of the run."""
         origin_ns = time.monotonic_ns() + _BEGIN_AFTER_NS - begins_ns
         self.tell_all(messages.Start(origin_ns=origin_ns))
         return origin_ns
@@ -125,7 +125,7 @@ class ClientProcesses:
         return f"client process {index} ended with code {code}" if code else None
 
     def tell(self, client: "subprocess.Popen[bytes]", message: messages.ToClient) -> None:
-        """Send a message; a client that is gone is found out when it is listened to."""
+        """Send a message; a dead client is noticed when its messages are read."""
         assert client.stdin is not None  # noqa: S101 -- asked for above
         try:
             messages.write_all(client.stdin.fileno(), messages.encoded(message))
@@ -138,7 +138,7 @@ class ClientProcesses:
             self.tell(client, message)
 
     def end(self) -> None:
-        """Whatever still runs is ended."""
+        """End the clients that still run."""
         for client in self.processes:
             end_client(client)
 
@@ -165,7 +165,7 @@ _WINDOW_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadProgress:
-    """Where a load test stands. None: nothing to say it from yet."""
+    """Progress of a load test; None: no data yet."""
 
     elapsed_s: float
     n_planned: int
@@ -183,13 +183,13 @@ class LoadProgress:
     """Median of the mean time between reads, of recent answers: about the TPOT of streams."""
     read_gap_p95_s: float | None
     worst_lag_s: float
-    """Of the client itself, since the last report."""
+    """Delay of the client itself, since the last report."""
     errors: tuple[tuple[str, int], ...]
     """Codes, the most frequent first."""
 
 
 class ProgressTally:
-    """Adds up what the client processes report."""
+    """Sums the reports of the client processes."""
 
     def __init__(self, *, n_planned: int) -> None:
         self._n_planned = n_planned
@@ -212,7 +212,7 @@ class ProgressTally:
         self.is_news = True
 
     def progress(self) -> LoadProgress:
-        """Where it stands now."""
+        """Progress so far."""
         self.is_news = False
         reports = self._reports.values()
         n_sent = sum(report.n_sent for report in reports)
@@ -261,19 +261,19 @@ OnProgress = Callable[[LoadProgress], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOutcome:
-    """How a session went; what came over the wire is in the raw logs."""
+    """How a session ended; its data are in the raw logs."""
 
     origin_monotonic_ns: int
-    """What CLOCK_MONOTONIC showed (or would have shown) at instant 0 of the run."""
+    """CLOCK_MONOTONIC at instant 0 of the run, also where that lies before its start."""
     begins_ns: int
     n_sent: int
     n_unsent: int
     n_failed: int
     cpu_s: float
-    """Of all client processes, from the schedule's begin on."""
+    """CPU time of all client processes, from the start of the schedule."""
     is_interrupted: bool
     dead_processes: tuple[str, ...] = ()
-    """Why processes ended that should not have."""
+    """Why processes ended unexpectedly."""
 
 
 class Watch:
@@ -294,7 +294,7 @@ class Watch:
             self._selector.register(outlet, selectors.EVENT_READ, messages.Inbox())
 
     def outcome(self) -> LoadOutcome:
-        """Begin, watch, and say how it went."""
+        """Start and watch the clients; returns the outcome."""
         try:
             self._until(
                 lambda: self._n_ready == len(self._outlets) or bool(self._dead), within_s=_READY_S
@@ -346,7 +346,7 @@ class Watch:
                 self._dead.append(message.why)
 
     def _on_end(self, index: int) -> None:
-        """A client's end: it is done, has said why it failed, or was killed."""
+        """Handle a client's end: finished, failed or killed."""
         why = self._clients.why_ended(index)
         if why is not None and not any(done.process_index == index for done in self._done):
             self._dead.append(why)

@@ -1,4 +1,4 @@
-"""The client process.
+"""A client process of a load test.
 
 Takes its job from standard input, says when it is ready, starts at the given instant, reports,
 ends.
@@ -77,13 +77,13 @@ async def _do(job: messages.Job, scheduled: str) -> messages.Done:
 
 
 def _send(message: messages.FromClient) -> None:
-    """Where the command is gone, nobody needs to know; what was received is in the raw log."""
+    """Send a message; if the command is gone, drop it, as the raw log has the data."""
     with suppress(BrokenPipeError):
         messages.write_all(_STDOUT, messages.encoded(message))
 
 
 def _send_report(report: messages.Report) -> None:
-    """A report that finds no room is left out: the next one says more."""
+    """Send a report, or skip it if the pipe is full: the next one covers it."""
     data = messages.encoded(report)
     if len(data) > messages.ATOMIC_BYTES:
         return
@@ -106,7 +106,7 @@ def _cause(context: dict[str, object]) -> BaseException:
 
 
 def _allow_many_files() -> None:
-    """As many connections as the system lets this user have."""
+    """Raise the limit on open files as far as the system allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -144,7 +144,7 @@ class _Attributes(ctypes.Structure):
 
 
 def wake_at_once() -> str:
-    """Ask for the promptest waking that this user may have, and say which that is.
+    """Request the most prompt CPU scheduling available to this user; returns its name.
 
     Threads that are started later have it too.
     """
@@ -158,7 +158,7 @@ def wake_at_once() -> str:
 
 
 def _has_short_slices() -> bool:
-    """Ask for them; does the system know what is attributes?"""
+    """Request short scheduler time slices; False where the system does not support that."""
     number = _SET_ATTRIBUTES.get(platform.machine())
     if number is None:
         return False

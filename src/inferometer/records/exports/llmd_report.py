@@ -46,7 +46,7 @@ JsonObject: TypeAlias = dict[str, Any]
 def own_findings(run: Run, summary: RequestSummary, judgement: Judgement | None) -> JsonObject:
     """Under our own names, units in them.
 
-    What is not known is not there; an infinite end of an interval is null.
+    Unknown values are left out; an infinite end of an interval is null.
     """
     server = _server(run)
     known = {

@@ -89,7 +89,7 @@ def vllm_bench_json(run: Run, *, judgement: Judgement | None = None) -> dict[str
 
 
 def _arrivals(run: Run) -> dict[str, JsonValue]:
-    """How requests came, as vLLM's flags say it: a closed loop has the rate inf, and a cap.
+    """Arrivals in vLLM's flags: a closed loop has the rate inf and a maximum concurrency.
 
     A rate that changes, and the instants of a trace, no flag says; a cap alone would be read as a
     closed loop.
@@ -347,7 +347,7 @@ def _steps(steps: StepTable, requests: RequestTable) -> list[tuple[int, dict[str
 
 
 def _admissions(requests: RequestTable) -> tuple[dict[int, int], dict[int, int]]:
-    """Of each instant of admissions: how many, and how long the oldest of them waited."""
+    """For each instant of admissions: their number, and the longest wait."""
     is_in = requests.admitted_ns != ABSENT
     at_ns = requests.admitted_ns[is_in]
     waited_ns = at_ns - requests.sent_ns[is_in]

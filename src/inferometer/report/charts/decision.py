@@ -1,4 +1,4 @@
-"""What must be given up for what: speed for throughput, money for the SLO, replicas for traffic.
+"""Charts of trade-offs: speed for throughput, money for the SLO, replicas for traffic.
 
 And where does it miss?
 """
@@ -189,7 +189,7 @@ def traffic_chart(view: DecisionView) -> Chart | None:
 
 
 def replicas_chart(view: DecisionView) -> Chart | None:
-    """Replicas that are ready, by policy."""
+    """Ready replicas, by policy."""
     course = view.course
     if course is None:
         return None
@@ -327,7 +327,7 @@ _HOURS: Final = Axis(title="hours")
 
 
 def decision_charts(view: DecisionView, names: Sequence[str]) -> tuple[Chart, ...]:
-    """Those of these that the view has something for."""
+    """Those of the named charts for which the view has data."""
     builders = {
         "pareto": pareto_chart,
         "cost": limit_cost_chart,

@@ -64,7 +64,7 @@ def drawn_lines(lines: SeriesPoints) -> SeriesPoints:
 
 
 def left_out_text(lines: SeriesPoints) -> str:
-    """What the chart says of lines that it does not draw; '' where it draws all."""
+    """A note on lines that the chart does not draw; '' where it draws all."""
     n_left_out = len(lines) - MAX_SERIES
     return (
         f"{MAX_SERIES} of {len(lines)} lines are drawn, the table has all" if n_left_out > 0 else ""
@@ -72,17 +72,17 @@ def left_out_text(lines: SeriesPoints) -> str:
 
 
 def chart_title(what: str, axis: Axis) -> str:
-    """Such as ``Throughput against batch``."""
+    """Title such as ``Throughput against batch``."""
     return f"{what} against {_TITLES[axis]}"
 
 
 def place_text(value: int, axis: Axis) -> str:
-    """Such as ``128 prompt tokens`` or ``batch 4``."""
+    """Text such as ``128 prompt tokens`` or ``batch 4``."""
     return f"{value} prompt tokens" if axis == "prompt_tokens" else f"batch {value}"
 
 
 def series_name(run_label: str, other: int, axis: Axis, *, has_runs: bool) -> str:
-    """The name of a line: what is held fixed, and the run where there are several."""
+    """Name of a line: its fixed value, and its run where there are several."""
     fixed = f"batch {other}" if axis == "prompt_tokens" else f"prompt {other}"
     return f"{run_label} · {fixed}" if has_runs else fixed
 
@@ -148,7 +148,7 @@ def swept_axis(lines: SeriesPoints, axis: Axis) -> PlotAxis:
 
 
 def tested_values(lines: SeriesPoints, axis: Axis) -> tuple[int, ...]:
-    """Where on the axis were points measured?"""
+    """Measured values on the axis."""
     return tuple(sorted({along(row, axis) for rows in lines.values() for row in rows}))
 
 
@@ -187,14 +187,14 @@ def _marks_of_curve(
 
 
 def _spread(names: Sequence[str], n_kept: int) -> list[str]:
-    """Evenly spread over the list, both ends kept."""
+    """Names spread evenly over the list, both ends included."""
     if len(names) <= n_kept:
         return list(names)
     return [names[round(index * (len(names) - 1) / (n_kept - 1))] for index in range(n_kept)]
 
 
 def along(row: PointRow, axis: Axis) -> int:
-    """Where does the point stand along the axis?"""
+    """Value of the point on the axis."""
     return row.prompt_tokens if axis == "prompt_tokens" else row.batch_size
 
 
@@ -225,7 +225,7 @@ def _other(row: PointRow, axis: Axis) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A number of points that is drawn against what was swept."""
+    """A quantity of points to draw against the swept axis."""
 
     chart_id: str
     title: str
@@ -242,7 +242,7 @@ class _Kind:
 
 
 def ttft_chart(view: SweepReportView, axis: Axis = "prompt_tokens") -> Chart | None:
-    """TTFT against what was swept: prompt tokens, a line for each batch, or the other way round."""
+    """TTFT against the swept axis: prompt tokens with a line per batch, or vice versa."""
     return _chart(view, axis, _TTFT)
 
 
@@ -252,7 +252,7 @@ def step_chart(view: SweepReportView, axis: Axis = "batch_size") -> Chart | None
 
 
 def throughput_chart(view: SweepReportView, axis: Axis = "batch_size") -> Chart | None:
-    """Output tokens per second of decode against what was swept, both in doublings."""
+    """Decode throughput against the swept axis, both in doublings."""
     return _chart(view, axis, _THROUGHPUT)
 
 

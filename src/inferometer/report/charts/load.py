@@ -1,4 +1,4 @@
-"""max_num_seqs, memory or compute?
+"""Charts of what limits the load: max_num_seqs, memory or compute.
 
 Requests that run and wait, KV blocks and preemptions over time.
 """
@@ -105,7 +105,7 @@ def holes_chart(view: RequestReportView) -> Chart | None:
 
 
 def swap_chart(view: RequestReportView) -> Chart | None:
-    """Where blocks are swapped: how many before a step."""
+    """Swapped blocks before each step."""
     load, swapped = view.load, view.swapped_blocks
     if load is None or swapped is None:
         return None

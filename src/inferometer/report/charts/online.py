@@ -33,7 +33,7 @@ _NAMES: Final = ("p50", "p90", "p99")
 
 
 def history_chart(view: RequestReportView) -> Chart | None:
-    """TTFT against the time of the intended send; what was sent outside the steady state is shaded."""
+    """TTFT against the intended send; time outside the steady state is shaded."""
     return _chart(view.history, view.judgement)
 
 
@@ -95,7 +95,7 @@ def _legend(history: LatencyHistory) -> str:
 
 
 def _marks(history: LatencyHistory) -> list[Mark]:
-    """Requests one by one, percentiles of windows, and what lies outside the steady state."""
+    """Single requests, percentiles of windows, and time outside the steady state."""
     is_shown = history.lower_s > 0
     undone = is_shown & history.is_bounded_below_only
     marks = list[Mark]()
@@ -260,7 +260,7 @@ def in_flight_chart(view: RequestReportView) -> Chart | None:
 
 
 def lateness_chart(view: RequestReportView) -> Chart | None:
-    """How late the client sent, and how late its own timer was: the largest of each window."""
+    """Delays of sends and of the client's own timer: the largest of each window."""
     late = None if view.online is None else view.online.lateness
     if late is None:
         return None

@@ -133,7 +133,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A plot or several under one another, what they say, and their numbers."""
+    """One plot or several, with their finding and their numbers."""
 
     chart_id: str
     title: str
@@ -196,7 +196,7 @@ def bar_of(estimate: Estimate, factor: float = 1.0) -> tuple[float, float] | Non
 
 
 def tip(head: tuple[str, str], *parts: tuple[str, str]) -> str:
-    """What a point says: its name, then a line for each value that there is."""
+    """Tooltip of a point: its name, then a line for each value that is known."""
     return "\n".join(
         f"{name}\t{value}" for name, value in (head, *parts) if value or name == head[0]
     )
@@ -220,7 +220,7 @@ def ends_of(axis: Axis, values: Iterable[float]) -> tuple[float, float]:
 
 
 def place(axis: Axis, ends: tuple[float, float], value: float) -> float:
-    """Where a value stands between the ends: 0 to 1."""
+    """Position of a value between the ends: 0 to 1."""
     low, high = ends
     if axis.scale == "linear":
         return (value - low) / (high - low)
@@ -241,7 +241,7 @@ def places(axis: Axis, ends: tuple[float, float], values: F64) -> F64:
 
 
 def ticks_of(axis: Axis, ends: tuple[float, float]) -> list[tuple[float, str]]:
-    """Where the axis is labelled, and how."""
+    """Positions and labels of the axis."""
     if axis.ticks is not None:
         labels = axis.labels or tuple(tick_text(one) for one in axis.ticks)
         pairs = sorted(zip(axis.ticks, labels, strict=True))
@@ -269,7 +269,7 @@ def linear_ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the ends, as many as are read easily."""
+    """Round numbers between the ends, as many as are easy to read."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     found = list[float]()
     for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
@@ -333,7 +333,7 @@ def rows_plot(
     rows: str = "rows: prompt × batch",
     row_height: int = _ROW_HEIGHT,
 ) -> Plot:
-    """A row for each label, in the given order; where not all of ``n_all`` are drawn, it says so."""
+    """A row for each label in order; says so where not all of ``n_all`` are drawn."""
     left_out = (
         f"the first {len(labels)} of {n_all} rows, the table has all" if n_all > len(labels) else ""
     )

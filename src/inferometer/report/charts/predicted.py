@@ -83,7 +83,7 @@ def predicted_chart(view: SweepReportView) -> Chart | None:
 
 
 def _marks(points: Sequence[PredictedPoint], *, has_runs: bool) -> list[Mark]:
-    """The points of each phase of each run; hollow are those that the model had seen."""
+    """Points of each phase of each run; hollow if the model had seen them."""
     names = [f"{point.run_label} · {point.phase}" if has_runs else point.phase for point in points]
     marks = list[Mark]()
     for name, colour in colours_of(names).items():
@@ -122,7 +122,7 @@ def _error_fraction(point: PredictedPoint) -> float:
 
 
 def _finding(points: Sequence[PredictedPoint], held_out: Sequence[HeldOutRow]) -> str:
-    """The share of held-out points within ±10 %, and the errors as elsewhere on the page."""
+    """Share of held-out points within ±10 %, and their errors."""
     judged = [point for point in points if point.is_held_out and point.is_judged] or [
         point for point in points if not point.is_held_out
     ]
@@ -263,7 +263,7 @@ _MAX_LETTERS: Final = 44
 
 
 class Effect(NamedTuple):
-    """One change and what it brings."""
+    """One change and its effect."""
 
     name: str
     gain: Estimate

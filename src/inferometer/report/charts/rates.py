@@ -36,7 +36,7 @@ _SAME_RATIO: Final = 1.1
 
 
 class _Traffic(NamedTuple):
-    """What curves go with."""
+    """The quantity on the x-axis: rate or concurrency."""
 
     words: str
     axis: str
@@ -258,7 +258,7 @@ def _measured_marks(
     label: str,
     pick: Callable[[RatePoint], Percentile | None],
 ) -> list[Mark]:
-    """Load tests beside the simulated points.
+    """Load tests together with the simulated points.
 
     Hollow where they are not VALID, of other traffic, or off the curve's ends.
     """
@@ -298,7 +298,7 @@ def _measured_marks(
 
 
 def _bar(found: Percentile) -> tuple[float, float] | None:
-    """An end that nobody saw, and one at 0, have no place on a logarithmic axis."""
+    """Ends of an interval on a logarithmic axis; None where one is unknown or 0."""
     bar = bar_of(found.seconds, 1e3)
     return None if bar is None or bar[0] <= 0 else bar
 
@@ -314,7 +314,7 @@ def _finding(
     limits: Sequence[Threshold],
     traffic: _Traffic,
 ) -> str:
-    """Where it crosses its limit; without a limit how it grows."""
+    """Where the curve crosses its limit; without a limit, how it grows."""
     places = sorted((_place(point), found.seconds.value) for point, found in points)
     if places[-1][0] < _SAME_RATIO * places[0][0] and (len(places) > 1 or not limits):
         return _finding_of_one_load(name, label, places, traffic)
@@ -388,7 +388,7 @@ def _placed(view: RateView) -> list[RatePoint]:
 
 
 def _place(point: RatePoint) -> float:
-    """Its rate or its concurrency; 0 where neither is known."""
+    """The run's rate or concurrency; 0 where neither is known."""
     return (
         float(point.offered_requests_per_s or 0.0)
         if point.concurrency is None

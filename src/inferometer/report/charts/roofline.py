@@ -183,7 +183,7 @@ _COLOURS: Final = {"compute": "c1", "memory": "c0", "links": "c2"}
 
 
 class PhaseBounds(NamedTuple):
-    """How long each resource needs for one step at its peak."""
+    """Time of each resource for one step at its peak."""
 
     phase: str
     compute_s: float

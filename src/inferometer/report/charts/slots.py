@@ -20,7 +20,7 @@ from inferometer.report.request_tables import (
 from inferometer.report.views import RequestReportView
 from inferometer.units import format_fraction
 
-MAX_SEATS: Final = 48
+MAX_SLOTS: Final = 48
 MAX_SLICES: Final = 1500
 """As many marks as a page can carry; slots beyond them are left to the trace."""
 _ROW_HEIGHT: Final = 17
@@ -35,7 +35,7 @@ _COLOURS: Final = {
 
 
 def slots_chart(view: RequestReportView) -> Chart | None:
-    """Slots against steps, where the run says who did what."""
+    """Slots against steps, for runs with recorded parts."""
     return None if view.timeline is None else timeline_chart(view.timeline)
 
 
@@ -49,8 +49,8 @@ def timeline_chart(
     if not timeline.states.size:
         return None
     slices = slices_of(timeline)
-    n_seats = _n_drawn(timeline, slices)
-    drawn = [one for one in slices if one.seat < n_seats]
+    n_slots = _n_drawn(timeline, slices)
+    drawn = [one for one in slices if one.seat < n_slots]
     states = [state for state in STATE_COLOURS if any(one.state == state for one in drawn)]
     if not states:
         return None
@@ -62,7 +62,7 @@ def timeline_chart(
             f"{f'{who}: what' if who else 'What'} each slot did, steps {timeline.first_step} to"
             f" {last - 1}"
         ),
-        finding=_finding(timeline, n_seats),
+        finding=_finding(timeline, n_slots),
         plots=(
             Plot(
                 x=Axis(
@@ -72,13 +72,13 @@ def timeline_chart(
                 ),
                 y=Axis(
                     title="slot, from the top",
-                    low=n_seats,
+                    low=n_slots,
                     high=0,
-                    ticks=tuple(seat + 0.5 for seat in range(n_seats)),
-                    labels=tuple(str(seat) for seat in range(n_seats)),
+                    ticks=tuple(slot + 0.5 for slot in range(n_slots)),
+                    labels=tuple(str(slot) for slot in range(n_slots)),
                 ),
-                marks=tuple(_marks(timeline, drawn, states, n_seats)),
-                height=max(60, _ROW_HEIGHT * n_seats),
+                marks=tuple(_marks(timeline, drawn, states, n_slots)),
+                height=max(60, _ROW_HEIGHT * n_slots),
             ),
         ),
         header=("slot", "did", "request", "steps", "tokens", "from", "for"),
@@ -87,11 +87,11 @@ def timeline_chart(
 
 
 def _marks(
-    timeline: SlotTimeline, drawn: Sequence[Slice], states: Sequence[CellState], n_seats: int
+    timeline: SlotTimeline, drawn: Sequence[Slice], states: Sequence[CellState], n_slots: int
 ) -> list[Mark]:
     """A row for each slot, a bar for each slice, letters on the bars."""
     first, n_steps = timeline.first_step, timeline.states.shape[1]
-    idle = [(first, first + n_steps, seat + 0.06, seat + 0.94) for seat in range(n_seats)]
+    idle = [(first, first + n_steps, slot + 0.06, slot + 0.94) for slot in range(n_slots)]
     marks: list[Mark] = [Boxes(boxes=idle, colour="idle")]
     for state in states:
         chosen = [one for one in drawn if one.state == state]
@@ -143,14 +143,14 @@ def _tip(timeline: SlotTimeline, one: Slice) -> str:
 
 
 def _n_drawn(timeline: SlotTimeline, slices: Sequence[Slice]) -> int:
-    """The number of slots drawn: as many as do not make the page heavy."""
-    n_seats: int = min(timeline.states.shape[0], MAX_SEATS)
-    while n_seats > 1 and sum(one.seat < n_seats for one in slices) > MAX_SLICES:
-        n_seats -= 1
-    return n_seats
+    """Number of slots to draw, limited by the page's size."""
+    n_slots: int = min(timeline.states.shape[0], MAX_SLOTS)
+    while n_slots > 1 and sum(one.seat < n_slots for one in slices) > MAX_SLICES:
+        n_slots -= 1
+    return n_slots
 
 
-def _finding(timeline: SlotTimeline, n_seats: int) -> str:
+def _finding(timeline: SlotTimeline, n_slots: int) -> str:
     shares = state_shares(timeline)
     parts = [
         f"{STATE_NAMES[state]} {format_fraction(shares[state])}"
@@ -160,7 +160,7 @@ def _finding(timeline: SlotTimeline, n_seats: int) -> str:
         timeline, int(timeline.start_ns[-1] + timeline.duration_ns[-1] - timeline.start_ns[0])
     )
     n_all, n_steps = timeline.states.shape
-    left_out = f"; the first {n_seats} of them are drawn" if n_seats < n_all else ""
+    left_out = f"; the first {n_slots} of them are drawn" if n_slots < n_all else ""
     return f"Of {n_all} slots over {n_steps} steps ({took}): {', '.join(parts)}{left_out}."
 
 

@@ -127,7 +127,7 @@ def svg_file(chart: Chart) -> str:
 
 
 def _file_style() -> str:
-    """The looks of a file: plain colours, for programs that know no variables."""
+    """Style of a stand-alone file: plain colours, for programs without CSS variables."""
     rules = [_FILE_STYLE]
     for name, colour in _FILE_COLOURS.items():
         rules.append(f".line.{name},.dot.{name},.bar.{name},.dust.{name}{{stroke:{colour}}}")
@@ -137,7 +137,7 @@ def _file_style() -> str:
 
 
 class _Drawing:
-    """One plot, with what is known of it before the first mark is drawn."""
+    """One plot, with its axes and scales."""
 
     def __init__(self, plot: Plot, width: int | None) -> None:
         self.plot, self.width = plot, width
@@ -295,7 +295,7 @@ class _Drawing:
         return "".join(parts)
 
     def _words(self) -> str:
-        """Names at the ends of lines, what rules are, names of rows, and texts."""
+        """Text of line ends, rules and rows."""
         height = self.plot.height
         parts = [
             f'<text class="row" x="0" y="{height * (rank + 0.34) / len(self.plot.rows):.1f}">'
@@ -337,7 +337,7 @@ class _Drawing:
 
 
 def _values(marks: Sequence[Mark], *, is_x: bool) -> Iterable[float]:
-    """All that an axis must hold."""
+    """All values that an axis must include."""
     for mark in marks:
         match mark:
             case Line() | Dots():
@@ -355,7 +355,7 @@ def _values(marks: Sequence[Mark], *, is_x: bool) -> Iterable[float]:
 
 
 def _stretches(line: Line) -> list[list[tuple[float, float]]]:
-    """What lies between the gaps of a line; a step lasts until its gap begins."""
+    """Parts of a line between its gaps; a step lasts until its gap begins."""
     stretches: list[list[tuple[float, float]]] = [[]]
     for x, y in zip(line.xs, line.ys, strict=True):
         if math.isfinite(x) and math.isfinite(y):
@@ -368,7 +368,7 @@ def _stretches(line: Line) -> list[list[tuple[float, float]]]:
 
 
 def _end_labels(plot: Plot) -> list[Line]:
-    """The lines that are named where they end, if they are few and their names short."""
+    """Lines that are named at their ends, if few with short names."""
     lines = [one for one in plot.marks if isinstance(one, Line) and one.name and len(one.ys)]
     is_few = len(lines) <= _MAX_LABELLED and all(len(one.name) <= _MAX_LABEL for one in lines)
     names = {one.name: one for one in lines if math.isfinite(one.ys[-1])}
@@ -376,7 +376,7 @@ def _end_labels(plot: Plot) -> list[Line]:
 
 
 def _apart(wanted: Sequence[float], height: float) -> list[float]:
-    """The places of labels, moved apart where they would lie upon one another."""
+    """Positions of labels, moved apart where they would overlap."""
     order = sorted(range(len(wanted)), key=lambda rank: wanted[rank])
     placed = dict[int, float]()
     last = -math.inf

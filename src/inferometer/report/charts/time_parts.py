@@ -146,14 +146,14 @@ def step_shares_chart(view: SweepReportView) -> Chart | None:
 
 
 def decode_time_chart(view: SweepReportView) -> Chart | None:
-    """The parts of a decode step, as shares of what was measured."""
+    """Parts of a decode step, as shares of the measured time."""
     return _time_chart(
         view, "decode", chart_id="time-decode", title="Where the time of a decode step goes"
     )
 
 
 def prefill_time_chart(view: SweepReportView) -> Chart | None:
-    """The parts of a prefill, as shares of what was measured."""
+    """Parts of a prefill, as shares of the measured time."""
     return _time_chart(
         view, "prefill", chart_id="time-prefill", title="Where the time of a prefill goes"
     )
@@ -192,7 +192,7 @@ def _time_chart(
 
 
 def _statistic(explained: Sequence[Explained]) -> str:
-    """What the whole of each bar is.
+    """The whole of each bar, in words.
 
     A median with its n, or the method of a number that came without samples of its own.
     """

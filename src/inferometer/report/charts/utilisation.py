@@ -162,7 +162,7 @@ GIB_PER_BYTE: Final = 2.0**-30
 
 
 def memory_chart(view: SweepReportView) -> Chart | None:
-    """Peak memory of each point: a reserved and an allocated bar, and what was out of memory."""
+    """Peak memory of each point: reserved and allocated; out of memory is marked."""
     points = [
         pair
         for pair in labelled(view.points)

@@ -1,4 +1,4 @@
-"""Who comes and who goes next, and what happens when a request ends? Compiled.
+"""Arrivals, aborts and ends of requests. Compiled.
 
 Two sources: requests that come by themselves, sorted, and those that wait for others' ends, a heap
 of the ones whose time is known. Of both, whoever is due first comes first, of several due at once
@@ -14,7 +14,7 @@ from inferometer.simulate.outcome import FAR_NS
 
 @compiled
 def next_ns(state: State) -> int:
-    """When does the next request come? ``FAR_NS`` where none is known to."""
+    """Time of the next arrival; ``FAR_NS`` where none is known."""
     world = state.world[0]
     when_ns = FAR_NS
     if world.next_arrival < len(state.arrivals.arrival_order):
@@ -26,7 +26,7 @@ def next_ns(state: State) -> int:
 
 @compiled
 def take_next(state: State) -> int:
-    """Who comes at ``next_ns``? Somebody must."""
+    """Remove and return the request that arrives at ``next_ns``, which must exist."""
     world = state.world[0]
     has_own = world.next_arrival < len(state.arrivals.arrival_order)
     if world.n_due > 0 and not (
@@ -44,7 +44,7 @@ def take_next(state: State) -> int:
 
 @compiled
 def next_abort_ns(state: State) -> int:
-    """When does the next client go away? ``FAR_NS`` where none is known to."""
+    """Time when the next client disconnects; ``FAR_NS`` where none is known."""
     if state.world[0].n_leaving == 0:
         return FAR_NS
     first: int = state.arrivals.leaving[0]
@@ -54,7 +54,7 @@ def next_abort_ns(state: State) -> int:
 
 @compiled
 def take_next_abort(state: State) -> int:
-    """Whose client goes away at ``next_abort_ns``? Somebody's must."""
+    """Remove and return the request whose client leaves at ``next_abort_ns``; it must exist."""
     state.world[0].n_leaving -= 1
     return _pop(state, state.arrivals.leaving, state.world[0].n_leaving, 1)
 
@@ -71,7 +71,7 @@ def end(state: State, index: int, status: int, when_ns: int) -> None:
 
 @compiled
 def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
-    """A request ends that no replica has; those that waited for it alone will be sent."""
+    """End a request that no replica has, and schedule those that waited for it."""
     request = state.requests[index]
     request.status = status
     request.finished_ns = when_ns
@@ -87,7 +87,7 @@ def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
 
 @compiled
 def _waits_for_one_less(state: State, index: int, when_ns: int) -> None:
-    """One of the ends for which a request waits has come; after the last it will be sent, and who accompanies it."""
+    """Count one end for which a request waits; after the last, schedule it and companions."""
     last_ns = when_ns
     if len(state.arrivals.joins) > 0:
         last_ns = max(state.arrivals.last_end_ns[index], when_ns)
@@ -105,7 +105,7 @@ def _waits_for_one_less(state: State, index: int, when_ns: int) -> None:
 
 @compiled
 def _sends(state: State, index: int, last_end_ns: int) -> None:
-    """All have ended for which a request waits: it is known when it will come."""
+    """Schedule a request all of whose predecessors have ended."""
     sent_ns = max(state.arrivals.earliest_ns[index], last_end_ns + state.arrivals.think_ns[index])
     state.requests[index].sent_ns = sent_ns
     state.requests[index].arrival_ns = sent_ns

@@ -25,7 +25,7 @@ _ABORTED, _REJECTED = int(Status.ABORTED), int(Status.REJECTED)
 
 @compiled
 def add(state: State, index: int) -> None:
-    """A request arrives; where the queue of its level is full it is refused."""
+    """A request arrives; it is refused if the queue of its priority is full."""
     config, request = state.config[0], state.requests[index]
     request.priority = 2 * request.priority if config.has_levels else 0
     if config.max_queue_size > 0:
@@ -52,10 +52,7 @@ def schedule(state: State, i_batch: int) -> None:
 
 @compiled
 def idle_instance(state: State) -> int:
-    """Which instance is next to be asked?
-
-    The first of those whose batch goes on, else the first idle one.
-    """
+    """The next instance to schedule: first one whose batch goes on, else the first idle one."""
     n_instances, idle = len(state.batches), NOTHING
     for i_batch in range(n_instances - 1, -1, -1):
         if state.batches[i_batch].is_in_flight == 0 and (
@@ -67,7 +64,7 @@ def idle_instance(state: State) -> int:
 
 @compiled
 def first_done(state: State) -> int:
-    """Whose step is over first? One must be in flight."""
+    """Instance whose step ends first; one must be in flight."""
     first = NOTHING
     for i_batch in range(len(state.batches)):
         batch = state.batches[i_batch]
@@ -78,7 +75,7 @@ def first_done(state: State) -> int:
 
 @compiled
 def _first_row(state: State, i_batch: int) -> int:
-    """Where among those that run do the rows of an instance begin?"""
+    """Index in ``running`` of an instance's first request."""
     row: int = i_batch * (state.config[0].max_num_active // state.config[0].n_instances)
     return row
 
@@ -124,7 +121,7 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def _answer_in_order(state: State, i_batch: int) -> int:
-    """A batch is over: whoever waits for nobody's answer any more gets its own. How many tokens?"""
+    """End a batch and deliver answers in order; returns the number of tokens."""
     config, counters, parts, batch = (
         state.config[0],
         state.counters[0],
@@ -151,7 +148,7 @@ def _answer_in_order(state: State, i_batch: int) -> int:
 
 @compiled
 def _deliver(state: State, index: int, n_tokens: int) -> None:
-    """So many tokens more; a request that has all that it wants ends."""
+    """Deliver tokens; a request that has all its tokens ends."""
     request, now_ns = state.requests[index], state.counters[0].now_ns
     n_wanted = _n_wanted(state.config[0], request)
     request.num_tokens += n_tokens
@@ -175,7 +172,7 @@ def abort(state: State, index: int) -> None:
 
 @compiled
 def _form(state: State, i_batch: int) -> None:
-    """Walk through the queue from its front: who would leave, and is it time? Then slot them."""
+    """Choose the requests that leave the queue, and start their batch if it is due."""
     config, counters = state.config[0], state.counters[0]
     n_pending, best, is_full, longest, most = 0, 0, False, 0, 0
     max_batch_size, num_blocks = (
@@ -220,9 +217,9 @@ def _form(state: State, i_batch: int) -> None:
 
 @compiled
 def _next_in_time(state: State) -> int:
-    """Who is next of those that did not wait too long?
+    """The next waiting request within its queue timeout.
 
-    Whoever did is refused, or goes behind the others of its level.
+    Others are refused, or moved behind the others of their priority.
     """
     config, counters = state.config[0], state.counters[0]
     while True:
@@ -246,7 +243,7 @@ def _next_in_time(state: State) -> int:
 
 @compiled
 def _begin(state: State, i_batch: int, n_sent: int) -> None:
-    """Slot those that leave the queue, and reserve their memory."""
+    """Give slots and memory to the requests that leave the queue."""
     config, counters, batch = state.config[0], state.counters[0], state.batches[i_batch]
     longest, most, first = 0, 0, _first_row(state, i_batch)
     for row in range(n_sent):
@@ -272,7 +269,7 @@ def _begin(state: State, i_batch: int, n_sent: int) -> None:
 
 @compiled
 def _append_unanswered(state: State, index: int) -> None:
-    """It is the last that left the queue."""
+    """Append a request that left the queue to those without an answer."""
     counters = state.counters[0]
     if counters.first_unanswered > 0:
         state.requests[counters.last_unanswered - 1].node = index + 1
@@ -283,7 +280,7 @@ def _append_unanswered(state: State, index: int) -> None:
 
 @inlined
 def _launch(state: State, i_batch: int) -> None:
-    """Note the step's rows and what its time depends on; rows that have stopped are computed on, prompts are padded."""
+    """Record the step's rows and its work; stopped rows are computed on, prompts are padded."""
     config, batch, parts = state.config[0], state.batches[i_batch], state.parts[i_batch]
     n_prefill, n_decode, longest, pairs, context, first = 0, 0, 0, 0, 0, _first_row(state, i_batch)
     for row in range(batch.n_rows):
@@ -318,7 +315,7 @@ def _launch(state: State, i_batch: int) -> None:
 
 @compiled
 def _n_wanted(config: Config, request: Request) -> int:
-    """After how many tokens does this request stop?"""
+    """The number of tokens after which this request stops."""
     n_tokens: int = min(request.stop_tokens, _n_allowed(config, request))
     return n_tokens
 

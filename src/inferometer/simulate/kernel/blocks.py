@@ -21,7 +21,7 @@ _ANY_NUMBER: Final = 2**40
 
 @compiled
 def admit_in_one_piece(state: State, index: int) -> bool:
-    """Give a slot to a request in the first hole that holds all its tokens; else change nothing."""
+    """Admit a request to the first hole that holds all its tokens; else change nothing."""
     config, counters, request = state.config[0], state.counters[0], state.requests[index]
     n_blocks = _n_needed(config, request)
     if n_blocks > counters.n_free - (config.watermark_blocks if counters.n_running > 0 else 0):
@@ -62,10 +62,7 @@ def free_piece(state: State, index: int) -> None:
 
 @compiled
 def take_moved(state: State) -> None:
-    """What is moved by now lies where it was to go, and what is under way goes on.
-
-    The rest of the plan is dropped, to be made anew.
-    """
+    """Finish moves that are done by now; drop the rest of the plan."""
     counters, moves, n_left = state.counters[0], state.memory.moves, 0
     for i_move in range(counters.n_moves):
         move = moves[i_move]
@@ -108,7 +105,7 @@ def plan_moves(state: State) -> None:
 
 @compiled
 def note_holes(state: State, log: StepLog, row: int) -> None:
-    """Log what is free, what the largest of those that wait would need, and what was moved."""
+    """Log free blocks, the need of the largest waiting request, and moved blocks."""
     config, counters, largest = state.config[0], state.counters[0], 0
     for place in range(counters.n_pieces + 1):
         largest = max(largest, _gap(state, place, 0))
@@ -138,7 +135,7 @@ def _debt(state: State, wanted: int) -> int:
 
 @compiled
 def _last_gap(state: State, wanted: int) -> int:
-    """Which is the last of the neighbouring gaps that are enough together and cost least to join?"""
+    """Last of the neighbouring gaps that suffice together at the least cost to join."""
     counters = state.counters[0]
     least, found = state.config[0].n_kv_blocks + 1, 0
     first, n_free, n_moved = 0, 0, 0
@@ -157,7 +154,7 @@ def _last_gap(state: State, wanted: int) -> int:
 
 @compiled
 def _first_gap(state: State, wanted: int, last: int) -> int:
-    """And the first of them?"""
+    """First of the neighbouring gaps that end at ``last``."""
     first = last
     n_free = _gap(state, last, 1)
     while n_free < wanted:
@@ -168,7 +165,7 @@ def _first_gap(state: State, wanted: int, last: int) -> int:
 
 @compiled
 def _largest_wanted(state: State, n_most: int) -> int:
-    """How many blocks does the largest of those that wait need, of those that need no more than this?"""
+    """Largest number of blocks, up to ``n_most``, that a waiting request needs."""
     counters, size, most = state.counters[0], len(state.queue.waiting), 0
     for i_waiting in range(counters.waiting_size):
         place = counters.waiting_head + i_waiting
@@ -182,7 +179,7 @@ def _largest_wanted(state: State, n_most: int) -> int:
 
 @compiled
 def _gap(state: State, place: int, is_settled: int) -> int:
-    """The free blocks before a piece, or behind the last; settled: once what is under way is there.
+    """Free blocks before a piece, or after the last; settled: after the moves under way.
 
     A piece that is under way takes all the room from where it will begin to where it ends now.
     """
@@ -206,7 +203,7 @@ def _end_before(state: State, place: int, is_settled: int) -> int:
 
 @compiled
 def _start(state: State, place: int, is_settled: int) -> int:
-    """Where does a piece begin, now or once what is under way is there?"""
+    """First block of a piece: at present, or after the moves under way."""
     index = state.memory.by_address[place]
     start: int = state.memory.block_table[state.requests[index].slot, 0]
     if is_settled and state.counters[0].is_moving and state.memory.moves[0].request == index:
@@ -225,7 +222,7 @@ def _n_needed(config: Config, request: Request) -> int:
 
 @compiled
 def find_hits(state: State, index: int) -> int:
-    """How many blocks hold a prefix of this request?
+    """The number of cached blocks with a prefix of this request.
 
     They are noted in the next slot's row; nothing is taken yet.
     """
@@ -339,7 +336,7 @@ def free(state: State, index: int) -> None:
 
 @compiled
 def spare_blocks(state: State, row: int, n_hits: int, number: int) -> int:
-    """How many blocks may an admission take beside its hits, which are the first blocks of a row?"""
+    """Blocks that an admission may take besides its hits, the first blocks of a row."""
     n_spare: int = pool.n_free(state, number)
     for i_block in range(n_hits):
         n_spare -= state.memory.blocks[state.memory.block_table[row, i_block]].ref_count == 0
@@ -357,14 +354,14 @@ def touch(state: State, row: int, n_hits: int, number: int) -> None:
 
 @compiled
 def take(state: State, row: int, n_owned: int, n_needed: int, number: int) -> None:
-    """Take blocks from the front of the queue until a row has as many; what they held is forgotten."""
+    """Take free blocks until a row has ``n_needed``, from the front of the queue; evict them."""
     for i_block in range(n_owned, n_needed):
         state.memory.block_table[row, i_block] = pool.take(state, number)
 
 
 @compiled
 def give_back(state: State, row: int, n_blocks: int, number: int) -> None:
-    """Give up the blocks of a row.
+    """Free the blocks of a row.
 
     Those without content to the front of the queue (last one first), the others to its end.
     """
@@ -375,7 +372,7 @@ def give_back(state: State, row: int, n_blocks: int, number: int) -> None:
 
 @compiled
 def drop_host_blocks(counters: Counters, request: Request) -> None:
-    """Forget what a request has on the host."""
+    """Free a request's blocks in host memory."""
     counters.n_host_free += request.num_host_blocks
     request.num_host_blocks = 0
 

@@ -46,9 +46,9 @@ _FOR_ROOM, _MOVING, _RECEIVED = int(Stage.FOR_ROOM), int(Stage.MOVING), int(Stag
 
 HAS_GATE: Final = False
 IS_SPLIT: Final = False
-"""Are prompts computed by other replicas than answers?"""
+"""Are prefill and decode on separate replicas?"""
 IS_LOCKSTEP: Final = False
-"""Do all replicas begin and end each step together?"""
+"""Do all replicas run each step together?"""
 
 
 @entry
@@ -60,7 +60,7 @@ def run(
     part_log: PartLog,
     until_ns: int,
 ) -> int:
-    """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``."""
+    """Run until all is done, the time is over, no progress is possible, or a log is full."""
     n_replicas, first = len(states.counters), state_of(states, 0)
     while steps.has_room(first, log, part_log, n_replicas):
         when_ns = _next_event_ns(states, front.gate)
@@ -79,7 +79,7 @@ def run(
 
 @inlined
 def _next_event_ns(states: State, gate: GateState) -> int:
-    """When does a request come or go away, a step end, or a wait?"""
+    """Time of the next arrival, abort, end of a step or end of a wait."""
     has_gate, is_split, world = HAS_GATE, IS_SPLIT, states.world[0]
     when_ns = min(arrivals.next_ns(states), arrivals.next_abort_ns(states))
     for replica in range(len(states.counters)):
@@ -95,7 +95,7 @@ def _next_event_ns(states: State, gate: GateState) -> int:
 
 @inlined
 def _hear(front: Front, now_ns: int) -> None:
-    """What do replicas say of themselves?"""
+    """Pass the replicas' load reports to the router."""
     is_split = IS_SPLIT
     routing.hear(front.router, now_ns)
     if is_split:
@@ -104,7 +104,7 @@ def _hear(front: Front, now_ns: int) -> None:
 
 @compiled
 def _let_go(states: State, gate: GateState) -> None:
-    """Whose client goes away now?"""
+    """Abort the requests whose clients disconnect now."""
     has_gate, is_split, now_ns = HAS_GATE, IS_SPLIT, states.world[0].now_ns
     while arrivals.next_abort_ns(states) <= now_ns:
         index = arrivals.take_next_abort(states)
@@ -125,7 +125,7 @@ def _let_go(states: State, gate: GateState) -> None:
 
 @compiled
 def _give_up(states: State, index: int) -> bool:
-    """The client of a request with a KV cache between two replicas goes: is there more to drop?
+    """Abort a request whose KV cache is between two replicas; is there more to free?
 
     What travels takes its time.
     """
@@ -147,9 +147,9 @@ def _give_up(states: State, index: int) -> bool:
 
 @inlined
 def _complete(states: State, part_log: PartLog) -> bool:
-    """Whose oldest step is done, or whose wait over?
+    """Complete the oldest steps and waits that end now.
 
-    False where a replica's requests preempt one another for ever.
+    False where a replica's requests preempt one another forever (livelock).
     """
     now_ns = states.world[0].now_ns
     for replica in range(len(states.counters)):
@@ -167,7 +167,7 @@ def _complete(states: State, part_log: PartLog) -> bool:
 
 @inlined
 def _hand_over(states: State, front: Front) -> None:
-    """Whose KV cache arrives now, and whose prompt is computed?"""
+    """Process KV caches that arrive now and prompts that are computed now."""
     is_split, world = IS_SPLIT, states.world[0]
     if not is_split:
         return
@@ -188,7 +188,7 @@ def _hand_over(states: State, front: Front) -> None:
 
 @inlined
 def _let_come(states: State, front: Front) -> None:
-    """Who comes now, and who goes in, and where to?"""
+    """Process arrivals, the gate and the router at this instant."""
     has_gate, now_ns = HAS_GATE, states.world[0].now_ns
     if has_gate:
         _tell_ends(states, front.gate)
@@ -207,7 +207,7 @@ def _let_come(states: State, front: Front) -> None:
 
 @compiled
 def _is_too_long(states: State, index: int) -> bool:
-    """Is a prompt longer than the server takes? Then it is refused before the gate."""
+    """Is the prompt longer than the server accepts? It is then refused before the gate."""
     is_too_long: bool = (
         states.requests[index].num_prompt_tokens > states.config[0, 0].max_prompt_tokens
     )
@@ -227,7 +227,7 @@ def _tell_ends(states: State, gate: GateState) -> None:
 
 @compiled
 def _open_gate(states: State, front: Front) -> None:
-    """Whom does the gate turn away, and whom does it let in?"""
+    """Turn away and release requests at the gate."""
     world = states.world[0]
     now_ns, n_room = world.now_ns, world.max_in_flight
     index = gating.shed(front.gate, now_ns)
@@ -260,7 +260,7 @@ def _open_gate(states: State, front: Front) -> None:
 
 @compiled
 def _waiting_tokens(states: State, gate: GateState) -> int:
-    """The prompt tokens of those whom the gate let in and no engine has admitted.
+    """Prompt tokens of requests that the gate released and no engine has admitted.
 
     The others are dropped from ``let_in``.
     """
@@ -277,7 +277,7 @@ def _waiting_tokens(states: State, gate: GateState) -> int:
 
 @compiled
 def _send(states: State, router: RouterState, index: int) -> None:
-    """A request goes to the replica that the router says."""
+    """Send a request to the replica that the router chooses."""
     is_split = IS_SPLIT
     replica = routing.choose(states, router, index)
     if is_split:
@@ -296,7 +296,7 @@ def _touch(states: State, replica: int) -> None:
 
 @inlined
 def _launch(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
-    """Everybody who has something to decide does."""
+    """Launch steps on every replica that has a decision to make."""
     is_split, is_lockstep, world = IS_SPLIT, IS_LOCKSTEP, states.world[0]
     if is_lockstep:
         _launch_together(states, front, costs, log)
@@ -320,10 +320,7 @@ def _launch(states: State, front: Front, costs: StepTimeArrays, log: StepLog) ->
 
 @compiled
 def _launch_together(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
-    """Where no step of the group runs.
-
-    Whoever has something to do begins one, all at once, and decides ahead what follows.
-    """
+    """Start the group's next step on all its replicas at once, if none runs."""
     now_ns, n_rows, n_yielding, duration_ns = states.world[0].now_ns, 0, 0, 0
     for replica in range(len(states.counters)):
         if now_ns < states.counters[replica, 0].ready_ns < FAR_NS:
@@ -350,7 +347,7 @@ def _launch_together(states: State, front: Front, costs: StepTimeArrays, log: St
 
 @compiled
 def _end_of_run(states: State, gate: GateState, when_ns: int) -> int:
-    """Nothing will happen any more, or not in time: how did it end?"""
+    """The outcome of a simulation without further events, or without any before its end."""
     has_gate, is_split = HAS_GATE, IS_SPLIT
     if is_split and states.world[0].n_arriving > 0:
         return _HORIZON

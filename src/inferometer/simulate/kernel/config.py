@@ -20,7 +20,7 @@ from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLIC
 
 
 class Kind(IntEnum):
-    """Whose rules?"""
+    """The engine whose rules apply."""
 
     VLLM = 0
     TRTLLM = 1
@@ -31,7 +31,7 @@ class Kind(IntEnum):
 
 
 class Config(Row):
-    """What compiled code knows of the engine; fields of other engines are 0."""
+    """The engine's configuration for compiled code; fields of other engines are 0."""
 
     kind: i64
     max_num_active: i64
@@ -100,7 +100,8 @@ class Config(Row):
 class KvPoolRow(Row):
     """A part of the KV cache: block ``first`` begins and ends its ring of free blocks.
 
-    ``is_closed``: 1 where nobody is admitted in this step any more, 2 where who runs waits too.
+    ``is_closed``: 1 where no request is admitted in this step any more, 2 where running ones wait
+    too.
     """
 
     first: i64
@@ -154,7 +155,7 @@ def config_record(config: EngineConfig) -> Rows[Config]:
 
 
 def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
-    """What only this engine has."""
+    """Settings that only this engine has."""
     if isinstance(config, SglangConfig):
         return Kind.SGLANG, {
             "max_num_batched_tokens": config.max_prefill_tokens,

@@ -18,7 +18,7 @@ _GENERATION = int(PartKind.GENERATION)
 
 @compiled
 def take(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> None:
-    """Take those that are sure to come before anything else does; none is always right.
+    """Run the decode steps that are certain to precede any other event; none is always right.
 
     Nothing is decided yet at the present time; with asynchronous scheduling a step is in flight.
     """
@@ -42,7 +42,7 @@ def take(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> Non
 def _take_until(
     state: State, cost: StepTimeArrays, log: StepLog, n_most: int, limit_ns: int
 ) -> int:
-    """Time and log at most ``n_most`` steps, each done before the limit; how many were taken?
+    """Time and log up to ``n_most`` steps that end before the limit; returns their number.
 
     The batch in flight is kept in the record of the first.
     """
@@ -81,7 +81,7 @@ def _take_until(
 
 @compiled
 def _n_sure(state: State) -> int:
-    """How many steps are there in which nobody's prompt is computed, nobody ends and nobody is admitted?"""
+    """The number of steps without a prefill, an end or an admission."""
     config, counters, n_sure = state.config[0], state.counters[0], FAR_NS
     n_running, is_async = counters.n_running, config.is_async
     if (
@@ -139,7 +139,7 @@ def _extend(state: State, n_steps: int) -> int:
 
 @inlined
 def _bring_to(state: State, row: int, n_steps: int) -> None:
-    """The request of this row as it is after this number of steps of the run."""
+    """Advance the request of this row by this number of decode steps."""
     config, request = state.config[0], state.requests[state.queue.running[row]]
     request.num_tokens = state.queue.joining[row] + n_steps
     request.num_computed_tokens = request.num_tokens - 1 + config.is_async
@@ -169,7 +169,7 @@ def _note(state: State, log: StepLog, batch: Batch) -> None:
 
 @compiled
 def _put_in_flight(state: State, n_steps: int) -> None:
-    """The last step of the run is the batch in flight, in the record whose turn it is."""
+    """Make the last step of the run the batch in flight, in the next free record."""
     counters = state.counters[0]
     last, i_batch = state.batches[counters.first_batch], (counters.first_batch + n_steps) % 2
     last.is_in_flight = 0

@@ -1,4 +1,4 @@
-"""How do several replicas lie in memory, and what stands before them: router, gate, link between pools?
+"""Memory of several replicas with router, gate and KV links.
 
 Replicas lie as the arrays of one, stacked; what is about requests is there once.
 
@@ -29,7 +29,7 @@ from inferometer.simulate.pointers import blank, pointed_stack, row_of
 _NOBODY: Final = (demand([0], [1], [1]), GateConfig())
 """For a gate that is not there; compiled code wants one."""
 _UNWRITTEN: Final = frozenset({"waiting", "block_table"})
-"""Written before it is read: memory that nobody touches is never given."""
+"""Arrays written before they are read, so that untouched memory is never allocated."""
 _OWN: Final = frozenset(State._fields) - SHARED - {"memory", "queue"}
 """The arrays that each replica has for itself, beside those of its memory and its queue."""
 
@@ -37,7 +37,7 @@ Table = TypeVar("Table", State, Memory, Queue)
 
 
 class Front(NamedTuple):
-    """What stands before the replicas, and between pools that prefill and decode."""
+    """Router, gate, and links between prefill and decode replicas."""
 
     router: RouterState
     gate: GateState
@@ -46,7 +46,7 @@ class Front(NamedTuple):
 
 
 def new_front(requests: Demand, cluster: ClusterConfig, gate: GateConfig | None) -> Front:
-    """A router that has sent nothing and a gate to which nobody has come; the rest is not asked for."""
+    """A new router and gate; unused parts are left empty."""
     router = new_router_state(requests, cluster)
     return Front(router, _gate_state(requests, gate), router, new_link(KvLink(block_bytes=1), 0))
 
@@ -70,7 +70,7 @@ def _gate_state(requests: Demand, gate: GateConfig | None) -> GateState:
 
 
 def behind_gate(states: State, gate: GateConfig) -> State:
-    """The same replicas, of which the gate wants to know how much may be inside and who has ended."""
+    """The same replicas, with counters of admitted and ended requests for the gate."""
     config = states.config[:, 0]
     n_slots = config["max_num_active"]
     states.world["max_in_flight"] = gate.max_in_flight * len(n_slots) or n_slots.sum()
@@ -117,7 +117,7 @@ def new_groups(requests: Demand, placement: Placement) -> State:
 
 
 def _pool(requests: Demand, config: EngineConfig, n_slots: int) -> State:
-    """A replica whose block table has rows for all who may hold blocks without a slot.
+    """A replica whose block table has rows for requests that hold blocks without a slot.
 
     Each of them has a block that no other has.
     """
@@ -145,7 +145,7 @@ def _stacked_fields(tables: list[Table], names: Iterable[str]) -> Table:
 
 
 def _stack(name: str, arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
-    """All as large as the largest."""
+    """Stack arrays, padded to the size of the largest."""
     shape = tuple(max(array.shape[axis] for array in arrays) for axis in range(arrays[0].ndim))
     stack = np.zeros((len(arrays), *shape), arrays[0].dtype)
     for place, array in enumerate(arrays if name not in _UNWRITTEN else []):
@@ -154,7 +154,7 @@ def _stack(name: str, arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
 
 
 def pointed_costs(costs: Sequence[StepTimeArrays]) -> StepTimeArrays:
-    """The handle of the step times of all groups of replicas, which ``cost_of`` tells apart."""
+    """Pointer to the step times of all groups of replicas, for ``cost_of``."""
     return pointed_stack(costs[0], costs)
 
 

@@ -1,4 +1,4 @@
-"""What does the compiled gate keep in memory, and what does it know of each request beforehand?
+"""State of the compiled gate.
 
 ``gate_columns`` is what both forms of the gate read; the rest is the compiled one's.
 """
@@ -38,21 +38,19 @@ class GateColumns(NamedTuple):
     """0 where bands do not count."""
     prompt_tokens: I64
     max_tokens: I64
-    """As cut."""
+    """As limited by the gate."""
     expected_tokens: I64
-    """Of the answer."""
+    """Expected output tokens."""
     key: I64
-    """What the order goes by, the least first, within bands and tenants; for deadlines the
-    arrival is added."""
+    """Sort key within bands and tenants, least first; for deadlines plus the arrival."""
     patience_ns: I64
-    """How long after its arrival is it turned away if it still waits? ``FAR_NS``: never. Below
-    1: at once."""
+    """Longest wait after arrival; ``FAR_NS``: no limit. Below 1: turned away at once."""
     shed_reason: I32
-    """Why then? A ``Reason``."""
+    """``Reason`` for turning it away then."""
 
 
 def goes_by_deadline(config: GateConfig) -> bool:
-    """Is the arrival part of the order's key?"""
+    """Does the order depend on the arrival time?"""
     return config.order in {"earliest-deadline", "least-slack"}
 
 
@@ -132,21 +130,21 @@ def _of_classes(requests: Demand, config: GateConfig, name: str) -> I64:
 
 
 class Place(IntEnum):
-    """Where does a request stand?"""
+    """Where a request is."""
 
     OUTSIDE = 0
     GATHERING = 1
-    """In the window of its class."""
+    """Waiting in the window of its class."""
     READY = 2
-    """In its lane."""
+    """Waiting in its lane."""
     INSIDE = 3
-    """It was released."""
+    """Released."""
     AWAY = 4
-    """Nothing will happen to it any more."""
+    """Done, or turned away."""
 
 
 class GateRules(Row):
-    """How does the gate choose?"""
+    """The gate's rules of choice."""
 
     is_fair: i64
     goes_by_deadline: i64
@@ -156,7 +154,7 @@ class GateRules(Row):
 
 
 class GateCounters(Row):
-    """Where does the gate stand?"""
+    """Counters of the gate."""
 
     n_waiting: i64
     n_queued_tokens: i64
@@ -169,12 +167,12 @@ class GateCounters(Row):
 
 
 class GateClass(Row):
-    """The rules of a class of requests, and who of it is where."""
+    """Rules of a class of requests, and its counts."""
 
     window_ns: i64
     window_size: i64
     widening_ns: i64
-    """How much the window grows with each request in flight, …"""
+    """Growth of the window with each request in flight, …"""
     widest_at: i64
     """… up to this number."""
     max_in_flight: i64
@@ -203,7 +201,7 @@ class Tenant(Row):
 
 
 class Lane(Row):
-    """Those of one class and tenant that wait."""
+    """Waiting requests of one class and tenant."""
 
     start: i64
     size: i64

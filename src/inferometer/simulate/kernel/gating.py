@@ -27,7 +27,7 @@ _TOKENS_FULL = int(Reason.TOKENS_FULL)
 
 @compiled
 def is_before(gate: GateState, one: int, other: int) -> bool:
-    """Does one of two who wait go in before the other?
+    """Does one of two waiting requests precede the other?
 
     By band, the tenants' service, key, arrival, index.
     """
@@ -69,7 +69,7 @@ def join_lane(gate: GateState, index: int) -> None:
 
 @compiled
 def first_of(gate: GateState, i_lane: int) -> int:
-    """Who is first in this lane? ``NOTHING`` where nobody waits in it."""
+    """The first waiting request in this lane; ``NOTHING`` where there is none."""
     lane = gate.lanes[i_lane]
     if lane.n_waiting == 0:
         lane.size = 0
@@ -111,7 +111,7 @@ def expect_expiry(gate: GateState, index: int) -> None:
 
 @compiled
 def next_expiring(gate: GateState) -> int:
-    """Who of those who wait is turned away first? ``NOTHING`` where nobody will be."""
+    """The waiting request that expires first; ``NOTHING`` where none will."""
     counters = gate.counters[0]
     while counters.n_expiring > 0:
         index: int = gate.expiring[0]
@@ -147,7 +147,7 @@ def _expires_before(gate: GateState, one: int, other: int) -> bool:
 
 @compiled
 def can_ever_pay(gate: GateState, i_tenant: int, n_tokens: int) -> bool:
-    """Does the full bucket hold so many?"""
+    """Does the full bucket hold this number of tokens?"""
     tenant = gate.tenants[i_tenant]
     can: bool = tenant.tokens_per_s == 0 or n_tokens * _NS_PER_S <= tenant.burst
     return can
@@ -155,7 +155,7 @@ def can_ever_pay(gate: GateState, i_tenant: int, n_tokens: int) -> bool:
 
 @compiled
 def payable_ns(gate: GateState, i_tenant: int, n_tokens: int, now_ns: int) -> int:
-    """When are so many in the bucket? No more than it ever holds."""
+    """Time when the bucket holds this number of tokens, which it must be able to hold."""
     tenant = gate.tenants[i_tenant]
     rate = tenant.tokens_per_s
     if rate == 0:
@@ -173,7 +173,7 @@ def payable_ns(gate: GateState, i_tenant: int, n_tokens: int, now_ns: int) -> in
 
 @compiled
 def pay(gate: GateState, i_tenant: int, n_tokens: int) -> None:
-    """Take so many out."""
+    """Take tokens out of the bucket."""
     tenant = gate.tenants[i_tenant]
     if tenant.tokens_per_s > 0:
         tenant.level -= n_tokens * _NS_PER_S
@@ -181,7 +181,7 @@ def pay(gate: GateState, i_tenant: int, n_tokens: int) -> None:
 
 @compiled
 def join_tenant(gate: GateState, i_tenant: int) -> None:
-    """One more of this tenant waits.
+    """Add a waiting request to this tenant's count.
 
     If it was away, it begins where the least served of those who wait is (VTC's counter lift).
     """
@@ -199,7 +199,7 @@ def join_tenant(gate: GateState, i_tenant: int) -> None:
 
 @compiled
 def leave_tenant(gate: GateState, i_tenant: int) -> None:
-    """One less of this tenant waits."""
+    """Remove a waiting request from this tenant's count."""
     tenant = gate.tenants[i_tenant]
     tenant.n_waiting -= 1
     if tenant.n_waiting == 0:
@@ -220,7 +220,7 @@ def _least_served(gate: GateState, newcomer: int) -> int:
 
 @compiled
 def offer(gate: GateState, index: int, now_ns: int) -> bool:
-    """A request arrives; is it let wait?"""
+    """Add an arriving request; False where it is turned away."""
     request, counters = gate.requests[index], gate.counters[0]
     request.arrival_ns = now_ns
     request.reason = _refusal(gate, index)
@@ -246,7 +246,7 @@ def offer(gate: GateState, index: int, now_ns: int) -> bool:
 
 @compiled
 def shed(gate: GateState, now_ns: int) -> int:
-    """Who is turned away by now? ``NOTHING`` where nobody is."""
+    """Turn away and return a request that has expired by now; ``NOTHING`` where there is none."""
     index = next_expiring(gate)
     if index == NOTHING or gate.requests[index].expires_ns > now_ns:
         return NOTHING
@@ -257,7 +257,7 @@ def shed(gate: GateState, now_ns: int) -> int:
 
 @compiled
 def release(gate: GateState, now_ns: int, n_room: int) -> int:
-    """Who goes in now? ``NOTHING`` where nobody can; then ``wake_ns`` says when to ask again."""
+    """Release the next request; ``NOTHING`` where none can go, and ``wake_ns`` is when to retry."""
     counters = gate.counters[0]
     window_end_ns = _open_windows(gate, now_ns)
     counters.refill_ns = FAR_NS
@@ -274,7 +274,7 @@ def release(gate: GateState, now_ns: int, n_room: int) -> int:
 
 @compiled
 def gone(gate: GateState, index: int, now_ns: int) -> None:  # noqa: ARG001 -- all calls tell the time
-    """The client of one who waits went away."""
+    """Remove a waiting request whose client disconnected."""
     place = gate.requests[index].place
     if place in (_GATHERING, _READY):
         _leave(gate, index, _AWAY)
@@ -282,7 +282,7 @@ def gone(gate: GateState, index: int, now_ns: int) -> None:  # noqa: ARG001 -- a
 
 @compiled
 def ended(gate: GateState, index: int, n_output_tokens: int, now_ns: int) -> None:  # noqa: ARG001
-    """One who was let in has left the engine."""
+    """Count a released request that has left the engine."""
     request = gate.requests[index]
     if request.place != _INSIDE:
         return
@@ -294,7 +294,7 @@ def ended(gate: GateState, index: int, n_output_tokens: int, now_ns: int) -> Non
 
 @compiled
 def _refusal(gate: GateState, index: int) -> int:
-    """Why is the newcomer turned away at once, if it is?"""
+    """The reason to turn away a new request at once, if there is one."""
     request, rules, counters = gate.requests[index], gate.rules[0], gate.counters[0]
     group = gate.classes[request.class_index]
     n_tokens = request.prompt_tokens + request.max_tokens
@@ -329,7 +329,7 @@ def _gather(gate: GateState, index: int) -> None:
 
 @compiled
 def _open_windows(gate: GateState, now_ns: int) -> int:
-    """Open the windows that are over; returns when the next one will be."""
+    """Open the windows that are over; returns the end of the next."""
     next_ns = FAR_NS
     for i_class in range(len(gate.classes)):
         group = gate.classes[i_class]
@@ -353,7 +353,7 @@ def _open_windows(gate: GateState, now_ns: int) -> int:
 
 @compiled
 def _open(gate: GateState, i_class: int) -> None:
-    """All who gathered may go in."""
+    """Let all gathered requests of this class pass."""
     group = gate.classes[i_class]
     index = group.first_gathering
     while index != NOTHING:
@@ -366,7 +366,7 @@ def _open(gate: GateState, i_class: int) -> None:
 
 @compiled
 def _best(gate: GateState, now_ns: int) -> int:
-    """The first of those tenants whose buckets pay for their first request, of the classes that are not full."""
+    """First request of tenants with enough tokens in the bucket, in classes with room."""
     best = NOTHING
     for i_asking in range(_ask_tenants(gate)):
         i_tenant = gate.asking[i_asking]
@@ -419,7 +419,7 @@ def _let_in(gate: GateState, index: int) -> None:
 
 @compiled
 def _leave(gate: GateState, index: int, place: int) -> None:
-    """One waits no more; where it stood it is passed over."""
+    """Remove a waiting request; its entry in the lane is skipped later."""
     request, counters = gate.requests[index], gate.counters[0]
     if request.place == _GATHERING:
         gate.classes[request.class_index].n_gathering -= 1

@@ -14,7 +14,7 @@ from inferometer.simulate.kernel.state import NOTHING, Request, State
 
 @compiled
 def find_hits(state: State, index: int) -> int:
-    """How many blocks hold a prefix of this request in all groups?
+    """The number of blocks with a prefix of this request that are cached in all groups.
 
     They are noted in the next slot's row, those that windows do not reach as 0; nothing is taken.
     """
@@ -38,7 +38,7 @@ def find_hits(state: State, index: int) -> int:
 
 @compiled
 def _n_in_windows(state: State, request: Request, row: int, n_most: int) -> int:
-    """Blocks of the longest prefix, of this number at most, that windows can go on from."""
+    """Blocks of the longest prefix (up to this number) from which windows can continue."""
     n_sliding, n_wanted, n_in_row = (
         state.config[0].n_sliding_groups,
         n_hit_blocks(state.config[0]),
@@ -71,7 +71,7 @@ def _note_held(
 
 @compiled
 def n_hit_blocks(config: Config) -> int:
-    """Blocks in a row that a window needs to go on behind them."""
+    """Consecutive cached blocks that a window needs to continue after them."""
     n_blocks: int = (config.sliding_window + config.block_size - 2) // config.block_size
     return n_blocks
 
@@ -85,7 +85,7 @@ def n_skipped(config: Config, num_tokens: int) -> int:
 
 @compiled
 def n_of_request(config: Config, num_tokens: int, n_owned: int) -> int:
-    """How many blocks does vLLM count for a request when it admits it, beside what it owns in each group?"""
+    """Blocks that vLLM counts at admission, beyond those owned in each group."""
     n_blocks = (num_tokens + config.block_size - 1) // config.block_size
     in_windows = max(min(n_blocks, config.most_sliding_blocks) - n_owned, 0)
     n_full = config.n_kv_groups - config.n_sliding_groups
@@ -95,7 +95,7 @@ def n_of_request(config: Config, num_tokens: int, n_owned: int) -> int:
 
 @compiled
 def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
-    """Give a slot to a waiting request with its hits and room for its next tokens.
+    """Admit a waiting request with its prefix hits and room for its next tokens.
 
     False, and nothing changed, where there is none.
     """
@@ -148,7 +148,7 @@ def extend(state: State, index: int, num_new_tokens: int) -> bool:
 
 @compiled
 def num_processed(config: Config, request: Request) -> int:
-    """Tokens behind which no step in flight reads: blocks are given back by them."""
+    """Tokens before which no step in flight reads, so that their blocks can be freed."""
     n_tokens: int = (
         min(request.num_computed_tokens, config.max_model_len) - request.num_in_flight_tokens
     )
@@ -172,7 +172,7 @@ def _leave_windows(state: State, request: Request) -> None:
 
 @compiled
 def cache_blocks(state: State, index: int, num_tokens: int) -> None:
-    """Register the blocks that these first tokens fill; of windows those that a prompt can go on from."""
+    """Cache the full blocks of these first tokens; of windows only those a prompt can reuse."""
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return
@@ -195,7 +195,7 @@ def cache_blocks(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def free(state: State, index: int) -> None:
-    """Take all blocks and the slot, group by group."""
+    """Free all blocks of a request, group by group, and its slot."""
     config, request = state.config[0], state.requests[index]
     if request.slot == NOTHING:
         return
@@ -212,7 +212,7 @@ def free(state: State, index: int) -> None:
 
 @compiled
 def _take(state: State, row: int, n_owned: int, n_needed: int) -> None:
-    """Take blocks until each group has as many."""
+    """Take blocks until each group has ``n_needed``."""
     n_groups = state.config[0].n_kv_groups
     for group in range(n_groups):
         for i_block in range(n_owned, n_needed):

@@ -32,7 +32,7 @@ _OVER = int(Stage.OVER)
 
 @compiled
 def shorten(state: State, index: int) -> None:
-    """A request goes to a prefill replica, which is asked for one token."""
+    """Send a request to a prefill replica with an output length of one token."""
     request, transfer = state.requests[index], state.transfers[index]
     transfer.stop_tokens, transfer.max_tokens = request.stop_tokens, request.max_tokens
     transfer.arrived_ns = request.arrival_ns
@@ -41,7 +41,7 @@ def shorten(state: State, index: int) -> None:
 
 @compiled
 def status_after_prefill(state: State, index: int) -> int:
-    """The one token is there: is the request done by that, or ``PREFILLED``?
+    """Status after the first token: finished, or ``PREFILLED``.
 
     It wants again what its client requested.
     """
@@ -58,7 +58,7 @@ def status_after_prefill(state: State, index: int) -> int:
 
 @compiled
 def leave(state: State, index: int) -> None:
-    """A request whose prompt is computed gives up its slot and keeps its blocks."""
+    """A request with computed prompt leaves its slot and holds its blocks."""
     counters, world, request, transfer = (
         state.counters[0],
         state.world[0],
@@ -84,7 +84,7 @@ def leave(state: State, index: int) -> None:
 
 @compiled
 def join(state: State, index: int) -> None:
-    """A request comes to a decode replica, where it will go on as one that was preempted does."""
+    """A request arrives at a decode replica, where it resumes like a preempted one."""
     request, transfer = state.requests[index], state.transfers[index]
     state.counters[0].n_taken += 1
     request.replica = state.config[0].replica
@@ -99,7 +99,7 @@ def join(state: State, index: int) -> None:
 
 @compiled
 def is_for_room(state: State, index: int) -> bool:
-    """Does this request, which waits, wait for room to fetch its KV cache into?"""
+    """Does this waiting request wait for blocks to fetch its KV cache into?"""
     is_waiting: bool = (
         state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _FOR_ROOM
     )
@@ -108,7 +108,7 @@ def is_for_room(state: State, index: int) -> bool:
 
 @compiled
 def fetch(state: State, index: int) -> bool:
-    """Take blocks for a request and ask for its KV cache; False, and nothing changed, where there are too few."""
+    """Take blocks for a request and start its KV transfer; False, unchanged, if too few."""
     world, request, transfer = state.world[0], state.requests[index], state.transfers[index]
     block_size = state.config[0].block_size
     n_hits = blocks.find_hits(state, index) if state.config[0].is_caching else 0
@@ -142,7 +142,7 @@ def give_back_source(source: State, index: int) -> None:
 
 @compiled
 def receive(state: State, index: int) -> None:
-    """A request's KV cache has come; where the client has gone meanwhile it is forgotten."""
+    """End a KV transfer; if the client has gone meanwhile, drop it."""
     counters, transfer = state.counters[0], state.transfers[index]
     if state.requests[index].status >= _STOPPED:
         give_back(state, index)
@@ -168,7 +168,7 @@ def give_back(state: State, index: int) -> None:
 
 @compiled
 def peek_received(state: State) -> int:
-    """Who is next of those whose KV cache has come? ``NOTHING`` where nobody is."""
+    """The next request whose KV cache has arrived; ``NOTHING`` where there is none."""
     counters = state.counters[0]
     while (
         counters.first_received != NOTHING
@@ -181,7 +181,7 @@ def peek_received(state: State) -> int:
 
 @compiled
 def is_received(state: State, index: int) -> bool:
-    """Is this request's KV cache here, though it has no slot?"""
+    """Has this request's KV cache arrived, but the request no slot yet?"""
     is_here: bool = (
         state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _RECEIVED
     )
@@ -190,7 +190,7 @@ def is_received(state: State, index: int) -> bool:
 
 @compiled
 def adopt(state: State, index: int, num_new_tokens: int) -> bool:
-    """Slot the one that ``peek_received`` told, on its blocks, with room for its next tokens.
+    """Admit the request of ``peek_received`` on its blocks, with room for its next tokens.
 
     False where there is none.
     """
@@ -242,7 +242,7 @@ def _drop_row(state: State, row: int) -> None:
 
 
 class LinkRules(Row):
-    """How does a KV cache travel?"""
+    """Speed, latency and shape of the KV link."""
 
     block_ps: i64
     latency_ns: i64
@@ -271,7 +271,7 @@ def new_link(link: KvLink, n_replicas: int) -> LinkState:
 
 @compiled
 def begin(states: State, link: LinkState, index: int) -> None:
-    """A KV cache is asked for: it travels as soon as both ports are free."""
+    """Queue a KV transfer: it starts when both ports are free."""
     rules, world, transfer = link.rules[0], states.world[0], states.transfers[index]
     sender, receiver = transfer.source, states.requests[index].replica
     if rules.is_shared:
@@ -286,7 +286,7 @@ def begin(states: State, link: LinkState, index: int) -> None:
 
 @compiled
 def next_ns(states: State) -> int:
-    """When does something arrive? ``FAR_NS`` where nothing travels."""
+    """Time of the next transfer's end; ``FAR_NS`` where none is under way."""
     if states.world[0].n_arriving == 0:
         return FAR_NS
     when_ns: int = states.transfers[states.transfers[0].nth_arriving].received_ns
@@ -295,7 +295,7 @@ def next_ns(states: State) -> int:
 
 @compiled
 def take_next(states: State) -> int:
-    """Whose KV cache arrives at ``next_ns``? Somebody's must."""
+    """Remove and return the request whose transfer ends at ``next_ns``, which must exist."""
     world, heap = states.world[0], states.transfers
     first: int = heap[0].nth_arriving
     world.n_arriving -= 1

@@ -77,7 +77,7 @@ def _pooled_steps(name: str) -> ModuleType:
 
 
 def _compiled_again(module: ModuleType, suffix: str, changes: Mapping[str, object]) -> ModuleType:
-    """The module once more, its compiled functions anew and in sight of one another.
+    """A second copy of the module with its functions compiled together.
 
     The suffix tells them apart in the cache.
     """

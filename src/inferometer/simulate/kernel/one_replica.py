@@ -21,7 +21,7 @@ _STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
 
 @entry
 def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int) -> int:
-    """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``.
+    """Run until all is done, the time is over, no progress is possible, or a log is full.
 
     Called again with a later ``until_ns`` it goes on where it stopped; requests that were added
     meanwhile come as if they had been known before (the emulator's clock).
@@ -55,7 +55,7 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, unt
 
 @compiled
 def _catch_up(state: State, until_ns: int) -> None:
-    """Process who has gone and who has come by now, in order of time; at one instant who goes first."""
+    """Process aborts and arrivals up to now in order of time; aborts first."""
     now_ns = state.counters[0].now_ns
     while True:
         comes_ns, goes_ns = arrivals.next_ns(state), arrivals.next_abort_ns(state)
@@ -82,7 +82,7 @@ def _drop(state: State, index: int) -> None:
 
 @compiled
 def _next_event_ns(state: State) -> int:
-    """When does the next request arrive or go away, or a wait end?"""
+    """Time of the next arrival, abort or end of a wait."""
     when_ns: int = min(
         state.counters[0].wake_ns, arrivals.next_ns(state), arrivals.next_abort_ns(state)
     )
@@ -91,7 +91,7 @@ def _next_event_ns(state: State) -> int:
 
 @compiled
 def _end_of_run(state: State) -> int:
-    """Nothing will happen any more, or not in time: how did it end?"""
+    """The outcome of a simulation without further events, or without any before its end."""
     counters = state.counters[0]
     if counters.n_running + counters.n_waiting > 0:
         return _STUCK if _next_event_ns(state) == FAR_NS else _HORIZON

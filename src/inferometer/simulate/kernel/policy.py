@@ -1,4 +1,4 @@
-"""Whose rules decide?
+"""The scheduling functions of the compiled engine.
 
 The one place where compiled code asks; ``engine_config`` tells how an engine is added.
 
@@ -24,7 +24,7 @@ _VLLM, _TRTLLM, _BATCHES, _SGLANG = (
 _WAITING = int(Status.WAITING)
 KIND: Final = int(Kind.VLLM)
 IS_POOLED: Final = False
-"""Is its KV cache divided, so that steps are taken one by one?"""
+"""Is the KV cache divided into pools, so that steps are simulated one by one?"""
 
 
 @compiled
@@ -44,13 +44,13 @@ def add(state: State, index: int) -> None:
 
 @inlined
 def has_instances() -> bool:
-    """May batches run side by side, rather than one after the other?"""
+    """May batches run side by side?"""
     return KIND == _BATCHES
 
 
 @inlined
 def next_batch(state: State) -> int:
-    """Where is the next batch noted? Some place must be free."""
+    """Index of the record for the next batch; one must be free."""
     kind, counters = KIND, state.counters[0]
     i_batch: int = (counters.first_batch + counters.n_in_flight) % state.config[0].depth
     if kind == _BATCHES:
@@ -60,7 +60,7 @@ def next_batch(state: State) -> int:
 
 @inlined
 def first_batch(state: State) -> int:
-    """Which batch in flight is done first?"""
+    """Index of the batch in flight that ends first."""
     kind = KIND
     i_batch: int = state.counters[0].first_batch
     if kind == _BATCHES:
@@ -70,7 +70,7 @@ def first_batch(state: State) -> int:
 
 @inlined
 def schedule(state: State, i_batch: int) -> None:
-    """Decide the next step and note it as batch ``i_batch``; ``wake_ns`` where somebody waits for a time."""
+    """Form the next step as batch ``i_batch``; ``wake_ns`` where a request waits for a time."""
     kind = KIND
     if kind == _VLLM:
         vllm.schedule(state, i_batch)
@@ -84,7 +84,7 @@ def schedule(state: State, i_batch: int) -> None:
 
 @inlined
 def update(state: State, i_batch: int) -> int:
-    """Process what batch ``i_batch`` yielded, at the present time; returns how many tokens were delivered."""
+    """Process the results of batch ``i_batch`` now; returns the number of delivered tokens."""
     kind = KIND
     n_delivered = 0
     if kind == _VLLM:
@@ -100,7 +100,7 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def take_decodes(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> None:
-    """Take at once what steps of decodes come before anything else does, where an engine can."""
+    """Run the decode steps before the next event at once, where the engine allows it."""
     kind, is_pooled = KIND, IS_POOLED
     if kind == _VLLM and not is_pooled:
         decode_run.take(state, cost, log, until_ns)

@@ -14,7 +14,7 @@ from inferometer.simulate.kernel.state import NOTHING, Block, State
 from inferometer.simulate.pointers import Rows
 
 IS_POOLED: Final = False
-"""Is the KV cache divided?"""
+"""Is the KV cache divided into pools?"""
 _WHOLE: Final = 1_000_000
 
 
@@ -65,7 +65,7 @@ def _head(state: State, number: int) -> int:
 
 @inlined
 def _note_taken(state: State, number: int, n_blocks: int) -> None:
-    """One block was taken (1) or given back (-1)."""
+    """Count a block of the pool as taken (1) or freed (-1)."""
     is_pooled, counters = IS_POOLED, state.counters[0]
     if is_pooled:
         pool = state.memory.pools[number]
@@ -86,21 +86,21 @@ def open_all(state: State) -> None:
 
 @compiled
 def close(state: State, index: int, degree: int) -> None:
-    """The pool of this request lets nobody in any more in this step; 2: nor do others there go on."""
+    """Stop admissions to this request's pool in this step; degree 2: stop its running ones too."""
     pool = state.memory.pools[state.memory.pool_of[index]]
     pool.is_closed = max(pool.is_closed, degree)
 
 
 @compiled
 def closed(state: State, index: int) -> int:
-    """How far is the pool of this request closed?"""
+    """The degree to which this request's pool is closed."""
     degree: int = state.memory.pools[state.memory.pool_of[index]].is_closed
     return degree
 
 
 @compiled
 def are_all_closed(state: State) -> bool:
-    """Does no pool let anybody in?"""
+    """Is every pool closed to admissions?"""
     n_open = 0
     for number in range(len(state.memory.pools)):
         n_open += state.memory.pools[number].is_closed == 0
@@ -109,14 +109,14 @@ def are_all_closed(state: State) -> bool:
 
 @inlined
 def read_millionths(state: State, index: int, n_tokens: int) -> int:
-    """What attention reads of a request's context, in millionths of a token of the server's format."""
+    """KV read for a context, in millionths of a token of the server's format."""
     n_read: int = n_tokens * state.memory.pools[state.memory.pool_of[index]].token_millionths
     return n_read
 
 
 @compiled
 def note_use(state: State, duration_ns: int) -> None:
-    """How full are the pools in a step of this duration, those that run as they are at its end?"""
+    """Add a step of this duration to the time-weighted occupancy of the pools."""
     pools = state.memory.pools
     for number in range(len(pools)):
         pool = pools[number]
@@ -134,7 +134,7 @@ def note_use(state: State, duration_ns: int) -> None:
 
 @compiled
 def take(state: State, number: int) -> int:
-    """Take the block at the front of the queue; what it held is forgotten."""
+    """Take the block at the front of the free queue; evict its content."""
     blocks = state.memory.blocks
     block: int = blocks[_head(state, number)].next
     unlink(blocks, block)
@@ -177,7 +177,7 @@ def give_back(state: State, block: int, after: int, number: int) -> int:
 
 @compiled
 def unlink(blocks: Rows[Block], block: int) -> None:
-    """Take a block out of the ring of free ones."""
+    """Remove a block from the ring of free ones."""
     before, after = blocks[block].previous, blocks[block].next
     blocks[before].next = after
     blocks[after].previous = before
@@ -195,7 +195,7 @@ def insert(blocks: Rows[Block], block: int, before: int) -> None:
 
 @compiled
 def register(state: State, block: int, content: int) -> None:
-    """From now on the block can be found by its content, after those that were registered before."""
+    """Register the block under its content, after blocks registered before."""
     last = state.memory.last_equal[content]
     state.memory.blocks[block].content = content
     state.memory.blocks[block].previous_equal = last
@@ -209,7 +209,7 @@ def register(state: State, block: int, content: int) -> None:
 
 @compiled
 def forget(state: State, block: int) -> None:
-    """Take a block out of the list of those with its content."""
+    """Remove a block from the list of those with its content."""
     blocks = state.memory.blocks
     content, before, after = (
         blocks[block].content,

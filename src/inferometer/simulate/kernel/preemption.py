@@ -34,7 +34,7 @@ def make_way(state: State, i_batch: int) -> None:
 
 @compiled
 def victim(state: State) -> int:
-    """Who has to go?
+    """The request to preempt.
 
     The last admitted; under priorities the least urgent, of equals the first in the list.
     """
@@ -55,7 +55,7 @@ def victim(state: State) -> int:
 
 @compiled
 def victim_in_pool(state: State, index: int) -> int:
-    """The same among those whose blocks are in the pool of this request."""
+    """The request to preempt among those with blocks in this request's pool."""
     number, worst = state.memory.pool_of[index], NOTHING
     for i_running in range(state.counters[0].n_running):
         one = state.queue.running[i_running]
@@ -76,7 +76,7 @@ def _is_less_urgent(one: Request, other: Request) -> bool:
 
 @compiled
 def num_left(state: State, index: int) -> int:
-    """How many tokens has a request at most left to compute?"""
+    """Upper bound of the tokens that a request has left to compute."""
     request = state.requests[index]
     n_tokens: int = (
         min(request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len)
@@ -103,7 +103,7 @@ def take_back(state: State, i_batch: int, index: int) -> int:
 
 @compiled
 def preempt(state: State, i_batch: int, i_running: int) -> None:
-    """Take everything from a request but its tokens; what does not go to the host it will compute again."""
+    """Preempt a request: free its blocks; what is not swapped to the host is computed again."""
     counters, running = state.counters[0], state.queue.running
     index = running[i_running]
     for i_later in range(i_running + 1, counters.n_running):
@@ -125,7 +125,7 @@ def preempt(state: State, i_batch: int, i_running: int) -> None:
 
 @compiled
 def _swap_out(state: State, i_batch: int, request: Request) -> bool:
-    """Copy what a request has computed to the host, if there is room.
+    """Copy a request's KV to the host, if there is room.
 
     What is in flight will be there by then.
     """

@@ -14,7 +14,7 @@ from inferometer.simulate.kernel.state import KnownTimes, State
 
 
 def _compiled_closed_form() -> dict[str, Callable[..., float]]:
-    """The functions of the closed form, compiled as they stand, each in sight of the others."""
+    """The functions of the step-time formula, compiled together."""
     scope = dict[str, object](vars(steptime_arrays))
     parts = dict[str, Callable[..., float]]()
     for name in CLOSED_FORM_PARTS:
@@ -24,7 +24,7 @@ def _compiled_closed_form() -> dict[str, Callable[..., float]]:
 
 
 IS_POOLED: Final = False
-"""Is the KV cache divided, so that contexts are read by the bytes of their pools?"""
+"""Is the KV cache divided into pools, so that reads depend on their formats?"""
 _CLOSED_FORM = _compiled_closed_form()
 _layers_duration_s = _CLOSED_FORM["layers_duration_s"]
 _head_duration_s = _CLOSED_FORM["head_duration_s"]
@@ -33,7 +33,7 @@ _whole_duration_s = _CLOSED_FORM["whole_duration_s"]
 
 @inlined
 def duration_ns(state: State, cost: StepTimeArrays, i_batch: int) -> int:
-    """The nanoseconds of a batch, those of the drafts for the next step included.
+    """Nanoseconds of a batch, with the drafts for the next step.
 
     Before it begins blocks are copied to and fro.
     """
@@ -43,7 +43,7 @@ def duration_ns(state: State, cost: StepTimeArrays, i_batch: int) -> int:
 
 @inlined
 def n_rows(state: State, i_batch: int) -> int:
-    """How many rows does a batch compute?"""
+    """Rows (tokens) that a batch computes."""
     n_computed: int = (
         state.batches[i_batch].prefill_tokens + state.batches[i_batch].n_decode_requests
     )

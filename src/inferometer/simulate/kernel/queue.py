@@ -41,7 +41,7 @@ def put_back(state: State, index: int) -> None:
 
 @compiled
 def peek(state: State) -> int:
-    """The next one, which stays; ``NOTHING`` where nobody waits."""
+    """The first waiting request, which stays; ``NOTHING`` where none waits."""
     counters = state.counters[0]
     while counters.waiting_size > 0:
         index: int = state.queue.waiting[counters.waiting_head]
@@ -53,7 +53,7 @@ def peek(state: State) -> int:
 
 @compiled
 def pop(state: State) -> None:
-    """The one that ``peek`` told leaves."""
+    """Remove the request that ``peek`` returned."""
     _drop(state)
     state.counters[0].n_waiting -= 1
 

@@ -37,10 +37,10 @@ def router_draws(seed: int, n_requests: int, n_replicas: int) -> I32:
 
 
 class RouterRules(Row):
-    """How does the router choose, and whom did it choose last?
+    """Rules and last choice of the router.
 
-    ``kind`` is the place in ``ROUTERS``; ``first`` the first of its replicas, from which it
-    counts; ``last`` the one chosen last.
+    ``kind`` is the index in ``ROUTERS``; ``first`` the router's first replica; ``last`` the one
+    chosen last.
     """
 
     kind: i64
@@ -55,7 +55,7 @@ class RouterRules(Row):
 
 
 class Report(Row):
-    """What a replica reports as a step of it begins."""
+    """A replica's load report at the start of a step."""
 
     n_waiting: i64
     n_running: i64
@@ -63,7 +63,7 @@ class Report(Row):
 
 
 class RouterState(NamedTuple):
-    """All arrays of one router; those that its rule does not ask for have no columns."""
+    """All arrays of one router; those its rule does not use are empty."""
 
     rules: Rows[RouterRules]
     """(1)"""
@@ -72,11 +72,11 @@ class RouterState(NamedTuple):
     class_index: I32
     """(N)"""
     is_own: Bools
-    """(C, R) May this class go to that replica?"""
+    """(C, R) May requests of this class go to that replica?"""
     is_known: Bools
-    """(R, K) Has this replica been sent a prompt with that content?"""
+    """(R, K) Was a prompt with this content sent to this replica?"""
     n_known: I64
-    """(R) How many contents?"""
+    """(R) Number of such contents."""
     reported: Rows[Report]
     """(R, or 0 where the rule asks for no reports), what each has reported last."""
     heard: Rows[Report]
@@ -137,7 +137,7 @@ _ANY_CLASS = -1
 
 @compiled
 def choose(states: State, router: RouterState, index: int) -> int:
-    """Where does this request go? The router remembers it."""
+    """Choose the replica of this request, and remember the choice."""
     rules = router.rules[0]
     if rules.kind == _RANDOM:
         chosen: int = router.draws[index, 0]
@@ -164,7 +164,7 @@ def choose(states: State, router: RouterState, index: int) -> int:
 
 @compiled
 def hear(router: RouterState, now_ns: int) -> None:
-    """What replicas report comes through, if it is time."""
+    """Deliver the replicas' reports that are due."""
     rules = router.rules[0]
     if len(router.reported) > 0 and now_ns >= rules.next_report_ns:
         rules.next_report_ns = now_ns + rules.report_interval_ns
@@ -192,7 +192,7 @@ def report(states: State, router: RouterState, replica: int) -> None:
 
 @compiled
 def load(states: State, replica: int) -> int:
-    """How many of the requests that this replica was sent have not ended?"""
+    """Requests sent to this replica that have not ended."""
     counters = states.counters[replica, 0]
     n_requests: int = counters.n_taken - counters.n_ended
     return n_requests
@@ -219,7 +219,7 @@ def _least_loaded(states: State, router: RouterState, i_class: int) -> int:
 
 @compiled
 def _least_by_report(states: State, router: RouterState) -> int:
-    """The first of those with the least score; it is counted as one that waits there."""
+    """The first replica with the least score; the request is added to its waiting count."""
     rules, n_replicas = router.rules[0], len(router.n_known)
     first = rules.n_sent % n_replicas if rules.kind == _VLLM else 0
     chosen, least = first, _score(states, router, first)
@@ -246,7 +246,7 @@ def _score(states: State, router: RouterState, replica: int) -> float:
 
 @compiled
 def _is_uneven(states: State, router: RouterState) -> bool:
-    """Have some replicas too much to do, beside others?"""
+    """Are the loads of the replicas too different?"""
     rules, least = router.rules[0], _load(states, router, 0)
     most = least
     for replica in range(1, len(router.n_known)):
@@ -261,7 +261,7 @@ def _is_uneven(states: State, router: RouterState) -> bool:
 
 @compiled
 def _with_prefix(states: State, router: RouterState, index: int) -> int:
-    """Where most of the prompt is known, if that is enough; else where the least is known at all."""
+    """The replica with most of the prompt, if above the threshold; else the emptiest cache."""
     best, n_best, emptiest = 0, -1, 0
     for replica in range(len(router.n_known)):
         n_blocks = _n_known_blocks(states, router, index, replica)

@@ -31,7 +31,7 @@ _ABORTED = int(Status.ABORTED)
 
 @compiled
 def decode(state: State) -> int:
-    """How many of ``running`` generate a token now? All of them or none."""
+    """The number of requests in ``running`` that decode now: all or none."""
     own, n_before = state.sglang[0], state.sglang[0].n_generating
     _drop_finishing(state)
     if own.n_generating > 0:
@@ -54,9 +54,9 @@ def decode(state: State) -> int:
 
 @compiled
 def mix(state: State) -> bool:
-    """Does everybody in ``running`` generate a token in a step of prompts?
+    """Do all in ``running`` decode in a prefill step (mixed chunk)?
 
-    All or, where memory lacks, nobody.
+    All, or none where memory is short.
     """
     own = state.sglang[0]
     _drop_finishing(state)
@@ -71,7 +71,7 @@ def mix(state: State) -> bool:
 
 @compiled
 def _drop_finishing(state: State) -> None:
-    """Whose last token is in flight generates no more."""
+    """Remove requests whose last token is in flight."""
     own, n_kept = state.sglang[0], 0
     for i_running in range(own.n_generating):
         index = state.queue.running[i_running]
@@ -85,7 +85,7 @@ def _drop_finishing(state: State) -> None:
 
 @compiled
 def _extend(state: State) -> None:
-    """Room for one more token of each who generates."""
+    """Allocate room for one more token of each decoding request."""
     n_generating = state.sglang[0].n_generating
     cache.make_room(state, n_generating * state.config[0].block_size)
     for i_running in range(n_generating):
@@ -98,7 +98,7 @@ def _extend(state: State) -> None:
 
 @compiled
 def _will_finish(state: State, index: int) -> bool:
-    """Is its last token in flight?"""
+    """Is the request's last token in flight?"""
     request = state.requests[index]
     if request.num_output_placeholders == 0:
         return False
@@ -110,7 +110,7 @@ def _will_finish(state: State, index: int) -> bool:
 
 @compiled
 def _fits(state: State) -> bool:
-    """Is there room for one more token of each, if what nobody uses goes?"""
+    """Is there memory for one more token of each, after evicting unused pages?"""
     size, n_tokens = state.config[0].block_size, 0
     for i_running in range(state.sglang[0].n_generating):
         n_tokens += size * (
@@ -146,7 +146,7 @@ def _retract(state: State) -> None:
 
 @compiled
 def _sort_by_progress(state: State) -> None:
-    """Whoever has said most first, of these whoever has the shortest prompt; equal ones keep their order."""
+    """Sort by most output tokens, then by shortest prompt; stable."""
     running = state.queue.running
     for i_next in range(1, state.sglang[0].n_generating):
         index, place = running[i_next], i_next
@@ -213,7 +213,7 @@ def _all_came_now(state: State) -> bool:
 
 @compiled
 def _merge(state: State) -> None:
-    """Whoever has its whole prompt joins those who generate; whoever is done leaves."""
+    """Move requests with complete prompts to the decoding ones; remove finished ones."""
     own = state.sglang[0]
     if own.cut != NOTHING:
         cache.checkpoint(state, own.cut, state.requests[own.cut].num_computed_tokens)
@@ -238,10 +238,7 @@ def _merge(state: State) -> None:
 
 @compiled
 def _prefill(state: State, i_batch: int) -> None:
-    """Whose prompts are computed, and how much of them?
-
-    Nobody's, where nobody waits or nothing is left for them.
-    """
+    """Choose the prompts, and the tokens of each, that the batch computes; none where none fits."""
     own, config, size, n_old = state.sglang[0], state.config[0], state.config[0].block_size, 0
     if own.n_generating == 0 or config.is_preempting:
         own.is_batch_full = 0
@@ -278,7 +275,7 @@ def _prefill(state: State, i_batch: int) -> None:
 
 @compiled
 def _take_from_queue(state: State, i_batch: int) -> None:
-    """Those who wait, in order, until one does not fit."""
+    """Take waiting requests in order until one does not fit."""
     own, is_preempting = state.sglang[0], state.config[0].is_preempting
     while True:
         index = queue.peek(state)
@@ -303,7 +300,7 @@ def _take_from_queue(state: State, i_batch: int) -> None:
 
 @compiled
 def _open(state: State, index: int) -> None:
-    """Somebody begins; the slots are given when all are known that had to go."""
+    """Start a request; slots are assigned once all preempted ones are known."""
     counters, request = state.counters[0], state.requests[index]
     if request.status == _WAITING:
         request.num_cached_tokens = request.num_computed_tokens
@@ -315,7 +312,7 @@ def _open(state: State, index: int) -> None:
 
 @compiled
 def _n_places(state: State) -> int:
-    """How many may the next batch have, with those that it has already?"""
+    """The number of requests that the next batch may still take."""
     own, n_most = state.sglang[0], state.config[0].max_num_active
     n_places: int = min(
         n_most - own.n_generating, n_most - state.counters[0].n_running + own.n_chosen
@@ -339,7 +336,7 @@ def _add_part(state: State, i_batch: int, index: int, n_tokens: int) -> None:
 
 @compiled
 def preempt_for(state: State, index: int) -> bool:
-    """Throw out those who generate and are much less urgent than one that waits, if that is enough."""
+    """Preempt much less urgent decoding requests for a waiting one, if that suffices."""
     own = state.sglang[0]
     n_victims = _mark_victims(state, index)
     if n_victims == 0:
@@ -361,9 +358,9 @@ def preempt_for(state: State, index: int) -> bool:
 
 @compiled
 def _mark_victims(state: State, index: int) -> int:
-    """How many, noted in ``chunks``?
+    """The number of requests to preempt for this one, marked in ``chunks``.
 
-    The least urgent first, of equals the last to come; nobody, if all of them are not enough.
+    The least urgent first, then the latest; 0 where all of them together do not suffice.
     """
     own, config, request, n_victims = state.sglang[0], state.config[0], state.requests[index], 0
     for i_running in range(own.n_generating):
@@ -410,7 +407,7 @@ def _is_less_urgent(state: State, i_one: int, i_other: int) -> bool:
 
 @inlined
 def update(state: State, i_batch: int) -> int:
-    """Process what batch ``i_batch`` yielded; returns how many tokens.
+    """Process the results of batch ``i_batch``; returns the number of delivered tokens.
 
     What was in flight when its request was thrown out comes again.
     """
@@ -435,7 +432,7 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """A client has gone; what was computed stays in the tree.
+    """Abort a request; its computed pages stay in the tree.
 
     Who waits stays in the queue, uncounted.
     """

@@ -25,7 +25,7 @@ _LOF, _RANDOM = (QUEUE_ORDERS.index(name) for name in ("lof", "random"))
 
 
 class Verdict(IntEnum):
-    """Goes the queue on?"""
+    """Whether the scheduler goes on with the queue."""
 
     CONTINUE = 0
     NO_TOKEN = 1
@@ -41,7 +41,7 @@ OTHER = int(Verdict.OTHER)
 
 @compiled
 def max_new_tokens(state: State, index: int) -> int:
-    """How much may this request say?"""
+    """Largest output length of this request."""
     config, request = state.config[0], state.requests[index]
     size = config.block_size
     paged = (request.num_prompt_tokens + size - 1) // size * size
@@ -54,7 +54,7 @@ def max_new_tokens(state: State, index: int) -> int:
 
 @compiled
 def begin(state: State) -> None:
-    """New budgets, less what those who generate will still need."""
+    """Budgets of a new batch, less what decoding requests will still need."""
     config, own = state.config[0], state.sglang[0]
     n_mixed = own.n_generating if config.is_mixed_chunk else 0
     own.n_input_left = config.max_num_batched_tokens - n_mixed
@@ -68,7 +68,7 @@ def begin(state: State) -> None:
 
 @compiled
 def n_expected(state: State, index: int) -> float:
-    """How much more will one say that generates?"""
+    """Expected further output tokens of a running request."""
     request, ratio = state.requests[index], 1.0
     if not state.config[0].is_reserving:
         ratio = state.sglang[0].new_token_ratio
@@ -79,7 +79,7 @@ def n_expected(state: State, index: int) -> float:
 
 @compiled
 def verdict(state: State) -> int:
-    """May one more come?"""
+    """May one more request be admitted?"""
     own, config = state.sglang[0], state.config[0]
     if (
         total_left(state) <= 0
@@ -92,7 +92,7 @@ def verdict(state: State) -> int:
 
 @compiled
 def go_on(state: State, index: int) -> int:
-    """How much more does the one compute whose prompt was cut? 0 where not even that fits."""
+    """Tokens that a chunked request computes next; 0 where none fit."""
     own, request, size = state.sglang[0], state.requests[index], state.config[0].block_size
     n_left: int = min(own.n_chunk_left, int(total_left(state)))
     if n_left <= 0:
@@ -113,7 +113,7 @@ def go_on(state: State, index: int) -> int:
 
 @compiled
 def try_to_add(state: State, index: int, node: int, num_cached_tokens: int) -> tuple[int, int]:
-    """Add a waiting request, with its whole prompt or what the budget leaves of it: verdict and tokens."""
+    """Add a waiting request, with as much of its prompt as fits; returns verdict and tokens."""
     request = state.requests[index]
     n_tokens = request.num_tokens - num_cached_tokens
     max_new = max_new_tokens(state, index)
@@ -136,7 +136,7 @@ def try_to_add(state: State, index: int, node: int, num_cached_tokens: int) -> t
 
 @compiled
 def _fitting(state: State, n_tokens: int, n_planned: int) -> tuple[int, int]:
-    """How many of these tokens fit?"""
+    """The number of these tokens that fit."""
     own, size = state.sglang[0], state.config[0].block_size
     if n_tokens + n_planned + size >= total_left(state):
         return NO_TOKEN, 0
@@ -162,7 +162,7 @@ def _reserve(state: State, n_tokens: int, n_planned: int) -> None:
 
 @compiled
 def total_left(state: State) -> float:
-    """How much memory is left, if everybody says what is expected?"""
+    """Free memory after all expected output, in tokens."""
     left: float = (
         state.counters[0].n_free * state.config[0].block_size - state.sglang[0].total_offset
     )
@@ -171,7 +171,7 @@ def total_left(state: State) -> float:
 
 @compiled
 def order_queue(state: State) -> None:
-    """Put those who wait into the order in which they are to be tried."""
+    """Sort waiting requests into the order of admission."""
     config, order = state.config[0], state.config[0].queue_order
     if order == _LPM and state.counters[0].n_waiting > MATCHED_QUEUE:
         order = _FCFS
@@ -211,7 +211,7 @@ def _refresh_prefixes(state: State) -> None:
 
 @compiled
 def _sort_by_longest_prefix(state: State, n_waiting: int) -> None:
-    """Those first of whose prompts most is cached, but only one of those who share what is not."""
+    """Longest cached prefix first; only one of several that share an uncached prefix."""
     config, own = state.config[0], state.sglang[0]
     own.n_orders += 1
     n_shared = (SHARED_TOKENS + config.block_size - 1) // config.block_size
@@ -229,7 +229,7 @@ def _sort_by_longest_prefix(state: State, n_waiting: int) -> None:
 
 @compiled
 def _sort_by_longest_output(state: State, n_waiting: int) -> None:
-    """By priority where that counts, then by what is allowed."""
+    """By priority, where enabled, then by largest output length."""
     for i_waiting in range(n_waiting):
         state.requests[state.skipped[i_waiting]].queue_key = -max_new_tokens(
             state, state.skipped[i_waiting]
@@ -251,7 +251,7 @@ def _sort_by_longest_output(state: State, n_waiting: int) -> None:
 
 @compiled
 def _shuffle(state: State, n_waiting: int) -> None:
-    """Fisher and Yates' shuffle by draws that are given."""
+    """Fisher-Yates shuffle with given draws."""
     own, queue = state.sglang[0], state.skipped
     for place in range(n_waiting - 1, 0, -1):
         other = state.chances[own.n_drawn % len(state.chances)] * (place + 1) // N_DRAWS
@@ -263,7 +263,7 @@ def _shuffle(state: State, n_waiting: int) -> None:
 
 @compiled
 def _put(state: State, n_waiting: int) -> None:
-    """The queue is what was gathered, in its order."""
+    """Make the gathered requests, in their order, the queue."""
     counters = state.counters[0]
     for i_waiting in range(n_waiting):
         state.queue.waiting[i_waiting] = state.skipped[i_waiting]
@@ -273,7 +273,7 @@ def _put(state: State, n_waiting: int) -> None:
 
 @compiled
 def _gather(state: State) -> int:
-    """Who waits, in order, into ``skipped``; returns how many."""
+    """List waiting requests in order in ``skipped``; returns their number."""
     counters, n_waiting = state.counters[0], 0
     for i_place in range(counters.waiting_size):
         index = state.queue.waiting[(counters.waiting_head + i_place) % len(state.queue.waiting)]
@@ -285,7 +285,7 @@ def _gather(state: State) -> int:
 
 @compiled
 def _sort_by_priority(state: State, n_waiting: int) -> None:
-    """The most urgent first, of equals who came first; whoever was sorted before is in order already."""
+    """Most urgent first, then by arrival; those sorted before are already in order."""
     sign = state.config[0].priority_sign
     for i_next in range(1, n_waiting):
         index, place = state.skipped[i_next], i_next
@@ -303,7 +303,7 @@ def _sort_by_priority(state: State, n_waiting: int) -> None:
 
 @compiled
 def _sort(state: State, n_waiting: int) -> None:
-    """By key; equal ones keep their order."""
+    """Sort by key; stable."""
     for i_next in range(1, n_waiting):
         index = state.skipped[i_next]
         key, place = state.requests[index].queue_key, i_next
@@ -384,7 +384,7 @@ def _take_heaviest_child(state: State, node: int) -> int:
 
 @compiled
 def _note_requests(state: State, node: int, n_noted: int) -> int:
-    """Those that wait at this node come next; returns how many are noted then."""
+    """List the requests that wait at this node; returns the number listed so far."""
     at = state.memory.nodes[node]
     waiting = at.first_waiting
     while waiting != 0:

@@ -15,7 +15,7 @@ from inferometer.simulate.sglang_config import RETRACT_DECODE_STEPS
 
 @compiled
 def match_pages(state: State, index: int, n_pages: int) -> tuple[int, int]:
-    """How many of a request's first pages are there, and at which node do they end?
+    """The number of a request's first pages that are cached, and the node where they end.
 
     It is split there; its path counts as used.
     """
@@ -118,7 +118,7 @@ def evict(state: State, n_pages: int) -> None:
 
 @compiled
 def _oldest_leaf(state: State, first: int) -> int:
-    """Which unused leaf was made first, of this one and those used later?"""
+    """The unused leaf that was created first, from ``first`` on in order of use."""
     nodes, oldest, leaf = state.memory.nodes, first, first
     while leaf != 0:
         is_leaf = nodes[leaf].lock_ref == 0 and nodes[leaf].n_children == 0
@@ -194,14 +194,14 @@ def _unlink(state: State, node: int) -> None:
 
 @compiled
 def n_unused_pages(state: State) -> int:
-    """How many pages hold nothing?"""
+    """The number of empty pages."""
     n_pages: int = state.counters[0].n_free - state.sglang[0].n_evictable
     return n_pages
 
 
 @compiled
 def match(state: State, index: int, num_tokens: int) -> tuple[int, int]:
-    """How many of a request's first tokens are cached, in whole pages, and where?"""
+    """The number of a request's first tokens that are cached in whole pages, and their node."""
     size = state.config[0].block_size
     if not state.config[0].is_caching or num_tokens < size:
         return 0, 0
@@ -211,7 +211,7 @@ def match(state: State, index: int, num_tokens: int) -> tuple[int, int]:
 
 @compiled
 def open_row(state: State, index: int, node: int, num_cached_tokens: int) -> None:
-    """A request begins on top of what was matched."""
+    """Start a request after its matched prefix."""
     request = state.requests[index]
     lock(state, node)
     request.node = node
@@ -229,7 +229,7 @@ def make_room(state: State, num_tokens: int) -> None:
 
 @compiled
 def extend(state: State, index: int, num_tokens: int) -> None:
-    """Give a request pages for its first tokens."""
+    """Allocate pages for a request's first tokens."""
     request, size = state.requests[index], state.config[0].block_size
     n_pages = max((num_tokens + size - 1) // size, request.num_blocks)
     state.counters[0].n_free -= n_pages - request.num_blocks
@@ -238,7 +238,7 @@ def extend(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def checkpoint(state: State, index: int, num_tokens: int) -> None:
-    """Put the pages that these first tokens fill into the tree; what it has already is given back."""
+    """Add the full pages of these first tokens to the tree; free duplicates."""
     request, size = state.requests[index], state.config[0].block_size
     if not state.config[0].is_caching or num_tokens <= 0:
         return
@@ -255,7 +255,7 @@ def checkpoint(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def release(state: State, index: int) -> None:
-    """Take everything from a request but what the tree has."""
+    """Free a request's pages, except those in the tree."""
     request = state.requests[index]
     state.counters[0].n_free += request.num_blocks - request.num_cached_blocks
     unlock(state, request.node)
@@ -266,7 +266,7 @@ def release(state: State, index: int) -> None:
 
 @compiled
 def throw_out(state: State, index: int) -> None:
-    """Take everything from one that is no longer among those who generate."""
+    """Free all pages of a request that no longer decodes."""
     release(state, index)
     slots.release(state, index)
     state.counters[0].n_running -= 1
@@ -276,7 +276,7 @@ def throw_out(state: State, index: int) -> None:
 
 @compiled
 def queue_up(state: State, index: int) -> None:
-    """A request comes into the queue, behind all others."""
+    """Append a request to the queue."""
     own = state.sglang[0]
     own.n_turns += 1
     state.requests[index].turn = own.n_turns

@@ -1,4 +1,4 @@
-"""In which slot of the batch does each request run, and what does it lose when it is preempted?
+"""Batch slots of requests, and what a preemption resets.
 
 Compiled. A request keeps the lowest free slot while it runs; free slots are a heap, the lowest at
 its top, as in ``reference.batch.Seats``. Preemption is as ``reference.request.Request``'s methods
@@ -54,7 +54,7 @@ def release(state: State, index: int) -> None:
 
 @compiled
 def start_over(request: Request) -> None:
-    """It will compute all of its tokens again; what is in flight yields tokens that count no more."""
+    """Reset a request to compute all of its tokens again; tokens in flight no longer count."""
     request.num_computed_tokens = 0
     request.num_stale_output_tokens = request.num_in_flight_tokens
     request.num_output_placeholders = 0
@@ -62,7 +62,7 @@ def start_over(request: Request) -> None:
 
 @compiled
 def lose_place(state: State, index: int) -> None:
-    """It starts over, and is told among those that had to go for this step."""
+    """Reset a request, and list it among those preempted in this step."""
     counters, request = state.counters[0], state.requests[index]
     request.status = _PREEMPTED
     start_over(request)

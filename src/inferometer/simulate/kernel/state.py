@@ -60,9 +60,9 @@ class Node(Row):
 
 
 class Sglang(Row):
-    """Where does SGLang's scheduler stand?
+    """State of SGLang's scheduler.
 
-    ``cut`` is the request whose prompt is computed in part.
+    ``cut`` is the request with a partly computed prompt (chunked prefill).
     """
 
     new_token_ratio: f64
@@ -166,7 +166,7 @@ class Block(Row):
 
 
 class Transfer(Row):
-    """A request whose prompt another replica computes.
+    """State of a request with a KV transfer.
 
     ``source_row`` and ``row`` are those of the block table where its blocks are noted at both ends.
     The i-th also keeps whose turn is i-th: to be sent on, to be fetched, and in the heap of what
@@ -195,7 +195,7 @@ class Transfer(Row):
 
 
 class Part(Row):
-    """What one request computes in a batch.
+    """Tokens of one request in a batch.
 
     ``kind`` is a ``PartKind``; ``n_delivered`` is known when the step is done.
     """
@@ -222,7 +222,7 @@ class Move(Row):
 
 
 class Batch(Row):
-    """A batch in flight: its times, and what they depend on.
+    """A batch in flight: its times and its work.
 
     ``n_rows`` and ``n_reserved_blocks`` are those of an instance that runs whole batches.
     """
@@ -248,7 +248,7 @@ class Batch(Row):
 
 
 class Counters(Row):
-    """Where does a replica stand?
+    """Counters and clock of a replica.
 
     ``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done, on
     the mean stage; ``ready_ns`` is when its oldest batch or its wait is over (``FAR_NS``: never),
@@ -270,7 +270,6 @@ class Counters(Row):
     waiting_head: i64
     waiting_size: i64
     n_preempted: i64
-    n_served: i64
     now_ns: i64
     current_step: i64
     n_pieces: i64
@@ -282,7 +281,6 @@ class Counters(Row):
     n_in_flight: i64
     n_busy_in_flight: i64
     n_barren_steps: i64
-    n_tokens_computed: i64
     n_taken: i64
     n_ended: i64
     busy_ns: i64
@@ -299,7 +297,7 @@ class Counters(Row):
 
 
 class KnownTimes(Row):
-    """How long the layers and the head of the last step took, and for how many rows."""
+    """Times of the layers and the head of the last step, and their numbers of rows."""
 
     n_rows: i64
     n_group_rows: i64
@@ -309,7 +307,7 @@ class KnownTimes(Row):
 
 
 class World(Row):
-    """What all replicas share beside the requests.
+    """State that all replicas share, besides the requests.
 
     A gate was told of ``n_told`` of those that ended, and lets in ``max_in_flight``, of whom
     prompts of ``max_waiting_tokens`` may wait in the engines. Of ``n_handed`` whose prompts are
@@ -334,7 +332,7 @@ class World(Row):
 
 
 class Memory(NamedTuple):
-    """The KV cache of a replica: its blocks, who holds them, what each of them contains."""
+    """KV cache of a replica: blocks, their holders and their contents."""
 
     blocks: Rows[Block]
     """(B)"""
@@ -345,7 +343,7 @@ class Memory(NamedTuple):
     """(M, blocks of the longest request · groups of layers) The blocks of whoever has the slot, in
     order; in a pool also rows of those that have none."""
     by_address: I32
-    """(M + 1) Whose piece of a contiguous KV cache comes after whose?"""
+    """(M + 1) Order of the pieces of a contiguous KV cache."""
     moves: Rows[Move]
     """(M + 1, or 0 where nothing is moved) One after the other."""
     nodes: Rows[Node]
@@ -356,7 +354,7 @@ class Memory(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Who waits in a replica, and who runs there."""
+    """Waiting and running requests of a replica."""
 
     waiting: I32
     """(N) A ring (first come, first served) or a heap (priorities). Requests that were aborted
@@ -372,33 +370,32 @@ class Queue(NamedTuple):
     joining: I32
     """(M) Whose prompts SGLang computed in the step before; vLLM's tokens before a run of decodes."""
     is_preferred: I32
-    """(M + 1, or 0 where there is no such rule) Is a batch of this number of requests wanted?"""
+    """(M + 1, or 0 without such a rule) Is this batch size preferred?"""
 
 
 class Arrivals(NamedTuple):
-    """When requests come, when their clients go away, and who has ended."""
+    """Times of arrivals and aborts, and the requests that have ended."""
 
     arrival_order: I32
     """Requests that come by themselves, in order of that."""
     due: I32
     """A heap of those that follow others and whose time is known."""
     follower: I32
-    """(N, or 0 where nobody follows) Who follows each request, the first of them?"""
+    """(N, or 0 where none follows) First request that follows each."""
     next_follower: I32
-    """(as follower) Who follows the same one, the next of them?"""
+    """(as follower) Next request that follows the same one."""
     joins: I32
-    """(N, or 0 where nobody waits for several) Who waits for each request too?"""
+    """(N, or 0 where none waits for several) Request that waits for each one too."""
     n_awaited: I32
-    """(as joins) How many ends does each request still wait for?"""
+    """(as joins) Ends for which each request still waits."""
     last_end_ns: I64
-    """(as joins) Of the ends for which each waited, when was the last so far?"""
+    """(as joins) Latest of the awaited ends so far."""
     next_companion: I32
-    """(N, or 0 where nobody accompanies another) Who waits for the same ends as each request, the
-    next of them?"""
+    """(N, or 0 without companions) Next request that waits for the same ends."""
     think_ns: I64
     """(as follower)"""
     earliest_ns: I64
-    """(as follower) When does each come at the earliest?"""
+    """(as follower) Earliest arrival of each."""
     abort_ns: I64
     """(N) Of one that follows another and is not sent: how long after its sending."""
     leaving: I32
@@ -529,7 +526,7 @@ def _arrivals(requests: Demand) -> Arrivals:
 
 
 def _chains(leaders: I32) -> tuple[I32, I32]:
-    """(N, or 0 where nobody has one) The first of those that have each as their leader; the next with the same."""
+    """(N, or 0 without any) First request with each one as leader, and the next with the same."""
     rows = np.flatnonzero(leaders != NOTHING)
     first = np.full(len(leaders) if rows.size else 0, NOTHING, np.int32)
     following = first.copy()
@@ -553,7 +550,7 @@ def _most_blocks(requests: Demand, config: EngineConfig, n_drafts: int) -> int:
 
 
 def _counters(config: EngineConfig, config_columns: Rows[Config]) -> Rows[Counters]:
-    """Those of a replica whose memory and slots are all free."""
+    """Counters of a replica with all memory and slots free."""
     counters = blank(1, Counters)
     counters["n_free"] = config.n_kv_blocks
     counters["n_host_free"] = config_columns["n_host_blocks"]

@@ -1,4 +1,4 @@
-"""What does one replica do: take requests in, launch batches, finish them?
+"""The steps of one replica: admit requests, launch batches, complete them.
 
 Compiled; the loops call it, one replica or many.
 
@@ -16,14 +16,14 @@ from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import FAR_NS, PartLog, Status, StepLog, max_barren_steps
 
 IS_POOLED: Final = False
-"""Is the KV cache divided?"""
+"""Is the KV cache divided into pools?"""
 _max_barren_steps = compiled(max_barren_steps)
 _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
 
 
 @compiled
 def take(state: State, index: int) -> None:
-    """A request comes to this replica.
+    """Add a request to this replica.
 
     A prompt longer than it takes is refused by the engine's front end.
     """
@@ -47,14 +47,14 @@ def drop(state: State, index: int) -> None:
 def take_decodes(
     state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int
 ) -> None:
-    """Take steps of decodes at once, as if one by one, where nobody asks who did what in each."""
+    """Run several decode steps at once, with the same result, if no parts of steps are recorded."""
     if len(part_log.seat) == 0:
         policy.take_decodes(state, cost, log, until_ns)
 
 
 @inlined
 def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
-    """Launch batches until as many are in flight as may be; False where none is: nothing can be done now."""
+    """Launch batches up to the allowed number in flight; False where none is in flight."""
     counters, depth = state.counters[0], state.config[0].depth
     counters.wake_ns = FAR_NS
     while counters.n_in_flight < depth and counters.n_running + counters.n_waiting > 0:
@@ -78,7 +78,7 @@ def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
 
 @compiled
 def joins(state: State) -> bool:
-    """Has it a part in the step of its group that begins now?
+    """Does this replica take part in the group's step that starts now?
 
     It decides that now, if it did not before.
     """
@@ -87,14 +87,14 @@ def joins(state: State) -> bool:
 
 @compiled
 def decide_ahead(state: State) -> None:
-    """While a step of its group runs, what is next is decided, where the engine does that."""
+    """Form further steps while the group's step runs, where the engine does so."""
     while state.counters[0].n_in_flight < state.config[0].depth and _decide(state):
         pass
 
 
 @compiled
 def _decide(state: State) -> bool:
-    """Decide the step behind those that are decided; False where nothing can be done in it."""
+    """Form the step after those formed; False where it would be empty."""
     counters = state.counters[0]
     if counters.n_running + counters.n_waiting == 0:
         return False
@@ -110,13 +110,13 @@ def _decide(state: State) -> bool:
 
 @compiled
 def own_rows(state: State) -> int:
-    """What does its part in the next step of its group add to the rows of all?"""
+    """Rows that this replica adds to the group's next step."""
     return price.n_rows(state, state.counters[0].first_batch)
 
 
 @compiled
 def own_yielding(state: State) -> int:
-    """How many of them yield a token?"""
+    """The number of these rows that yield a token."""
     n_yielding: int = state.batches[state.counters[0].first_batch].n_yielding
     return n_yielding
 
@@ -125,7 +125,7 @@ def own_yielding(state: State) -> int:
 def own_duration_ns(
     state: State, cost: StepTimeArrays, n_group_rows: int, n_group_yielding: int
 ) -> int:
-    """How long would its part in the next step take, if the others waited for nothing else?"""
+    """Duration of this replica's part of the next step, if it waits for no other replica."""
     return price.group_duration_ns(
         state, cost, state.counters[0].first_batch, n_group_rows, n_group_yielding
     )
@@ -133,7 +133,7 @@ def own_duration_ns(
 
 @compiled
 def begin(state: State, log: StepLog, duration_ns: int) -> None:
-    """Its part in the step of the group begins, and takes as long as everybody's."""
+    """Start this replica's part of the group's step, with the group's duration."""
     counters, i_batch = state.counters[0], state.counters[0].first_batch
     batch = state.batches[i_batch]
     batch.start_ns, batch.end_ns, batch.busy_ns = (
@@ -146,7 +146,7 @@ def begin(state: State, log: StepLog, duration_ns: int) -> None:
 
 @compiled
 def ready_ns(state: State) -> int:
-    """When is the first batch in flight done, or a wait over?"""
+    """Time when the first batch in flight, or a wait, ends."""
     when_ns: int = state.counters[0].wake_ns
     if state.counters[0].n_in_flight > 0:
         when_ns = min(when_ns, state.batches[policy.first_batch(state)].end_ns)
@@ -155,9 +155,9 @@ def ready_ns(state: State) -> int:
 
 @inlined
 def complete_oldest(state: State, part_log: PartLog) -> bool:
-    """Process what the first batch in flight yielded, if it is done.
+    """Process the results of the first batch in flight, if it is done.
 
-    False where requests preempt one another for ever.
+    False where requests preempt one another forever (livelock).
     """
     counters, i_batch = state.counters[0], policy.first_batch(state)
     batch = state.batches[i_batch]
@@ -179,7 +179,7 @@ def complete_oldest(state: State, part_log: PartLog) -> bool:
 
 @compiled
 def has_room(state: State, log: StepLog, part_log: PartLog, n_replicas: int) -> bool:
-    """Can all replicas note what they may do at one instant?"""
+    """Do the logs have room for what all replicas may record at one instant?"""
     n_steps, n_parts = n_replicas * state.parts.shape[0], n_replicas * state.parts.shape[1]
     has_rows = log.n_filled[0] + n_steps <= len(log.start_ns)
     return has_rows and (
@@ -189,7 +189,7 @@ def has_room(state: State, log: StepLog, part_log: PartLog, n_replicas: int) -> 
 
 @inlined
 def _price(state: State, cost: StepTimeArrays, i_batch: int) -> None:
-    """When does the device begin this batch, and when is it done?
+    """Set the start and the end of this batch on the device.
 
     A batch without tokens takes the time of what it swaps.
     """
@@ -216,7 +216,7 @@ def _price(state: State, cost: StepTimeArrays, i_batch: int) -> None:
 
 @compiled
 def _is_sampling(state: State, i_batch: int) -> bool:
-    """Does anyone get a token by this batch?"""
+    """Does any request get a token from this batch?"""
     parts, is_any = state.parts[i_batch], False
     for i_part in range(state.batches[i_batch].n_parts):
         is_any |= parts[i_part].yields_token != 0
@@ -225,7 +225,7 @@ def _is_sampling(state: State, i_batch: int) -> bool:
 
 @inlined
 def _note(state: State, log: StepLog, i_batch: int) -> None:
-    """Log a batch that computes or that cost somebody his place."""
+    """Log a batch that computes or that preempted a request."""
     counters, batch, row = state.counters[0], state.batches[i_batch], log.n_filled[0]
     counters.n_barren_steps += counters.n_preempted > 0
     if batch.n_parts == 0 and counters.n_preempted == 0:
@@ -255,7 +255,7 @@ def _note(state: State, log: StepLog, i_batch: int) -> None:
 
 @compiled
 def _note_parts(state: State, log: PartLog, i_batch: int) -> None:
-    """Log who did what in a step that is done."""
+    """Log each request's tokens in a completed step."""
     batch, parts = state.batches[i_batch], state.parts[i_batch]
     row = log.n_filled[0]
     for i_part in range(batch.n_parts):

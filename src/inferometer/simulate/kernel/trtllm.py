@@ -29,7 +29,7 @@ _ABORTED = int(Status.ABORTED)
 
 @compiled
 def n_hits(state: State, index: int) -> int:
-    """How many blocks hold a prefix of this request? Its last token stays to be computed."""
+    """Cached blocks with a prefix of this request, without its last token."""
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return 0
@@ -39,7 +39,7 @@ def n_hits(state: State, index: int) -> int:
 
 @compiled
 def n_hits_in_use(state: State, index: int) -> int:
-    """How many of these does somebody hold? They cost no free block."""
+    """The number of hits that running requests hold; they cost no free block."""
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return 0
@@ -74,7 +74,7 @@ def claim(state: State, index: int, n_blocks: int) -> None:
 
 @compiled
 def extend(state: State, index: int, num_tokens: int) -> None:
-    """Give a request blocks for its first tokens, from the front of the queue; what they held is forgotten."""
+    """Allocate blocks for a request's first tokens from the free queue; evict their contents."""
     request, size = state.requests[index], state.config[0].block_size
     n_needed = (num_tokens + size - 1) // size
     for i_block in range(request.num_blocks, n_needed):
@@ -114,7 +114,7 @@ def store(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def free_blocks(state: State, index: int) -> None:
-    """Take all blocks and the slot, after storing what is computed: the last block goes first.
+    """Free all blocks and the slot, and cache what is computed; the last block goes first.
 
     The last token's KV is not there.
     """
@@ -132,7 +132,7 @@ def free_blocks(state: State, index: int) -> None:
 
 @compiled
 def _path(state: State, index: int, n_most: int) -> tuple[int, int]:
-    """How many of its first blocks are there, and how many of these does somebody hold?"""
+    """The number of cached first blocks, and of those among them in use."""
     start, parent, n_found, n_in_use = state.requests[index].content_start, _ROOT, 0, 0
     while n_found < n_most:
         block = _child(state, parent, state.contents[start + n_found])
@@ -146,7 +146,7 @@ def _path(state: State, index: int, n_most: int) -> tuple[int, int]:
 
 @compiled
 def _child(state: State, parent: int, content: int) -> int:
-    """Which block holds this content behind its parent?
+    """The block with this content that follows its parent.
 
     What was stored behind a block that has been taken is lost with it.
     """
@@ -194,7 +194,7 @@ def form_batch(state: State, i_batch: int, n_fitting: int) -> None:
 
 @compiled
 def _choose(state: State, n_fitting: int) -> tuple[int, int, int]:
-    """Keep those that the batch has room for.
+    """Reduce the chosen requests to those that fit in the batch.
 
     How many, their tokens but those to be chunked, and those. The first too many ends it.
     """
@@ -222,7 +222,7 @@ def _choose(state: State, n_fitting: int) -> tuple[int, int, int]:
 
 @compiled
 def _cut_by_arrival(state: State, n_chosen: int, budget: int) -> None:
-    """Each context in order takes what is left; a chunk that is not the last one is a whole number of blocks."""
+    """Divide the budget in order of arrival; chunks but the last are whole blocks."""
     unit, left = state.config[0].block_size, budget
     for i_chosen in range(n_chosen):
         if not _is_context(state, state.skipped[i_chosen]):
@@ -234,7 +234,7 @@ def _cut_by_arrival(state: State, n_chosen: int, budget: int) -> None:
 
 @compiled
 def _cut_in_lockstep(state: State, n_chosen: int, budget: int) -> None:
-    """Each context in turn takes one more block of tokens, until nobody can."""
+    """Give each context in turn one more block of tokens until the budget is spent."""
     unit, left, grows = state.config[0].block_size, budget, True
     for i_chosen in range(n_chosen):
         if _is_context(state, state.skipped[i_chosen]):
@@ -263,7 +263,7 @@ def _add_part(state: State, i_batch: int, index: int, n_tokens: int) -> None:
 
 @compiled
 def _begin(state: State, index: int) -> None:
-    """A context begins on top of what can be reused."""
+    """Start a context after its reused prefix."""
     counters, request = state.counters[0], state.requests[index]
     if request.status == _RUNNING:
         return
@@ -302,7 +302,7 @@ def _remaining(state: State, index: int) -> int:
 
 @compiled
 def _will_complete(state: State, index: int) -> bool:
-    """Is its last token in flight? It keeps its blocks and its place, and computes nothing."""
+    """Is the last token in flight? The request holds its blocks and computes nothing."""
     request = state.requests[index]
     n_most = min(request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len)
     will_complete: bool = (
@@ -336,7 +336,7 @@ def schedule(state: State, i_batch: int) -> None:
 
 @inlined
 def _fit_to_completion(state: State) -> int:
-    """Whoever generates, then in order whoever can be given all blocks that it may ever need.
+    """Choose decoding requests, then waiting ones that can get all blocks they may ever need.
 
     They are noted in ``skipped``.
     """
@@ -367,7 +367,7 @@ def _fit_to_completion(state: State) -> int:
 
 @inlined
 def _fit_for_a_step(state: State) -> int:
-    """In order whoever can be given the blocks of its next step; for that the last one that has blocks is paused."""
+    """Choose requests that can get blocks for their next step; pause the last ones for that."""
     counters, fitting = state.counters[0], state.skipped
     n_scheduled, n_fitting, i_active, n_active = 0, 0, 0, counters.n_active
     _note_contents_that_come(state)
@@ -400,7 +400,7 @@ def _fit_for_a_step(state: State) -> int:
 
 @compiled
 def _note_contents_that_come(state: State) -> None:
-    """Mark what those will leave first whose contexts are computed in chunks, by the number of this step."""
+    """Mark the contents that chunked contexts will cache first, with this step's number."""
     for i_active in range(state.counters[0].n_active):
         request = state.requests[state.queue.running[i_active]]
         if request.status == _RUNNING and request.is_prefill_chunk:
@@ -411,7 +411,7 @@ def _note_contents_that_come(state: State) -> None:
 
 @compiled
 def _is_worth_waiting(state: State, index: int) -> bool:
-    """Will another one leave the first block that this one, which has not begun, would compute?
+    """Will another request cache the first block that this new request would compute?
 
     If not, this one will.
     """
@@ -427,7 +427,7 @@ def _is_worth_waiting(state: State, index: int) -> bool:
 
 @compiled
 def _pause(state: State, index: int) -> None:
-    """Take everything from a request but its tokens; it will compute them again."""
+    """Preempt a request; it computes its tokens again later."""
     release(state, index)
     state.counters[0].n_waiting += 1
     slots.lose_place(state, index)
@@ -435,7 +435,7 @@ def _pause(state: State, index: int) -> None:
 
 @compiled
 def release(state: State, index: int) -> None:
-    """Take the blocks and the slot of one that runs."""
+    """Free the blocks and the slot of a running request."""
     free_blocks(state, index)
     state.counters[0].n_running -= 1
 
@@ -465,14 +465,14 @@ def _n_blocks(state: State, num_tokens: int) -> int:
 
 @compiled
 def _n_blocks_to_completion(state: State, index: int) -> int:
-    """How many more free blocks would it need if it went on to its last allowed token?"""
+    """Further free blocks that the request needs up to its last allowed token."""
     n_more: int = _n_blocks(state, _n_most_tokens(state, index)) - _n_blocks_given(state, index)
     return n_more
 
 
 @compiled
 def _n_blocks_for_a_step(state: State, index: int) -> int:
-    """How many more does its next step need?"""
+    """Further free blocks that the next step needs."""
     request = state.requests[index]
     if request.is_prefill_chunk:
         return (
@@ -487,7 +487,7 @@ def _n_blocks_for_a_step(state: State, index: int) -> int:
 
 @compiled
 def _n_blocks_given(state: State, index: int) -> int:
-    """What it has, or could have without taking a free block."""
+    """Blocks that the request has, or can get without a free block."""
     request = state.requests[index]
     n_given: int = request.num_blocks if request.status == _RUNNING else n_hits_in_use(state, index)
     return n_given
@@ -495,7 +495,7 @@ def _n_blocks_given(state: State, index: int) -> int:
 
 @inlined
 def update(state: State, i_batch: int) -> int:
-    """Process what batch ``i_batch`` yielded, at the present time; returns how many tokens were delivered.
+    """Process the results of batch ``i_batch`` now; returns the number of delivered tokens.
 
     A token that was in flight when its request was paused is delivered, unless a context yielded
     it: that comes again.
@@ -528,7 +528,7 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """A client has gone. Who is in the queue stays there, uncounted."""
+    """Abort a request; a waiting one stays in the queue, uncounted."""
     status = state.requests[index].status
     if status >= _STOPPED:
         return

@@ -25,9 +25,9 @@ _ABORTED = int(Status.ABORTED)
 _PREFILLED = int(Status.PREFILLED)
 
 IS_POOLED: Final = False
-"""Is the KV cache divided?"""
+"""Is the KV cache divided into pools?"""
 IS_SPLIT: Final = False
-"""Is a KV cache handed over between a replica that prefills and one that decodes?"""
+"""Are prefill and decode on separate replicas?"""
 
 
 @compiled
@@ -42,7 +42,7 @@ def add(state: State, index: int) -> None:
 
 @inlined
 def schedule(state: State, i_batch: int) -> None:
-    """Decide the next step and note it as batch ``i_batch``: its parts in order, and what its time depends on."""
+    """Form the next step as batch ``i_batch``: its parts in order, and its work."""
     state.batches[i_batch].n_parts = 0
     state.batches[i_batch].num_swapped_blocks = 0
     state.counters[0].n_preempted = 0
@@ -60,7 +60,7 @@ def schedule(state: State, i_batch: int) -> None:
 
 @compiled
 def _count_reads(state: State, i_batch: int) -> None:
-    """What do decodes read, and drafts behind them, by the bytes of their pools?"""
+    """Set the KV that decodes and drafts read, by the formats of their pools."""
     batch, parts, read, yielding = state.batches[i_batch], state.parts[i_batch], 0, 0
     for i_part in range(batch.n_parts):
         part = parts[i_part]
@@ -77,7 +77,7 @@ def _count_reads(state: State, i_batch: int) -> None:
 
 @inlined
 def _choose(state: State, i_batch: int) -> None:
-    """Who computes how much, and who has to go?"""
+    """Choose each request's tokens of the step, and preempt where blocks are short."""
     config, threshold = state.config[0], _long_prefill_threshold(state)
     budget: int = config.max_num_batched_tokens
     if config.is_vllm_v0:
@@ -102,7 +102,7 @@ def _choose(state: State, i_batch: int) -> None:
 
 @compiled
 def _long_prefill_threshold(state: State) -> int:
-    """How many tokens may one request compute in this step (0: any number)?
+    """Most tokens of one request in this step; 0: no limit.
 
     A lone request is never capped.
     """
@@ -118,7 +118,7 @@ def _long_prefill_threshold(state: State) -> int:
 def _schedule_running(
     state: State, i_batch: int, budget: int, threshold: int, is_prefill: int
 ) -> int:
-    """Schedule those that run, in order of admission, of one kind or both; returns the budget left."""
+    """Schedule running requests in order of admission; returns the budget left."""
     counters, batch, num_slots = (
         state.counters[0],
         state.batches[i_batch],
@@ -164,7 +164,7 @@ def _schedule_running(
 
 @compiled
 def _input_budget(state: State, i_batch: int, budget: int) -> int:
-    """How many tokens may one more request compute, if the draft takes its own rows for each, or prompts are padded?"""
+    """Most tokens of one more request, where drafts take rows or prompts are padded."""
     if state.config[0].is_vllm_v0:
         return _padded_budget(state, i_batch)
     n_taken: int = state.config[0].num_draft_slots * (state.batches[i_batch].n_parts + 1)
@@ -183,7 +183,7 @@ def _padded_budget(state: State, i_batch: int) -> int:
 
 @inlined
 def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -> int:
-    """How many tokens would this running request compute now?"""
+    """Tokens that this running request would compute now."""
     request = state.requests[index]
     placeholders = request.num_output_placeholders
     is_last = (
@@ -204,7 +204,7 @@ def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -
 
 @compiled
 def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> None:
-    """Those that wait, strictly in order: the first that does not fit ends it."""
+    """Admit waiting requests in order until one does not fit."""
     config, counters = state.config[0], state.counters[0]
     is_split, is_pooled = IS_SPLIT, IS_POOLED
     n_skipped, n_scheduled = 0, state.batches[i_batch].n_parts
@@ -244,7 +244,7 @@ def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> N
 
 @inlined
 def _is_passed_over(state: State, index: int) -> bool:
-    """Can it not be admitted in this step, though those behind it can?"""
+    """Must this request be skipped in this step, though later ones can be admitted?"""
     request, is_pooled = state.requests[index], IS_POOLED
     is_waiting = request.num_stale_output_tokens > 0 or (
         request.num_host_blocks > 0 and request.num_in_flight_tokens > 0
@@ -258,7 +258,7 @@ def _is_passed_over(state: State, index: int) -> bool:
 def _admit_received(
     state: State, i_batch: int, budget: int, threshold: int, n_scheduled: int
 ) -> int:
-    """Those whose KV cache has come, before all others.
+    """Admit the requests whose KV cache has arrived, before all others.
 
     Returns the budget left, 0 where one of them does not fit.
     """
@@ -276,7 +276,7 @@ def _admit_received(
 
 @compiled
 def _is_prefilling(state: State, i_batch: int) -> bool:
-    """Is anyone in his prefill in the step that is being decided?"""
+    """Is a prefill in the step that is being formed?"""
     parts, is_any = state.parts[i_batch], False
     for i_part in range(state.batches[i_batch].n_parts):
         is_any |= state.requests[parts[i_part].request].is_prefill_chunk != 0
@@ -343,7 +343,7 @@ def _admit(
 
 @inlined
 def _not_admitted(state: State, index: int) -> int:
-    """There are no blocks for it: its pool lets nobody in any more in this step, where there are pools."""
+    """Handle a request without blocks: where there are pools, close its pool in this step."""
     is_pooled, n_tokens = IS_POOLED, 0
     if is_pooled:
         pool.close(state, index, 1)
@@ -353,7 +353,7 @@ def _not_admitted(state: State, index: int) -> int:
 
 @inlined
 def _has_come(state: State, index: int) -> bool:
-    """Has its KV cache come from another replica?"""
+    """Has the KV cache arrived from another replica?"""
     is_split, has_come = IS_SPLIT, False
     if is_split:
         has_come = handover.is_received(state, index)
@@ -362,7 +362,7 @@ def _has_come(state: State, index: int) -> bool:
 
 @compiled
 def _num_padded_drafts(config: Config, request: Request, num_computed_tokens: int) -> int:
-    """Number of drafts that cannot be accepted which fill up a request, so that all decodes have as many rows."""
+    """Padding drafts that give all decodes the same number of rows; never accepted."""
     is_decode = request.num_tokens - num_computed_tokens == 1
     is_room = num_computed_tokens + config.num_spec_tokens + 2 <= config.max_model_len
     n_drafts: int = config.num_spec_tokens if is_decode and is_room else 0
@@ -371,7 +371,7 @@ def _num_padded_drafts(config: Config, request: Request, num_computed_tokens: in
 
 @inlined
 def launch(state: State, i_batch: int) -> None:
-    """Count the tokens of a step as computed, though they are only about to be, and what its time depends on.
+    """Count the tokens of a step as computed at its launch, and set its work.
 
     Drafts that are verified are rows as a prompt's are, and attend with the decode that they belong
     to.
@@ -429,7 +429,7 @@ def launch(state: State, i_batch: int) -> None:
 
 @compiled
 def _take_drafts(part: Part, request: Request) -> int:
-    """How many of a part's tokens are drafts that its request waited with? They wait no longer."""
+    """Draft tokens of a part, which are removed from the request."""
     n_beyond = (
         part.num_tokens
         + request.num_computed_tokens
@@ -445,7 +445,7 @@ def _take_drafts(part: Part, request: Request) -> int:
 
 @inlined
 def update(state: State, i_batch: int) -> int:
-    """Process what batch ``i_batch`` yielded, at the present time; returns how many tokens were delivered."""
+    """Process the results of batch ``i_batch`` now; returns the number of delivered tokens."""
     parts, counters = state.parts[i_batch], state.counters[0]
     n_delivered, n_stopped = 0, 0
     num_new_drafts: int = 0 if state.config[0].is_async else state.config[0].num_spec_tokens
@@ -480,7 +480,7 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """A client has gone. Who waits stays in the queue, uncounted."""
+    """Abort a request; a waiting one stays in the queue, uncounted."""
     request = state.requests[index]
     was = request.status
     arrivals.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
@@ -493,7 +493,7 @@ def abort(state: State, index: int) -> None:
 
 @compiled
 def _verify(state: State, i_batch: int, i_part: int, is_stale: bool) -> int:  # noqa: FBT001
-    """How many drafts were accepted? The others were computed for nothing, and are taken back."""
+    """The number of accepted draft tokens; the others are discarded."""
     part = state.parts[i_batch, i_part]
     request, num_accepted = state.requests[part.request], 0
     if not part.has_padded_drafts:
@@ -552,7 +552,7 @@ def _finish(state: State, index: int, status: int) -> int:
 
 @compiled
 def _drop_finished(state: State) -> None:
-    """Close the gaps in the list of those that run."""
+    """Remove finished requests from the running list."""
     counters, running = state.counters[0], state.queue.running
     n_kept = 0
     for i_running in range(counters.n_running):

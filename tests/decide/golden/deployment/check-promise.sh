@@ -1,5 +1,5 @@
 #!/bin/sh
-# Is the promise kept? check-promise.sh URL [flags of inferometer load]; exit 0 kept, 10 broken, 11 undecided.
+# Is the SLO met? check-promise.sh URL [flags of inferometer load]; exit 0 met, 10 missed, 11 undecided.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 url=${1:?"the address of the router, such as http://127.0.0.1:8080"}
