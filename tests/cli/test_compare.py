@@ -118,7 +118,6 @@ def test_json_obeys_its_schema(runs):
         (("runs/none", "runs/a"), 4, "there is no run"),
         (("runs/a", "runs/b", "--metric", "ttft"), 2, "--metric ttft_p50_s"),
         (("runs/a", "runs/b", "--metric", "speed"), 2, "there is no metric 'speed'"),
-        (("runs/a", "runs/b", "--metric", "speed"), 2, "there is no metric 'speed'"),
         (("runs/before", "runs/a", "--paired"), 2, "5 runs against 1 make no pairs"),
         (("summary.json", "runs/a"), 2, "JSON that is no table of a sweep"),
     ],

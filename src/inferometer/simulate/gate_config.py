@@ -372,7 +372,7 @@ def gate_rules(gate: GateSpec, workload: Names, pace: FirstTokenPace) -> GateCon
         )
         raise SpecError(
             text,
-            where=f"{where}, --order",
+            where="--gate, --order",
             allowed=f"classes {', '.join(workload.class_names)}",
             try_="slo = 'ttft:p95<1s' of a class in the file of --workload, or its ttft_limit_s in"
             " that of --gate",
