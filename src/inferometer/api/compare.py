@@ -227,8 +227,8 @@ class Compare:
     )
     equal_tokens: bool = option(
         False,
-        "Of two sweeps or tables of them: points of as many prompt tokens in another shape, length"
-        " against concurrency.",
+        "Compare points of two sweeps with equal numbers of prompt tokens in other shapes (length"
+        " against concurrency).",
         "Runs",
         is_common=True,
     )

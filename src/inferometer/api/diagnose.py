@@ -73,8 +73,8 @@ class Diagnose:
     )
     fpm: str | None = option(
         None,
-        "Where the server publishes Forward Pass Metrics (Dynamo, SGLang): each step is heard of,"
-        " and its time is measured, not estimated. Needs the extra fpm.",
+        "Endpoint of the server's Forward Pass Metrics (Dynamo, SGLang): they report each step, so"
+        " its time is measured, not estimated. Needs the extra fpm.",
         "Runs",
         is_common=True,
         metavar="ENDPOINT",

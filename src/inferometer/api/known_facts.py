@@ -39,7 +39,7 @@ class ServerKnowledge:
     )
     kernels: Path | None = option(
         None,
-        "Of a published serving run (LLMServingSim's folder): the tables of its device's kernels"
+        "For a published serving run (LLMServingSim's folder): tables of its device's kernels"
         " (AIConfigurator's folder).",
         "Engine",
         is_common=True,

@@ -37,14 +37,14 @@ TRANSFER_OPTION: Final = Option(
     heading="Hardware",
 )
 DATASHEET_OPTION: Final = Option(
-    "Step times of the datasheet, though published rows of such devices tell more.",
+    "Use the datasheet's step times, even where published rows of such devices exist.",
     heading="Hardware",
 )
 TP_FLAGS: Final = ("--tp", "--tensor-parallel-size")
 PP_FLAGS: Final = ("--pp", "--pipeline-parallel-size")
 KV_DTYPE_FLAGS: Final = ("--kv-dtype", "--kv-cache-dtype")
 LINK_OPTION: Final = Option(
-    "What joins the devices: nvlink, pcie3, pcie4, pcie5, or its rate one way ('64GB/s'). [the"
+    "Link between devices: nvlink, pcie3, pcie4, pcie5, or its rate one way ('64GB/s'). [the"
     " device's]",
     heading="Hardware",
     is_axis=True,

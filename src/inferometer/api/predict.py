@@ -77,7 +77,7 @@ class Predict:
     )
     dtype: DType | None = option(
         None,
-        "Of weights and activations. Default: that of --fit, else bfloat16; float16 without it,"
+        "Format of weights and activations. Default: that of --fit, else bfloat16; float16 without it,"
         " float32 on a CPU.",
         "Model",
         is_common=True,
@@ -85,14 +85,14 @@ class Predict:
     )
     kv_dtype: DType | None = option(
         None,
-        "Of the KV cache. Default: as --dtype.",
+        "Format of the KV cache. Default: as --dtype.",
         "Model",
         formats=FORMATS,
         flags=KV_DTYPE_FLAGS,
     )
     quantization: AskedFormat | None = option(
         None,
-        "Of weights alone. Default: as they were published.",
+        "Format of the weights alone. Default: as published.",
         "Model",
         is_common=True,
         formats=(*FORMATS, "none"),

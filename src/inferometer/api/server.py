@@ -45,7 +45,7 @@ class Settings:
     """Settings of every replica, whatever else is varied."""
 
     kv_dtype: DType | None = option(
-        None, "Of the KV cache. [as --dtype]", "Model", flags=KV_DTYPE_FLAGS, formats=FORMATS
+        None, "Format of the KV cache. [as --dtype]", "Model", flags=KV_DTYPE_FLAGS, formats=FORMATS
     )
     max_model_len: int | None = option(
         None,
@@ -108,8 +108,8 @@ class Server:
     )
     fit: Path | None = option(
         None,
-        "Of `inferometer fit`: its file, or the run's folder. One of --load brings the server's"
-        " limits too.",
+        "Result of `inferometer fit`: its file, or the run's folder. A fit with --load has the"
+        " server's limits too.",
         "Hardware",
         is_common=True,
     )
@@ -119,14 +119,15 @@ class Server:
     all_reduce_us: Annotated[float | None, ALL_REDUCE_OPTION] = None
     dtype: DType | None = option(
         None,
-        "Of weights and activations. [that of --fit, else bfloat16; float16 without it, float32 on a CPU]",
+        "Format of weights and activations. [that of --fit, else bfloat16; float16 without it,"
+        " float32 on a CPU]",
         "Model",
         is_common=True,
         formats=FORMATS,
     )
     quantization: AskedFormat | None = option(
         None,
-        "Of weights alone. [as they were published]",
+        "Format of the weights alone. [as published]",
         "Model",
         is_common=True,
         formats=(*FORMATS, "none"),

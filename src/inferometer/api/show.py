@@ -30,7 +30,7 @@ class Judged:
     )
     server_hardware: str | None = option(
         None,
-        "Of the server that was loaded: MFU and MBU by its own counters. [:bfloat16]",
+        "Device of the loaded server: add MFU and MBU by its own counters. [:bfloat16]",
         "Limits",
         is_common=True,
         metavar="ID[:FORMAT]",

@@ -108,15 +108,14 @@ class Size:
     )
     dtype: types.DType | None = option(
         None,
-        "Of weights and activations. Default: bfloat16; float16 without it, float32 on a CPU.",
+        "Format of weights and activations. Default: bfloat16; float16 without it, float32 on a CPU.",
         "Model",
         is_common=True,
         formats=FORMATS,
     )
     quantization: str | None = option(
         None,
-        "Of weights, to try: float8,int4; none: as --dtype. Default: that in which they were"
-        " published.",
+        "Formats of the weights to try: float8,int4; none: as --dtype. Default: as published.",
         "Model",
         is_common=True,
         metavar="FORMATS",
@@ -144,7 +143,9 @@ class Size:
         False, "Count the replicas that meet the SLO at likely step times.", "Limits"
     )
     over_time: OverTime = field(default_factory=OverTime)
-    probe_requests: int = option(1000, "Of a short simulation; long: 4 times.", "Limits", least=100)
+    probe_requests: int = option(
+        1000, "Requests of a short simulation; long ones have 4 times as many.", "Limits", least=100
+    )
     time_limit: Annotated[float, time_limit_field("10s")] = 10.0
     report: Annotated[Path | None, decision_pages.REPORT_OPTION] = None
     out: Path | None = option(
