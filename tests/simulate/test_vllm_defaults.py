@@ -8,6 +8,7 @@ from inferometer.api.server import fit_cautions
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.kv_cache import state_bytes
 from inferometer.perfmodel.memory import default_limits
 from inferometer.perfmodel.steptime_levels import datasheet_levels
 from inferometer.simulate.deployment import Knobs, deploy
@@ -182,3 +183,17 @@ def test_a_request_holds_its_states_beside_its_tokens():
     for change in ({"sliding_window": 8, "num_sliding_groups": 1}, {"num_state_blocks": -1}):
         with pytest.raises(SpecError, match="num_state_blocks"):
             replace(config, **change)
+
+
+@pytest.mark.parametrize("own", [{"preemption_mode": "swap", "swap_space_bytes": "0"}])
+def test_states_that_lie_beside_the_kv_cache_leave_room_for_it(own):
+    """Where vLLM's pool is not modelled: as many as SGLang's share of the memory holds."""
+    server = deployment_of("qwen3.5-35b-a3b", "h200_sxm", own=own)
+    config = server.config
+    assert (config.block_size, config.num_state_blocks) == (16, 0)
+    assert 100 < config.max_num_seqs < 1024
+    states = config.max_num_seqs * state_bytes(server.model, "bfloat16")
+    cache = config.n_kv_blocks * server.kv_block_bytes
+    assert states / cache == pytest.approx(0.9, rel=0.08)  # fewer sequences have fewer logits
+    with pytest.raises(SpecError, match="leaves no memory"):
+        deployment_of("qwen3.5-35b-a3b", "h200_sxm", own=own, shared={"max_num_seqs": 1024})

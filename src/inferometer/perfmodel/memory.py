@@ -37,6 +37,13 @@ USUAL_BEFORE: Final = Constant(
     ),
 )
 """vLLM's default share of the memory in older versions, which published runs used."""
+STATE_SHARE: Final = Constant(
+    value=0.9 / 1.9,
+    source=Source(
+        kind="repository",
+        where="sgl-project/sglang: ServerArgs.mamba_full_memory_ratio = 0.9, states to KV cache",
+    ),
+)
 _MOST_SEQUENCES: Final = 1 << 24
 _NODE_DEVICES: Final = 8
 GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
@@ -250,6 +257,19 @@ def n_kv_blocks_that_fit(
     block_bytes *= 1.0 if paging is None else paging.fraction
     states = max_num_seqs * _state_bytes(question) if paging is None else 0.0
     return max(int((budget.free_bytes + budget.kv_bytes - states) / block_bytes), 0)
+
+
+def most_states(question: MemoryQuestion, *, max_num_seqs: int) -> int:
+    """Of how many sequences an engine sets states of recurrent layers aside, beside the KV cache.
+
+    As many as are asked for, or as fit the share that SGLang gives them.
+    """
+    state = _state_bytes(question)
+    if state == 0:
+        return max_num_seqs
+    budget = memory_budget(question, max_num_seqs)
+    room = (budget.free_bytes + budget.kv_bytes) * STATE_SHARE.value
+    return max(min(max_num_seqs, int(room / state)), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
 STAGES_KNOB: Final = "pipeline_parallel_size"
 _BUDGET_KNOB: Final = "max_num_batched_tokens"
 _POOLS_KNOB: Final = "kv_pools"
+_STATES_KNOB: Final = "num_state_blocks"
 _AMPLE: Final = {"num_blocks": 2**24}
 _PLAIN_KV_CACHE: Final = {
     "rules": "vllm",
@@ -183,6 +184,7 @@ class Deployment:
 class _KvBlocks(NamedTuple):
     n_blocks: int
     origin: str
+    max_num_seqs: int
 
 
 def deploy(
@@ -242,26 +244,28 @@ def _replica(
         shared = engine_config.with_defaults(limits, knobs.shared, knobs.own)
     block_size = shared.get("block_size", engine_config.default_block_size(knobs.policy))
     paging = None
-    if knobs.policy == "vllm" and "num_state_blocks" not in knobs.own:
+    if knobs.policy == "vllm" and _has_plain_kv_cache(knobs) and _STATES_KNOB not in knobs.own:
         paging = kv_cache.state_paging(model, engine, kv_dtype(engine), block_tokens=block_size)
     if paging is not None:
         block_size = shared["block_size"] = paging.block_tokens
     own = {
         **knobs.own,  # first, so that an engine without one of them names what was typed
         **_window_knobs(model, hardware, knobs),
-        **({} if paging is None else {"num_state_blocks": str(paging.n_blocks)}),
+        **({} if paging is None else {_STATES_KNOB: str(paging.n_blocks)}),
         **_copying_knobs(model, engine, hardware, block_size, knobs.own),
         **knobs.own,
     }
     kv_origin = "given"
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
         requested = replace(knobs, shared=limits._asdict() | shared, own=own)
-        shared["num_blocks"], kv_origin = _kv_blocks(
-            model, engine, hardware, block_size, requested, plan, paging
+        asked = {"max_num_seqs", engine_config.own_name(knobs.policy, "max_num_seqs")}
+        blocks = _kv_blocks(
+            *(model, engine, hardware, block_size, requested, paging),
+            is_fixed=bool(asked & (knobs.shared.keys() | knobs.own.keys())),
         )
-        if paging is not None and "max_num_seqs" not in knobs.shared.keys() | knobs.own.keys():
-            most = shared.get("max_num_seqs", limits.max_num_seqs)
-            shared["max_num_seqs"] = min(most, shared["num_blocks"])
+        shared["num_blocks"], kv_origin = blocks.n_blocks, blocks.origin
+        if blocks.max_num_seqs < requested.shared["max_num_seqs"]:
+            shared["max_num_seqs"] = blocks.max_num_seqs
     if "max_model_len" not in shared:
         shared["max_model_len"] = _longest_context(model, shared, own, block_size, plan)
     if _is_budget_for_contexts(knobs):
@@ -379,8 +383,9 @@ def _kv_blocks(
     hardware: HardwareSpec | None,
     block_size: int,
     knobs: Knobs,
-    plan: ParallelPlan,
     paging: kv_cache.StatePaging | None,
+    *,
+    is_fixed: bool,
 ) -> _KvBlocks:
     if hardware is None:
         raise SpecError(
@@ -391,7 +396,7 @@ def _kv_blocks(
                 " --hardware ID"
             ),
         )
-    step_tokens = knobs.shared["max_num_batched_tokens"]
+    plan, step_tokens = requested_plan(engine, knobs), knobs.shared["max_num_batched_tokens"]
     question = memory.MemoryQuestion(
         model=model,
         engine=engine,
@@ -405,20 +410,24 @@ def _kv_blocks(
         n_expert_shards=knobs.data_parallel_size,
     )
     has_groups = knobs.own.get("sliding_window", "0") != "0"
+    n_seqs = knobs.shared["max_num_seqs"]
+    if paging is None and not is_fixed:
+        n_seqs = memory.most_states(question, max_num_seqs=n_seqs)
     n_blocks = memory.n_kv_blocks_that_fit(
-        question,
-        max_num_seqs=knobs.shared["max_num_seqs"],
-        is_grouped=has_groups,
-        paging=paging,
+        question, max_num_seqs=n_seqs, is_grouped=has_groups, paging=paging
     )
     if n_blocks < 2:
         raise TooLargeError(
             f"{model.model_id!r} leaves no memory for a KV cache on {plan.n_devices} x"
             f" {hardware.name}"
         )
-    return _KvBlocks(
-        n_blocks, f"computed from the memory of {hardware.name}; a server's log says it exactly"
-    )
+    n_seqs = min(n_seqs, n_blocks) if paging is not None and not is_fixed else n_seqs
+    origin = f"computed from the memory of {hardware.name}; a server's log says it exactly"
+    return _KvBlocks(n_blocks, origin, n_seqs)
+
+
+def _has_plain_kv_cache(knobs: Knobs) -> bool:
+    return all(knobs.own.get(name, usual) == usual for name, usual in _PLAIN_KV_CACHE.items())
 
 
 def _window_knobs(model: ModelSpec, hardware: HardwareSpec | None, knobs: Knobs) -> dict[str, str]:
@@ -429,7 +438,7 @@ def _window_knobs(model: ModelSpec, hardware: HardwareSpec | None, knobs: Knobs)
         or groups.window_tokens >= model.max_position_tokens
         or knobs.policy != "vllm"
         or "sliding_window" in own
-        or any(own.get(name, usual) != usual for name, usual in _PLAIN_KV_CACHE.items())
+        or not _has_plain_kv_cache(knobs)
         or (own.get("draft_method") == "eagle" and own.get("num_speculative_tokens", "0") != "0")
         or (hardware is not None and hardware.kind == "tpu")
     ):
@@ -451,7 +460,7 @@ def _longest_context(
     """The longest context that the model takes and for which the KV cache has room."""
     if "num_blocks" not in shared:
         return model.max_position_tokens
-    n_states = own.get("num_state_blocks", "0")
+    n_states = own.get(_STATES_KNOB, "0")
     n_blocks = shared["num_blocks"] - 1 - (int(n_states) if n_states.isdecimal() else 0)
     window, n_sliding, n_full = (
         int(own.get(name, usual)) if own.get(name, "0").isdecimal() else usual
