@@ -231,6 +231,9 @@ def _facts(summary: PublishedSummary) -> str:
         ),
         "req/s": _number(summary.completed_requests_per_s),
         "output tok/s": _number(summary.output_tokens_per_s),
+        "tok/s of prompts and answers": None
+        if summary.output_tokens_per_s is not None
+        else _number(summary.total_tokens_per_s),
         "good req/s": _number(summary.good_requests_per_s),
     }
     facts = ", ".join(f"{name} {value}" for name, value in told.items() if value is not None)

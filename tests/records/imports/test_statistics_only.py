@@ -179,3 +179,32 @@ def test_a_run_that_streamed_nothing_has_no_ttft(tmp_path):
 def test_broken_reports_are_named(change, complaint, tmp_path):
     with pytest.raises(RecordError, match=complaint):
         summary_of(trtllm_report() | change, tmp_path)
+
+
+def test_batches_of_vllm_bench_latency_are_times_of_a_whole_batch(tmp_path):
+    """As its ``--output-json`` writes them: percentiles by number, seconds."""
+    taken_s = np.array([1.9, 2.1, 2.0, 2.4])
+    at = (10, 25, 50, 75, 90, 99)
+    report = {
+        "model_id": "some/model",
+        "avg_latency": taken_s.mean(),
+        "latencies": taken_s.tolist(),
+        "percentiles": dict(zip(map(str, at), np.percentile(taken_s, at).tolist(), strict=True)),
+    }
+    summary = summary_of(report, tmp_path)
+    assert (summary.tool, summary.model, summary.n_completed) == ("vllm-bench", "some/model", None)
+    assert "4 batches" in summary.label
+    assert summary.latency("e2e").mean_s == pytest.approx(2.1)
+    assert summary.latency("e2e").percentile_s(0.5) == pytest.approx(2.05)
+    assert "one batch" in summary.latency("e2e").definition
+
+
+def test_vllm_bench_throughput_counts_prompts_and_answers_together(tmp_path):
+    report = {
+        "elapsed_time": 10.0, "num_requests": 200, "total_num_tokens": 50_000,
+        "requests_per_second": 20.0, "tokens_per_second": 5000.0,
+    }  # fmt: skip
+    summary = summary_of(report, tmp_path)
+    assert (summary.n_completed, summary.completed_requests_per_s) == (200, 20.0)
+    assert (summary.total_tokens_per_s, summary.output_tokens_per_s) == (5000.0, None)
+    assert summary.offered_requests_per_s == np.inf

@@ -220,6 +220,16 @@ _OBJECTS: Final = (
         _having("engine", "world_info", "request_info", "performance"),
         statistics_only.read_trtllm_report,
     ),
+    _Format(
+        "vllm bench latency",
+        _having("avg_latency", "latencies", "percentiles"),
+        statistics_only.read_vllm_latency,
+    ),
+    _Format(
+        "vllm bench throughput",
+        _having("elapsed_time", "num_requests", "requests_per_second", "tokens_per_second"),
+        statistics_only.read_vllm_throughput,
+    ),
 )
 _LISTS: Final = (
     _Format("vllm bench serve", _is_vllm_bench, vllm_bench.read_vllm_lines),

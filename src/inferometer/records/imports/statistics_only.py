@@ -1,10 +1,11 @@
-"""What do reports without requests say: LLMPerf's summary, trtllm-bench's, llm-d's Benchmark Report?
+"""What do reports without requests say: of LLMPerf, trtllm-bench, llm-d, vLLM's offline benchmarks?
 
 LLMPerf counts output tokens with its own tokenizer from the text, and spreads the whole time to the
 last of them, TTFT too, over all: a normalised TPOT (``token_benchmark_ray.py`` and
 ``openai_chat_completions_client.py`` of version 2023-08-31). trtllm-bench writes what
 ``--report_json`` asks for (``tensorrt_llm/bench/dataclasses/reporting.py``); an answer of one token
-counts there with a TPOT of 0.
+counts there with a TPOT of 0. ``vllm bench latency`` and ``throughput`` write what their
+``--output-json`` names, in seconds (``vllm/benchmarks`` of 0.32).
 """
 
 from math import inf
@@ -21,6 +22,7 @@ from inferometer.records.imports.imported import (
     StatisticKeys,
     file_source,
     latency_of,
+    percentiles_of,
     published,
 )
 from inferometer.records.imports.json_fields import JsonFields, read_object
@@ -281,3 +283,62 @@ def _engine(content: JsonFields) -> JsonFields:
         (one for one in parts if one.text("kind") == "inference_engine"),
         JsonFields(content={}, where=content.where),
     )
+
+
+_VLLM_LATENCY: Final = "prompts and answers of one batch, from its start to its end"
+
+
+def read_vllm_latency(path: Path) -> Imported:
+    """Statistics of ``vllm bench latency``: the time of a whole batch, in iterations.
+
+    The file does not say how many sequences the batch had, nor their lengths.
+
+    Raises
+    ------
+    RecordError
+        A field holds something else than it should; the message names it.
+    """
+    content = read_object(path)
+    percentiles = content.child("percentiles")
+    latency = PublishedLatency(
+        name="e2e",
+        named="latency of a batch",
+        definition=_VLLM_LATENCY,
+        mean_s=content.number("avg_latency"),
+        percentiles=percentiles_of(
+            (at / 100, percentiles.number(f"{at}")) for at in (10, 25, 50, 75, 90, 99)
+        ),
+    )
+    summary = PublishedSummary(
+        tool="vllm-bench",
+        source=file_source(path, "vllm-bench"),
+        label=f"latency, {len(content.numbers('latencies') or ())} batches",
+        model=content.text("model_id"),
+        latencies=(latency,),
+    )
+    return Imported(tool="vllm-bench", summaries=(summary,))
+
+
+def read_vllm_throughput(path: Path) -> Imported:
+    """Statistics of ``vllm bench throughput``: all requests at once, prompts and answers together.
+
+    Raises
+    ------
+    RecordError
+        A field is missing or holds something else; the message names it.
+    """
+    content = read_object(path)
+    n_requests = content.whole("num_requests")
+    summary = PublishedSummary(
+        tool="vllm-bench",
+        source=file_source(path, "vllm-bench"),
+        label="throughput",
+        model=content.text("model_id"),
+        offered_requests_per_s=inf,
+        duration_s=content.number("elapsed_time"),
+        n_requested=n_requests,
+        n_completed=n_requests,
+        completed_requests_per_s=content.number("requests_per_second"),
+        total_tokens_per_s=content.number("tokens_per_second"),
+    )
+    return Imported(tool="vllm-bench", summaries=(summary,))
