@@ -246,7 +246,7 @@ def _replica(
         shared = engine_config.with_defaults(limits, knobs.shared, knobs.own)
     block_size = shared.get("block_size", engine_config.default_block_size(knobs.policy))
     paging = None
-    is_plain = _PLAIN_KV_CACHE.items() <= (_PLAIN_KV_CACHE | knobs.own).items()
+    is_plain = _PLAIN_KV_CACHE.items() <= {**_PLAIN_KV_CACHE, **knobs.own}.items()
     if knobs.policy == "vllm" and is_plain and _STATES_KNOB not in knobs.own:
         paging = kv_cache.state_paging(model, engine, kv_dtype(engine), block_tokens=block_size)
     if paging is not None:
@@ -439,7 +439,7 @@ def _window_knobs(model: ModelSpec, hardware: HardwareSpec | None, knobs: Knobs)
         or groups.window_tokens >= model.max_position_tokens
         or knobs.policy != "vllm"
         or "sliding_window" in own
-        or not _PLAIN_KV_CACHE.items() <= (_PLAIN_KV_CACHE | own).items()
+        or not _PLAIN_KV_CACHE.items() <= {**_PLAIN_KV_CACHE, **own}.items()
         or (own.get("draft_method") == "eagle" and own.get("num_speculative_tokens", "0") != "0")
         or (hardware is not None and hardware.kind == "tpu")
     ):
