@@ -244,7 +244,8 @@ def _replica(
         shared = engine_config.with_defaults(limits, knobs.shared, knobs.own)
     block_size = shared.get("block_size", engine_config.default_block_size(knobs.policy))
     paging = None
-    if knobs.policy == "vllm" and _has_plain_kv_cache(knobs) and _STATES_KNOB not in knobs.own:
+    is_plain = _PLAIN_KV_CACHE.items() <= {**_PLAIN_KV_CACHE, **knobs.own}.items()
+    if knobs.policy == "vllm" and is_plain and _STATES_KNOB not in knobs.own:
         paging = kv_cache.state_paging(model, engine, kv_dtype(engine), block_tokens=block_size)
     if paging is not None:
         block_size = shared["block_size"] = paging.block_tokens
@@ -409,12 +410,14 @@ def _kv_blocks(
         utilization_fraction=knobs.utilization_fraction,
         n_expert_shards=knobs.data_parallel_size,
     )
-    has_groups = knobs.own.get("sliding_window", "0") != "0"
     n_seqs = knobs.shared["max_num_seqs"]
     if paging is None and not is_fixed:
         n_seqs = memory.most_states(question, max_num_seqs=n_seqs)
     n_blocks = memory.n_kv_blocks_that_fit(
-        question, max_num_seqs=n_seqs, is_grouped=has_groups, paging=paging
+        question,
+        max_num_seqs=n_seqs,
+        is_grouped=knobs.own.get("sliding_window", "0") != "0",
+        paging=paging,
     )
     if n_blocks < 2:
         raise TooLargeError(
@@ -426,10 +429,6 @@ def _kv_blocks(
     return _KvBlocks(n_blocks, origin, n_seqs)
 
 
-def _has_plain_kv_cache(knobs: Knobs) -> bool:
-    return all(knobs.own.get(name, usual) == usual for name, usual in _PLAIN_KV_CACHE.items())
-
-
 def _window_knobs(model: ModelSpec, hardware: HardwareSpec | None, knobs: Knobs) -> dict[str, str]:
     """The groups of layers of a model with windows, where the engine gives blocks back."""
     groups, own = kv_cache.kv_groups(model), knobs.own
@@ -438,7 +437,7 @@ def _window_knobs(model: ModelSpec, hardware: HardwareSpec | None, knobs: Knobs)
         or groups.window_tokens >= model.max_position_tokens
         or knobs.policy != "vllm"
         or "sliding_window" in own
-        or not _has_plain_kv_cache(knobs)
+        or not _PLAIN_KV_CACHE.items() <= {**_PLAIN_KV_CACHE, **own}.items()
         or (own.get("draft_method") == "eagle" and own.get("num_speculative_tokens", "0") != "0")
         or (hardware is not None and hardware.kind == "tpu")
     ):
