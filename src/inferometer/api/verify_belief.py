@@ -130,9 +130,8 @@ def _server_sha256(server: Server) -> str:
         model = resolve.resolve_model(server.model, load_format="dummy").spec
         known = None if hardware is None or server.datasheet else efficiency_file(hardware)
         # Sums that were sealed before there was such a file stay as they are.
-        return seals.sha256_of(
-            (model, hardware, *([] if known is None else [seals.sha256_of(known)]))
-        )
+        sums = [] if known is None else [seals.sha256_of(known)]
+        return seals.sha256_of((seals.model_facts(model), hardware, *sums))
     path = server.fit
     if path.is_dir():
         path /= SERVER_FIT_NAME if is_server_fit(path) else FIT_NAME

@@ -16,6 +16,7 @@ import msgspec
 
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.types import ModelSpec
 from inferometer.inputs.verify_plan import PlanKind, VerifyPlan
 from inferometer.inputs.workload.plan import I32, I64, RequestPlan
 from inferometer.perfmodel.steptime_levels import Basis
@@ -155,6 +156,18 @@ def canonical(value: object) -> bytes:
 def sha256_of(value: object) -> str:
     """The SHA-256 of facts, by their canonical JSON; of bytes as they are."""
     return hashlib.sha256(value if isinstance(value, bytes) else canonical(value)).hexdigest()
+
+
+_NEWER: Final = {"blocks", "stored_bits"}
+"""Fields of models that are newer than the first seals."""
+
+
+def model_facts(model: ModelSpec) -> dict[str, object]:
+    """Fields of the model for a sum; newer ones only where they differ from their defaults."""
+    facts: dict[str, object] = msgspec.to_builtins(model)
+    if isinstance(experts := facts["moe"], dict) and experts["latent_size"] is None:
+        del experts["latent_size"]
+    return {name: value for name, value in facts.items() if name not in _NEWER or value}
 
 
 def plan_sha256(plan: VerifyPlan) -> str:
