@@ -109,7 +109,7 @@ def test_speeding_up_a_trace_beyond_reason(tmp_path):
 @pytest.mark.parametrize("arrivals", [None, {"kind": "trace"}])
 def test_slowing_a_trace_beyond_int64(arrivals, tmp_path):
     path = tmp_path / "trace.jsonl"
-    path.write_text('{"timestamp": 1e9, "input_length": 10, "output_length": 5}\n')
+    path.write_text('{"timestamp": 9e7, "input_length": 10, "output_length": 5}\n')
     changes = {"replay": {"speed_up_ratio": 1e-9}}
     if arrivals is not None:
         changes = {"arrivals": arrivals | {"path": str(path), "speed_up_ratio": 1e-9}}

@@ -43,6 +43,7 @@ NAMED = {
     "glm-5": (744, 40),
     "deepseek-v3.2": (671, 37),
     "gemma-4-26b-a4b": (25.2, 3.8),
+    "nemotron-3-nano-30b-a3b": (31.6, 3.2),
 }
 """Billions of parameters, all and active, on model cards; other names carry them."""
 

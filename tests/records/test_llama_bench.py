@@ -85,7 +85,7 @@ def test_each_printed_table_has_its_own_columns(tmp_path):
     twice = read(tmp_path, "bench.md", f"{MARKDOWN}\nbuild: 1\n\n{MARKDOWN}")
     once = read(tmp_path, "bench.md", MARKDOWN)
     assert len(twice.prefill_ns) == 2 * len(once.prefill_ns)
-    with pytest.raises(RecordError, match="several values of fa: not told, 1"):
+    with pytest.raises(RecordError, match="several values of fa: not stated, 1"):
         read(tmp_path, "bench.md", f"{MARKDOWN}\n{again}")
 
 

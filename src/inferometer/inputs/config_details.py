@@ -218,8 +218,8 @@ def _in_groups(quantised: Config | None) -> Config | None:
     if quantised is None:
         return None
     if quantised.get("moe_quant_algo") and "fp8" in str(quantised.get("quant_method")):
-        kept = ("quant_method", "moe_quant_algo", "group_size", "modules_to_not_convert")
-        return {name: quantised[name] for name in kept if name in quantised}
+        names = ("quant_method", "moe_quant_algo", "group_size", "modules_to_not_convert")
+        return {name: quantised[name] for name in names if name in quantised}
     layers = _tables(quantised.get("quantized_layers"))
     if not layers or quantised.get("config_groups"):
         return quantised

@@ -262,7 +262,7 @@ def n_kv_blocks_that_fit(
 def most_states(question: MemoryQuestion, *, max_num_seqs: int) -> int:
     """Of how many sequences an engine sets states of recurrent layers aside, beside the KV cache.
 
-    As many as are asked for, or as fit the share that SGLang gives them.
+    As many as were requested, or as fit the share that SGLang gives them.
     """
     state = _state_bytes(question)
     if state == 0:

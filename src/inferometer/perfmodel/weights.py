@@ -176,7 +176,7 @@ def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) ->
 
 
 def _bits_as(stored: StoredAs | None, engine: EngineSpec, *, is_sparse: bool = False) -> float:
-    """Of a matrix in the checkpoint's own format, or in that which the engine was asked for."""
+    """Of a matrix in the checkpoint's own format, or in the engine's requested one."""
     if stored is None or stored.whole != engine.quantization:
         return _stored_bits(engine.quantization, engine.dtype, is_sparse=is_sparse)
     usual = _stored_bits(stored.own, engine.dtype, is_sparse=False)

@@ -87,7 +87,7 @@ def _llama_lines(
 ) -> list[tuple[object, ...]]:
     for name in _SETTINGS:
         is_told = any(name in row for row in rows)
-        values = list(dict.fromkeys(str(row.get(name, "not told")) for row in rows if is_told))
+        values = list(dict.fromkeys(str(row.get(name, "not stated")) for row in rows if is_told))
         if len(values) > 1:
             raise RecordError(
                 f"llama-bench ran with several values of {name}: {', '.join(values[:4])}",

@@ -59,7 +59,7 @@ class TraceRow(NamedTuple):
     """Ids of the prompt's blocks, equal where the blocks and all before them are."""
     block_tokens: int = 0
     session: int | None = None
-    """Rows of one session stand together: each prompt is all that was said before, and something
+    """Rows of one session stand together: each prompt is the whole conversation before, and something
     new, where no ``think_ns`` is there."""
     think_ns: int | None = None
     """Since the end of the session's request before, whose blocks say what both have in common."""
