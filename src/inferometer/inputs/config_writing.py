@@ -188,7 +188,7 @@ def _recurrent(model: ModelSpec) -> dict[str, object]:
     linear = model.recurrent
     if linear is None:
         return {}
-    kinds = {"layer_types": _mixer_kinds(model)} if model.blocks is None else {}
+    kinds: dict[str, object] = {} if model.blocks else {"layer_types": _mixer_kinds(model)}
     return kinds | {
         "linear_num_key_heads": linear.n_key_heads,
         "linear_num_value_heads": linear.n_value_heads,

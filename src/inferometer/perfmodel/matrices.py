@@ -4,7 +4,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Literal, NamedTuple, TypeAlias
 
-from inferometer.inputs.types import CompressedSpec, DType, MlaSpec, ModelSpec, MoeSpec
+from inferometer.inputs.types import (
+    AskedFormat,
+    CompressedSpec,
+    DType,
+    MlaSpec,
+    ModelSpec,
+    MoeSpec,
+)
 from inferometer.perfmodel.kv_cache import head_kinds
 
 Split: TypeAlias = Literal["all", "kv_heads", "full_kv_heads", "none"]
@@ -92,10 +99,12 @@ def _as_stored(part: Linear, model: ModelSpec) -> Linear:
 def stored_as(model: ModelSpec, name: str) -> StoredAs | Literal["none"] | None:
     """How the checkpoint stores the matrix of this name: "none" is 16 bit, None that none is known."""
     whole = model.checkpoint_dtype
-    own = dict(model.stored_apart).get(name, whole)
+    own = dict[str, AskedFormat](model.stored_apart).get(name, whole) if whole else None
     if whole is None or own is None:
         return None
-    return "none" if own == "none" else StoredAs(whole, own, dict(model.stored_bits).get(own))
+    if own == "none":
+        return "none"
+    return StoredAs(whole, own, dict[DType, float](model.stored_bits).get(own))
 
 
 def _attention(model: ModelSpec) -> list[Linear]:
