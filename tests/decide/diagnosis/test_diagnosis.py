@@ -83,6 +83,46 @@ def test_the_page_says_what_limits_and_what_would_not_help(of_seats):
     assert page.lines[-1].command == "inferometer diagnose http://127.0.0.1:8000"
 
 
+def with_cost(answer, name, low_s, value_s, high_s):
+    cost = replace(answer.causes[0].shares_s[0], low=low_s, value=value_s, high=high_s)
+    return replace(
+        answer,
+        causes=tuple(
+            replace(one, shares_s=(cost, *one.shares_s[1:])) if one.name == name else one
+            for one in answer.causes
+        ),
+    )
+
+
+@pytest.mark.slow
+def test_a_setting_that_may_help_is_not_ruled_out(of_seats):
+    now_s = of_seats.latencies[0].simulated_s.value
+    open_one = with_cost(of_seats, "small_step_budget", -0.4 * now_s, -0.1 * now_s, 0.4 * now_s)
+    for answer, is_open in ((open_one, True), (of_seats, False)):
+        page = diagnose_page(answer)
+        (why,) = (line.text for line in page.lines if line.label == "WHY")
+        ruled_out = why.partition(";")[0]
+        assert ruled_out.startswith("would not help: ")
+        assert ("small_step_budget" not in ruled_out) == is_open
+        assert ("small_step_budget (-" in why.partition("may help or not: ")[2]) == is_open
+        change = next(row[-1] for row in page.table.rows if row[0] == "small_step_budget")
+        assert (change != "would not help") == is_open
+
+
+@pytest.mark.slow
+def test_a_healthy_server_with_a_limit_is_not_without_one(of_seats):
+    healthy = replace(of_seats, finding="healthy", cause=None, check=None)
+    assert "is healthy: max_num_seqs costs " in diagnose_page(healthy).title
+    for low_s, value_s, high_s, words in (
+        (-9.0, 1.0, 9.0, "no setting surely costs a tenth of TTFT p95"),
+        (0.0, 0.0, 0.0, "no setting costs a tenth of TTFT p95"),
+    ):
+        answer = healthy
+        for one in healthy.causes:
+            answer = with_cost(answer, one.name, low_s, value_s, high_s)
+        assert diagnose_page(answer).title.endswith(words)
+
+
 @pytest.mark.slow
 def test_a_small_kv_cache_is_named():
     config = replace(ROOMY, num_blocks=1400)
@@ -119,6 +159,24 @@ def test_long_prompts_are_named_and_the_advice_is_true():
         "s", Source(window=window), rebuilt_servers(window, {}), None, {}
     ).answer
     assert (answer.finding, answer.cause) == ("limited", "long_prompts")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("alike", "finding"), [(None, "undecided"), (0.9, "limited")])
+def test_a_prefix_cache_that_is_off_is_to_blame_only_where_prompts_are_known_to_be_alike(
+    alike, finding
+):
+    config = replace(ROOMY, enable_prefix_caching=False)
+    samples, _ = served_pages(config, slowed(STEPS, 1.6), PLAN, start_s=START_S, for_s=FOR_S)
+    window = replace(observed_window(samples), alike_fraction=alike)
+    found = diagnosis.answer_of("s", Source(window=window), rebuilt_servers(window, {}), None, {})
+    answer = found.answer
+    assert (answer.finding, answer.cause) == (finding, "prefix_cache")
+    assert (found.advised is None) == (finding == "undecided")
+    cost_s = answer.causes[0].shares_s[0]
+    assert (cost_s.low == 0) == (finding == "undecided")
+    words = " ".join(line.text for line in diagnose_page(answer).lines)
+    assert ("with prefix caching on they do" in words) == (finding == "undecided")
 
 
 @pytest.mark.slow
