@@ -58,24 +58,24 @@ def p95_ttft_s(config, plan=PLAN):
 
 
 @pytest.fixture(scope="module")
-def of_seats():
+def of_full_batch():
     return diagnosed(replace(ROOMY, max_num_seqs=16))
 
 
 @pytest.mark.slow
-def test_a_full_batch_is_named_and_the_advice_is_true(of_seats):
-    assert (of_seats.finding, of_seats.cause) == ("limited", "max_num_seqs")
-    cause, limit = of_seats.causes[0], of_seats.limits[0]
+def test_a_full_batch_is_named_and_the_advice_is_true(of_full_batch):
+    assert (of_full_batch.finding, of_full_batch.cause) == ("limited", "max_num_seqs")
+    cause, limit = of_full_batch.causes[0], of_full_batch.limits[0]
     assert (limit.name, limit.low, limit.high) == ("max_num_seqs", 16, 16)
-    seats = int(cause.change.split()[1])
-    then_s = p95_ttft_s(replace(ROOMY, max_num_seqs=seats))
+    batch = int(cause.change.split()[1])
+    then_s = p95_ttft_s(replace(ROOMY, max_num_seqs=batch))
     assert then_s < 0.3 * p95_ttft_s(replace(ROOMY, max_num_seqs=16))
     assert cause.predicted_s[0].low <= then_s <= cause.predicted_s[0].high
 
 
 @pytest.mark.slow
-def test_the_page_says_what_limits_and_what_would_not_help(of_seats):
-    page = diagnose_page(of_seats)
+def test_the_page_says_what_limits_and_what_would_not_help(of_full_batch):
+    page = diagnose_page(of_full_batch)
     assert page.title.startswith("http://127.0.0.1:8000 is limited by max_num_seqs")
     said = " ".join(line.text for line in page.lines)
     assert "would not help: kv_cache" in said
@@ -95,10 +95,12 @@ def with_cost(answer, name, low_s, value_s, high_s):
 
 
 @pytest.mark.slow
-def test_a_setting_that_may_help_is_not_ruled_out(of_seats):
-    now_s = of_seats.latencies[0].simulated_s.value
-    open_one = with_cost(of_seats, "small_step_budget", -0.4 * now_s, -0.1 * now_s, 0.4 * now_s)
-    for answer, is_open in ((open_one, True), (of_seats, False)):
+def test_a_setting_that_may_help_is_not_ruled_out(of_full_batch):
+    now_s = of_full_batch.latencies[0].simulated_s.value
+    open_one = with_cost(
+        of_full_batch, "small_step_budget", -0.4 * now_s, -0.1 * now_s, 0.4 * now_s
+    )
+    for answer, is_open in ((open_one, True), (of_full_batch, False)):
         page = diagnose_page(answer)
         (why,) = (line.text for line in page.lines if line.label == "WHY")
         ruled_out = why.partition(";")[0]
@@ -110,8 +112,8 @@ def test_a_setting_that_may_help_is_not_ruled_out(of_seats):
 
 
 @pytest.mark.slow
-def test_a_healthy_server_with_a_limit_is_not_without_one(of_seats):
-    healthy = replace(of_seats, finding="healthy", cause=None, check=None)
+def test_a_healthy_server_with_a_limit_is_not_without_one(of_full_batch):
+    healthy = replace(of_full_batch, finding="healthy", cause=None, check=None)
     assert "is healthy: max_num_seqs costs " in diagnose_page(healthy).title
     for low_s, value_s, high_s, words in (
         (-9.0, 1.0, 9.0, "no setting surely costs a tenth of TTFT p95"),
