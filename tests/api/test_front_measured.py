@@ -134,6 +134,8 @@ def test_a_ledger_and_the_steps_of_a_batch(tmp_path):
     game = im.timeline(batching="static", slots=2, steps=10)
     assert [len(one) for one in game.slots] == [10, 10]
     assert all(one in str(game) for one in game.slots)
+    assert str(game).startswith("ANSWER ")
+    assert "ticks" in str(game).splitlines()[0]
 
 
 def test_every_answer_knows_how_it_looks_and_which_table_is_its_own():

@@ -63,7 +63,9 @@ def test_servers_that_answer_in_turn_are_named_and_have_no_rates(start, tmp_path
     first = page("vllm-0.32-after")
     second = zeroed(first).replace("process_start_time_seconds 0", start)
     first = first if start else first.replace(STARTED, "")
+    report = tmp_path / "watched.html"
     words = ("--for", "2s", "--every", "100ms", "--no-limit", "--once", "--json")
+    words += ("--report", str(report))
     with in_turn(first, second) as url, in_turn(first) as other:
         alone = run("watch", url, "--for", "1s", "--every", "100ms", folder=tmp_path)
         both = run("watch", url, other, *words, folder=tmp_path)
@@ -76,6 +78,9 @@ def test_servers_that_answer_in_turn_are_named_and_have_no_rates(start, tmp_path
     mixed, calm = json.loads(both.stdout)["servers"]
     assert (mixed["conditions"], mixed["requests_per_s"]) == (["several_servers"], None)
     assert (calm["conditions"], calm["requests_per_s"]) == ([], 0)
+    shown = report.read_text()
+    assert f"{url} is several servers" in shown
+    assert f"{other} is healthy" in shown
 
 
 def test_a_prediction_is_read_of_the_answer_of_simulate_and_says_for_which_traffic_it_is(tmp_path):

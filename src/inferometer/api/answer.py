@@ -141,9 +141,10 @@ class Answer:
         return made if isinstance(made, tuple) else (made,)
 
     def save_page(self, path: Path | str) -> None:
-        """Write the first page as one offline HTML file."""
+        """Write the answer as one offline HTML file."""
         html = importlib.import_module("inferometer.report.html")
-        html.write_page(self.pages()[0], Path(path))
+        page = importlib.import_module("inferometer.report.page")
+        html.write_page(page.joined(self.pages()), Path(path))
 
     def drawn(self, *, is_verbose: bool = False) -> RenderableType:
         """The pages for a terminal: their first screens, or all of them; else its lines."""

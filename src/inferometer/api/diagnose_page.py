@@ -16,6 +16,7 @@ from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number, format_request_rate
 
 _WORTH_FRACTION: Final = 0.05
+_TITLE_FRACTION: Final = 0.1
 _SOURCES: Final[dict[LimitSource, str]] = {
     "known": "--known",
     "server": "the server itself",
@@ -94,10 +95,32 @@ def _title(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
         return f"{answer.target}: {check.words}"
     if cause is None:
         met = "" if answer.objective is None else f", {answer.objective} is met"
-        return f"{answer.target} is healthy{met}: no setting costs a tenth of {_first(answer)}"
+        return f"{answer.target} is healthy{met}: {_no_setting(answer)}"
     if answer.finding == "undecided":
         return f"{answer.target}: undecided; it may be {cause.words}"
     return f"{answer.target} is limited by {cause.words}"
+
+
+def _no_setting(answer: DiagnoseAnswer) -> str:
+    """How much a setting costs of a healthy server's first latency."""
+    tenth_s = _TITLE_FRACTION * answer.latencies[0].simulated_s.value
+    shares = [(one.shares_s[0], one.name) for one in answer.causes if one.kind == "setting"]
+    if all(_most(share) < tenth_s for share, _ in shares):
+        return f"no setting costs a tenth of {_first(answer)}"
+    largest, name = max(shares, key=lambda one: one[0].value)
+    if largest.value < tenth_s or (largest.low or 0) <= 0:
+        return f"no setting surely costs a tenth of {_first(answer)}"
+    return f"{name} costs {_interval(largest)} of {_first(answer)}"
+
+
+def _may_help(answer: DiagnoseAnswer, cause: CauseRow) -> bool:
+    """May its change shorten one of the latencies by a part that is worth it?"""
+    rows = zip(cause.shares_s, answer.latencies, strict=True)
+    return any(_most(share) >= _WORTH_FRACTION * row.simulated_s.value > 0 for share, row in rows)
+
+
+def _most(share: Estimate) -> float:
+    return share.value if share.high is None else share.high
 
 
 def _then(answer: DiagnoseAnswer) -> tuple[Section, ...]:
@@ -195,14 +218,13 @@ def _signed(seconds: float) -> str:
 
 
 def _ruled_out(answer: DiagnoseAnswer) -> str:
-    """Settings that would not help, and the evidence."""
-    now_s = answer.latencies[0].simulated_s.value
-    names = [
-        one.name
-        for one in answer.causes
-        if one.kind == "setting"
-        and one.name != answer.cause
-        and one.shares_s[0].value < _WORTH_FRACTION * now_s
+    """Settings that would not help in any draw, those that may, and the evidence."""
+    settings = [one for one in answer.causes if one.kind == "setting" and one.name != answer.cause]
+    no_help = sorted(one.name for one in settings if not _may_help(answer, one))
+    maybe = [
+        f"{one.name} ({_interval(one.shares_s[0])})"
+        for one in settings
+        if (one.shares_s[0].low or 0) <= 0 and one.name not in no_help
     ]
     facts: list[str] = []
     if answer.kv_usage is not None:
@@ -214,8 +236,9 @@ def _ruled_out(answer: DiagnoseAnswer) -> str:
         for one in answer.checks
         if one.finding == "ruled out" and one.name != "preemption_thrash"
     ]
-    would_not = f"would not help: {', '.join(sorted(names))}" if names else ""
-    return "; ".join(part for part in (would_not, ", ".join(facts)) if part)
+    would_not = f"would not help: {', '.join(no_help)}" if no_help else ""
+    may = f"may help or not: {', '.join(maybe)}" if maybe else ""
+    return "; ".join(part for part in (would_not, may, ", ".join(facts)) if part)
 
 
 def _trust(answer: DiagnoseAnswer) -> str:
@@ -297,7 +320,11 @@ def _next(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
 
 def _causes(answer: DiagnoseAnswer) -> TextTable:
     rows = tuple(
-        (one.name, *(_interval(share) for share in one.shares_s), one.change)
+        (
+            one.name,
+            *(_interval(share) for share in one.shares_s),
+            one.change if _may_help(answer, one) else "would not help",
+        )
         for one in answer.causes
     )
     header = ("cause", *(f"of {_words(row)}" for row in answer.latencies), "change")

@@ -253,12 +253,15 @@ def _page(
 
 
 def slots_text(answer: TimelineAnswer) -> str:
-    """A line for each slot, a letter for each step."""
+    """The tick model's results, then a line for each slot, a letter for each step."""
+    results = () if answer.ticks is None else (f"ANSWER {tick_sentence(answer.ticks)}",)
     if not answer.slots:
         return _NOT_RECORDED
     last = answer.first_step + len(answer.slots[0]) - 1
     heading = f"steps {answer.first_step} to {last} of {answer.n_steps_of_run}"
-    return "\n".join((heading, *(f"{rank:3}  {one}" for rank, one in enumerate(answer.slots))))
+    return "\n".join(
+        (*results, heading, *(f"{rank:3}  {one}" for rank, one in enumerate(answer.slots)))
+    )
 
 
 def _drawn(timeline: slot_timeline.SlotTimeline, games: Sequence[Played]) -> RenderableType:

@@ -7,6 +7,7 @@ from inferometer.api.missed import next_of_simulation
 from inferometer.api.tune_subject import Subject
 from inferometer.api.tuning import MeasuredStep
 from inferometer.api.workload import Workload, traffic_flags
+from inferometer.decide.artefacts.packaging import uses_priorities
 from inferometer.decide.tuning.search import Tuned
 from inferometer.decide.tuning.trials import Built, verdict_of
 from inferometer.inputs.objectives import ObjectiveSpec
@@ -22,6 +23,9 @@ def next_of_tuning(question: object, subject: Subject, tuned: Tuned, built: Buil
         return f"no change of the settings is enough: {then}"
     verb = "capacity" if subject.aim.is_capacity else "load"
     words = (*traffic_flags(subject.workload), "--slo", objective.text)
+    policy = getattr(built.deployment.config, "policy", "")
+    if verb == "load" and uses_priorities(subject.aim.spec, policy, subject.fleets.gate):
+        words = (*words, "--send-priorities")
     started = "it" if built.n_replicas == 1 else f"all {built.n_replicas} and their router"
     return (
         f"start {started}, and see whether it is true: {suggestions.command(verb, 'URL', *words)}"

@@ -210,6 +210,31 @@ class Page:
     tool_version: str = ""
 
 
+def joined(pages: tuple[Page, ...]) -> Page:
+    """One page of several: the first, and a section for each other one."""
+    first, *others = pages
+    return replace(
+        first,
+        sections=(
+            *first.sections,
+            *(_as_section(rank, one) for rank, one in enumerate(others, 2)),
+        ),
+    )
+
+
+def _as_section(rank: int, page: Page) -> Section:
+    return Section(
+        id=f"page-{rank}",
+        title=page.title,
+        nav=f"Answer {rank}",
+        tables=() if page.table is None else (page.table,),
+        definitions=(
+            *((chip.verdict, chip.text) for chip in page.chips),
+            *((line.label, f"{line.text} {line.command}".strip()) for line in page.lines),
+        ),
+    )
+
+
 def method_section(definitions: tuple[tuple[str, str], ...]) -> Section:
     """Definitions of the words on a page."""
     return Section(

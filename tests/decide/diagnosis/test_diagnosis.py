@@ -58,29 +58,71 @@ def p95_ttft_s(config, plan=PLAN):
 
 
 @pytest.fixture(scope="module")
-def of_seats():
+def of_full_batch():
     return diagnosed(replace(ROOMY, max_num_seqs=16))
 
 
 @pytest.mark.slow
-def test_a_full_batch_is_named_and_the_advice_is_true(of_seats):
-    assert (of_seats.finding, of_seats.cause) == ("limited", "max_num_seqs")
-    cause, limit = of_seats.causes[0], of_seats.limits[0]
+def test_a_full_batch_is_named_and_the_advice_is_true(of_full_batch):
+    assert (of_full_batch.finding, of_full_batch.cause) == ("limited", "max_num_seqs")
+    cause, limit = of_full_batch.causes[0], of_full_batch.limits[0]
     assert (limit.name, limit.low, limit.high) == ("max_num_seqs", 16, 16)
-    seats = int(cause.change.split()[1])
-    then_s = p95_ttft_s(replace(ROOMY, max_num_seqs=seats))
+    batch = int(cause.change.split()[1])
+    then_s = p95_ttft_s(replace(ROOMY, max_num_seqs=batch))
     assert then_s < 0.3 * p95_ttft_s(replace(ROOMY, max_num_seqs=16))
     assert cause.predicted_s[0].low <= then_s <= cause.predicted_s[0].high
 
 
 @pytest.mark.slow
-def test_the_page_says_what_limits_and_what_would_not_help(of_seats):
-    page = diagnose_page(of_seats)
+def test_the_page_says_what_limits_and_what_would_not_help(of_full_batch):
+    page = diagnose_page(of_full_batch)
     assert page.title.startswith("http://127.0.0.1:8000 is limited by max_num_seqs")
     said = " ".join(line.text for line in page.lines)
     assert "would not help: kv_cache" in said
     assert "0 preemptions" in said
     assert page.lines[-1].command == "inferometer diagnose http://127.0.0.1:8000"
+
+
+def with_cost(answer, name, low_s, value_s, high_s):
+    cost = replace(answer.causes[0].shares_s[0], low=low_s, value=value_s, high=high_s)
+    return replace(
+        answer,
+        causes=tuple(
+            replace(one, shares_s=(cost, *one.shares_s[1:])) if one.name == name else one
+            for one in answer.causes
+        ),
+    )
+
+
+@pytest.mark.slow
+def test_a_setting_that_may_help_is_not_ruled_out(of_full_batch):
+    now_s = of_full_batch.latencies[0].simulated_s.value
+    open_one = with_cost(
+        of_full_batch, "small_step_budget", -0.4 * now_s, -0.1 * now_s, 0.4 * now_s
+    )
+    for answer, is_open in ((open_one, True), (of_full_batch, False)):
+        page = diagnose_page(answer)
+        (why,) = (line.text for line in page.lines if line.label == "WHY")
+        ruled_out = why.partition(";")[0]
+        assert ruled_out.startswith("would not help: ")
+        assert ("small_step_budget" not in ruled_out) == is_open
+        assert ("small_step_budget (-" in why.partition("may help or not: ")[2]) == is_open
+        change = next(row[-1] for row in page.table.rows if row[0] == "small_step_budget")
+        assert (change != "would not help") == is_open
+
+
+@pytest.mark.slow
+def test_a_healthy_server_with_a_limit_is_not_without_one(of_full_batch):
+    healthy = replace(of_full_batch, finding="healthy", cause=None, check=None)
+    assert "is healthy: max_num_seqs costs " in diagnose_page(healthy).title
+    for low_s, value_s, high_s, words in (
+        (-9.0, 1.0, 9.0, "no setting surely costs a tenth of TTFT p95"),
+        (0.0, 0.0, 0.0, "no setting costs a tenth of TTFT p95"),
+    ):
+        answer = healthy
+        for one in healthy.causes:
+            answer = with_cost(answer, one.name, low_s, value_s, high_s)
+        assert diagnose_page(answer).title.endswith(words)
 
 
 @pytest.mark.slow
@@ -119,6 +161,24 @@ def test_long_prompts_are_named_and_the_advice_is_true():
         "s", Source(window=window), rebuilt_servers(window, {}), None, {}
     ).answer
     assert (answer.finding, answer.cause) == ("limited", "long_prompts")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("alike", "finding"), [(None, "undecided"), (0.9, "limited")])
+def test_a_prefix_cache_that_is_off_is_to_blame_only_where_prompts_are_known_to_be_alike(
+    alike, finding
+):
+    config = replace(ROOMY, enable_prefix_caching=False)
+    samples, _ = served_pages(config, slowed(STEPS, 1.6), PLAN, start_s=START_S, for_s=FOR_S)
+    window = replace(observed_window(samples), alike_fraction=alike)
+    found = diagnosis.answer_of("s", Source(window=window), rebuilt_servers(window, {}), None, {})
+    answer = found.answer
+    assert (answer.finding, answer.cause) == (finding, "prefix_cache")
+    assert (found.advised is None) == (finding == "undecided")
+    cost_s = answer.causes[0].shares_s[0]
+    assert (cost_s.low == 0) == (finding == "undecided")
+    words = " ".join(line.text for line in diagnose_page(answer).lines)
+    assert ("with prefix caching on they do" in words) == (finding == "undecided")
 
 
 @pytest.mark.slow

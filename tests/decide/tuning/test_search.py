@@ -175,6 +175,23 @@ def test_the_load_test_has_the_traffic_of_the_question(tmp_path):
     assert f"load URL --workload {named} --burstiness 0.5 --slo" in answer.next_step
 
 
+@pytest.mark.parametrize(("policy", "sends"), [("priority", True), ("fcfs", False)])
+def test_the_load_test_sends_the_priorities_that_the_server_goes_by(policy, sends, tmp_path):
+    named = tmp_path / "mine.toml"
+    lengths = (
+        'prompt_tokens = { kind = "constant", value = 128 }\n'
+        'output_tokens = { kind = "constant", value = 16 }\n'
+    )
+    named.write_text(
+        'name = "two"\n[arrivals]\nkind = "open"\nrate_per_s = 1.0\n'
+        f'[[classes]]\nname = "chat"\n{lengths}[[classes]]\nname = "bulk"\npriority = 5\n{lengths}'
+    )
+    server = replace(NARROW, set=(f"policy={policy}",))
+    step = open_step("step_budget", {"max_num_batched_tokens": 512})
+    answer = answered(server, step, (), Workload(workload=str(named)))
+    assert (" --send-priorities" in answer.next_step) == sends
+
+
 def test_a_context_that_follows_from_the_memory_was_not_given():
     settings = replace(NARROW.settings, num_blocks=1500)
     step = open_step("step_budget", {"max_num_batched_tokens": 512})
@@ -302,6 +319,16 @@ def gain(value, low, high):
 )
 def test_what_an_interval_decides(step, found, decision):
     assert search.decision_of(STEP[step], found, 0.02)[0] == decision
+
+
+def test_what_gains_nothing_in_some_pairs_loses_in_none():
+    for low, words in (
+        (-0.01, "it loses in some pairs"),
+        (0.0, "it changes nothing in some pairs"),
+    ):
+        decision, why = search.decision_of(STEP["max_num_seqs"], gain(0.05, low, 43.4), 0.02)
+        assert decision == "measure"
+        assert why.startswith(words)
 
 
 def test_of_equals_the_nearest_is_the_best():

@@ -109,11 +109,8 @@ class Fleet:
 
     @property
     def has_priorities(self) -> bool:
-        """Do classes differ in priority, and does the engine or the router use it?"""
-        is_heeded = self.scheduler.policy == "priority" or (
-            self.gate is not None and self.gate.order == "priority"
-        )
-        return is_heeded and len({one.priority for one in self.workload.classes}) > 1
+        """Must clients send priorities?"""
+        return uses_priorities(self.workload, self.scheduler.policy, self.gate)
 
     @property
     def likely(self) -> OperatingPoint:
@@ -367,3 +364,9 @@ def kubernetes_name(text: str) -> str:
     'vllm-meta-llama-llama-3-1-8b'
     """
     return f"vllm-{_NOT_IN_NAMES.sub('-', text.lower()).strip('-')}"[:_LONGEST_NAME].rstrip("-")
+
+
+def uses_priorities(workload: WorkloadSpec, policy: str, gate: GateSpec | None) -> bool:
+    """Do classes differ in priority, and does the engine or the router use it?"""
+    is_heeded = policy == "priority" or (gate is not None and gate.order == "priority")
+    return is_heeded and len({one.priority for one in workload.classes}) > 1

@@ -58,8 +58,6 @@ _BUDGET_SPREAD: Final = 0.2
 _ANEW_CHANCE: Final = 0.5
 """Probability that a neighbour has another step budget, so that draws stay diverse."""
 _LEAST_SHARED_FRACTION: Final = 0.02
-_MOST_ALIKE: Final = 0.9
-"""Largest share of prompt tokens in shared prefixes, where unknown. An assumption."""
 _WORST_RATIO: Final = 1.5
 """A mean that no draw comes nearer to: the server does something that is not simulated."""
 _LATENCIES: Final[dict[str, Histogram]] = {
@@ -176,7 +174,25 @@ def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int]) -> Agreeme
             break
         near += [_fitted(window, _around(window, known, one, rng)) for one in near * _N_AROUND]
     nearest = sorted(near, key=lambda one: one.distance)[:N_DRAWS]
-    return Agreement(tuple(nearest), measured)
+    return Agreement(_as_alike(window, nearest), measured)
+
+
+def _as_alike(window: ServerWindow, draws: Sequence[Fitted]) -> tuple[Fitted, ...]:
+    """The draws, each with the share of its prompts that is alike.
+
+    Without a prefix cache no metric depends on that share: where it is unknown it is anything from
+    nothing, so that only who knows it learns that the cache is to blame.
+    """
+    known = window.alike_fraction
+    if known is not None:
+        fractions = np.full(len(draws), known)
+    else:
+        rng = np.random.default_rng([_SEED, 2])
+        fractions = rng.permutation(np.linspace(0.0, 1.0, len(draws)))
+    return tuple(
+        one._replace(rebuilt=replace(one.rebuilt, alike_fraction=float(fraction)))
+        for one, fraction in zip(draws, fractions, strict=True)
+    )
 
 
 def _pace_spread(window: ServerWindow) -> float:
@@ -344,13 +360,7 @@ def _drawn(
         start_ns=round(before_s * NS_PER_S),
         until_ns=round((before_s + window.duration_s) * NS_PER_S),
         is_cache_off=window.is_cache_off,
-        alike_fraction=_alike_fraction(window, rng),
     )
-
-
-def _alike_fraction(window: ServerWindow, rng: np.random.Generator) -> float:
-    known = window.alike_fraction
-    return float(rng.uniform(0.0, _MOST_ALIKE)) if known is None else known
 
 
 def _around(

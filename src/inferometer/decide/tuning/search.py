@@ -277,7 +277,8 @@ def decision_of(step: Step, gain: Estimate | None, least_ratio: float) -> tuple[
             "it rests on the acceptance of drafts, which only your own text tells",
         ),
         (gain.low > 0 and gain.value >= least_ratio, "keep", "it gains in every pair"),
-        (gain.low <= 0, "measure", "it loses in some pairs and gains in others"),
+        (gain.low < 0, "measure", "it loses in some pairs and gains in others"),
+        (gain.low == 0, "measure", "it changes nothing in some pairs and gains in others"),
     )
     small = f"it gains in every pair, in most of them less than {least}"
     for is_so, decision, why in reasons:
