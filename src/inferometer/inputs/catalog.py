@@ -1,7 +1,6 @@
-"""Which models and devices are known without a hub, and where does each number come from?
+"""The catalogue of models and devices, with the source of each number.
 
-The catalogue is read when it is first asked for and kept. ``catalog_data/`` holds its files,
-``catalog_files`` their form.
+The catalogue is read on first use and cached. ``catalog_data/`` holds its files.
 """
 
 from collections.abc import Iterable
@@ -51,7 +50,7 @@ def find_model(name: str) -> ModelSpec:
     Raises
     ------
     SpecError
-        The catalogue does not know it; the message names what is close.
+        It is not in the catalogue; the message names similar ids.
 
     Example
     -------
@@ -66,7 +65,7 @@ def find_model(name: str) -> ModelSpec:
 
 
 def known_model(name: str) -> ModelSpec | None:
-    """Like ``find_model``, None where the catalogue does not know the name."""
+    """Like ``find_model``, but None for a name that is not in the catalogue."""
     wanted, form = name.strip().lower(), model_form(name)
     entries = list(enumerate(_model_entries()))
     for index, one in entries:
@@ -91,10 +90,10 @@ _FLAGS: Final = "--hardware, --gpus"
 
 
 def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
-    """The catalogue's device of this id or name, as people, drivers and clouds write it.
+    """The catalogue's device of this id or name, in the spelling of users, drivers or clouds.
 
-    A name that several devices share means the usual one of them (``h100`` is ``h100_sxm``), where
-    there is one. ``where`` says who named it.
+    A name that several devices share means the usual one of them, if any (``h100`` is
+    ``h100_sxm``). ``where`` is the source of the name, for the message.
 
     Raises
     ------
@@ -141,7 +140,7 @@ def _alike(name: str) -> list[HardwareSpec]:
 
 
 def _meant(alike: list[HardwareSpec], wanted: frozenset[str]) -> HardwareSpec | None:
-    """The only matching device, the only exact one, or the usual one of several."""
+    """The single match, the single exact one, or the usual one of several; else None."""
     exact = [
         device
         for device in alike
@@ -152,7 +151,7 @@ def _meant(alike: list[HardwareSpec], wanted: frozenset[str]) -> HardwareSpec | 
 
 
 def unsourced_constants(hardware: HardwareSpec) -> tuple[str, ...]:
-    """Fields of the device whose numbers have no source, to be marked in every output.
+    """Fields of the device whose numbers have no source; every output marks them.
 
     Example
     -------
@@ -199,9 +198,9 @@ def _unknown(
     )
 
 
-# In which form is the catalogue kept, and how does a file of it become specifications?
-# One TOML file for a family of models or a vendor of devices. Every number names its source,
-# which the file's ``[sources]`` spells out; devices are written in the units of datasheets (GiB,
+# Format of the catalogue's files, and their conversion to specifications.
+# One TOML file for each family of models or vendor of devices. Every number has the key of its
+# source in the file's ``[sources]``; devices are written in the units of datasheets (GiB,
 # 10^9 bytes/s, 10^12 FLOP/s).
 
 
@@ -233,7 +232,7 @@ class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class KernelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rates of kernels that were timed alone."""
+    """Rates of kernels, each timed on its own."""
 
     dense_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
         default_factory=dict[WeightFormat, ConstantEntry]
@@ -291,7 +290,7 @@ class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _ModelEntry(NamedTuple):
-    """An entry of a file of models, whose shape is read when somebody wants it."""
+    """An entry of a file of models; its shape is parsed on demand."""
 
     model_id: str
     hf_id: str
@@ -371,7 +370,7 @@ def hardware_from_entry(
     Raises
     ------
     SpecError
-        A source that the file does not spell out.
+        A source that is missing in the file's ``[sources]``.
     """
     read = _Constants(sources, where)
     kernels = entry.kernels
@@ -408,13 +407,13 @@ def hardware_from_entry(
 
 
 class _Constants(NamedTuple):
-    """The constants of a catalogue file, each with the source that the file names."""
+    """Constants of a catalogue entry, each with its source."""
 
     sources: dict[str, Source]
     where: str
 
     def constant(self, part: ConstantEntry, unit: float) -> Constant:
-        """The entry's value in the base unit; whole where the file's unit is larger than that."""
+        """The entry's value in the base unit, rounded to whole units."""
         value = part.value * unit
         return Constant(
             value=round(value) if unit > 1 else value,

@@ -1,9 +1,8 @@
 """Validated tables from TOML or JSON files.
 
-Which key is wrong, what is its value, what is allowed there?
+Errors name the wrong key, its value and the allowed ones.
 
-The tables are ``msgspec`` structs, key for key: their types are the only description of a file's
-format.
+The tables are ``msgspec`` structs, key for key: their types define a file's format.
 """
 
 import re
@@ -44,7 +43,7 @@ def table_from_text(text: str, table: type[Table], *, where: str, is_json: bool 
     Raises
     ------
     SpecError
-        A key or value that cannot be; ``where`` names the text.
+        An invalid key or value; the message has ``where``, the name of the text.
     """
     raw = _JSON.json(text, object, where=where) if is_json else _TOML.toml(text, where=where)
     return table_from(raw, table, where=where)
@@ -56,7 +55,7 @@ def table_from(raw: object, table: type[Table], *, where: str, example: str | No
     Raises
     ------
     SpecError
-        A key or value that cannot be; ``where`` names who says so.
+        An invalid key or value; the message has ``where``, the source of the values.
     """
     with _JSON.refusing(where):
         try:
@@ -90,7 +89,7 @@ def _named(message: str, raw: object, table: type[msgspec.Struct], where: str) -
 
 
 def _meant(key: str, shape: shapes.Type | None, table: type[msgspec.Struct]) -> str | None:
-    """The key of this table that looks like it, or of another one of the file; None where none does."""
+    """A similar key of this table, or of another one of the file; None without one."""
     whole = shapes.type_info(table)
     here = [name for name in _keys(shape) if name != key]  # another kind of this table may have it
     elsewhere = {
@@ -111,7 +110,7 @@ def _keys(shape: shapes.Type | None) -> list[str]:
 
 
 def _nearest(key: str, names: list[str]) -> str | None:
-    """The same word in another case, as a part, or nearly."""
+    """The most similar name: in another case, containing the key, or nearly equal."""
     plain = {name: name.lower().replace("-", "_") for name in names}
     wanted = key.lower().replace("-", "_")
     parts = [name for name, one in plain.items() if len(wanted) > 2 and wanted in one]
@@ -123,7 +122,7 @@ def _nearest(key: str, names: list[str]) -> str | None:
 def _walked(
     path: str, raw: object, table: type[msgspec.Struct]
 ) -> tuple[object, shapes.Type | None]:
-    """The value at a path, and the type that is expected there."""
+    """The value at a path, and its expected type."""
     value: object = raw
     shape: shapes.Type | None = shapes.type_info(table)
     for name, index in _STEP.findall(path):
@@ -138,9 +137,7 @@ def _walked(
             continue
         structs = _structs(shape, value)
         value = value.get(name) if isinstance(value, dict) else None
-        if (
-            name == "kind"
-        ):  # a tag is no field: what is allowed is said by the union that it picks from
+        if name == "kind":  # a tag is not a field: its allowed values are those of the union
             continue
         shape = next(
             (field.type for one in structs for field in one.fields if field.encode_name == name),
@@ -156,7 +153,7 @@ def _options(shape: shapes.Type | None) -> Iterator[shapes.Type]:
 
 
 def _structs(shape: shapes.Type | None, value: object) -> list[shapes.StructType]:
-    """Possible tables here; only that of the value's kind where it names one."""
+    """Possible tables here; only that of the value's ``kind`` if it has one."""
     structs = [one for one in _options(shape) if isinstance(one, shapes.StructType)]
     kind = value.get("kind") if isinstance(value, dict) else None
     return [one for one in structs if one.tag == kind] or structs

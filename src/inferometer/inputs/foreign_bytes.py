@@ -1,8 +1,8 @@
-"""The one place that reads files and texts that this program did not write.
+"""All reading of files and texts that this program did not write.
 
-Every reader goes through a ``Door``. It limits the size of files, of what a .gz file holds, of
-lines and of nesting, and turns each way in which bytes can be wrong (compression, encoding, syntax,
-numbers that are not finite) into the one error that the reader's caller expects.
+Every reader uses a ``Door``. It limits the size of files, of the contents of .gz files, of lines
+and of nesting, and converts all errors in the bytes (compression, encoding, syntax, numbers that
+are not finite) to the error type that its caller expects.
 ``tests/house/test_foreign_bytes.py`` forbids decoders elsewhere.
 """
 
@@ -51,13 +51,13 @@ MOST_UNPACKED_BYTES: Final = 2**35
 """Limit of a .gz file's contents, read line by line."""
 _BROKEN: Final = (msgspec.MsgspecError, zlib.error, EOFError, csv.Error, struct.error)
 _PACKED: Final = {b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"BZh": "bzip2", b"PK\3\4": "zip"}
-"""How files begin that are packed, whatever they are called."""
+"""First bytes of compressed files, for any file name."""
 _WRONG: Final = (ValueError, RecursionError, ArithmeticError, LookupError, MemoryError)
 """Exceptions that decoders raise for unexpected bytes."""
 
 
 def repeated(names: Iterable[str]) -> str | None:
-    """The first name that a header has twice, blanks aside; None where it has none.
+    """The first name that occurs twice in a header, ignoring blanks; None without one.
 
     Example
     -------
@@ -176,9 +176,9 @@ def too_deep() -> SpecError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """A validating reader of one kind of foreign bytes.
+    """Validating reader of one kind of input that this program did not write.
 
-    What it is called, which error refuses it, what is allowed, and how large it may be.
+    It has the input's name, its error type, the allowed values and the size limit.
     """
 
     noun: str
@@ -194,8 +194,8 @@ class Door:
         Raises
         ------
         InferometerError
-            Of the kind ``refusal``: it cannot be read, is damaged, or is larger than ``max_bytes``.
-            So of all methods.
+            Of the type ``refusal``: it cannot be read, is damaged, or is larger than ``max_bytes``.
+            The other methods raise it too.
         """
         with self.refusing(str(path)), _opened(path) as file:
             content = file.read(self.max_bytes + 1)
@@ -208,7 +208,7 @@ class Door:
             return content
 
     def start_of(self, path: Path, n_bytes: int = 256) -> bytes:
-        """The first bytes of a file, behind blanks and a byte order mark."""
+        """The first bytes of a file, after blanks and a byte order mark."""
         with self.refusing(str(path)), _opened(path) as file:
             return file.read(n_bytes).removeprefix(b"\xef\xbb\xbf").lstrip()
 
@@ -228,7 +228,7 @@ class Door:
     def lines_of(self, path: Path) -> Iterator[tuple[int, bytes]]:
         """Non-blank lines, stripped, numbered from 1, one in memory at a time.
 
-        Of a .gz file, those inside.
+        A .gz file is decompressed.
         """
         n_bytes, number = 0, 0
         with self.refusing(str(path)), _opened(path) as file:
@@ -270,7 +270,7 @@ class Door:
             value: object = json.loads(text)
             if (
                 "\\ud" in text or "\\uD" in text
-            ):  # half a character in an escape could never be printed again
+            ):  # an escape of half a surrogate pair could not be printed
                 json.dumps(value, ensure_ascii=False).encode()
             return value
 
@@ -290,7 +290,7 @@ class Door:
     def csv_records(self, lines: Iterable[str], *, where: str) -> Iterator[dict[str, str]]:
         """The fields of each line under the names in the first.
 
-        A line with more or fewer is refused, and two columns of one name.
+        Lines with more or fewer fields are refused, and duplicate column names.
         """
         rows = self.csv_rows(lines, where=where)
         names = next(rows, [])
@@ -326,7 +326,7 @@ class Door:
 
     @contextmanager
     def mapped(self, path: Path) -> Generator[mmap.mmap]:
-        """The bytes of a file of any size, read where they are looked at."""
+        """The bytes of a file of any size, mapped into memory."""
         with self.refusing(str(path)), path.open("rb") as file:
             if path.stat().st_size == 0:
                 raise self._refused(f"the {self.noun} is empty", str(path), self.allowed)
@@ -335,7 +335,7 @@ class Door:
 
     @contextmanager
     def refusing(self, where: str) -> Generator[None]:
-        """Turn errors inside the context that the bytes cause into a refusal of them."""
+        """Convert errors that the bytes cause within the context to this door's error type."""
         try:
             yield
         except InferometerError as error:
@@ -366,7 +366,7 @@ _MOST_NAMES: Final = 1000
 
 
 def nearby(path: Path) -> str | None:
-    """Files with a name like a missing one; None where there are none, or no folder.
+    """Files with a name similar to a missing one; None without any, or without the folder.
 
     Example
     -------
@@ -387,8 +387,7 @@ def path_named(text: str, *, where: str) -> Path:
     Raises
     ------
     SpecError
-        No file can have that name: it is too long, has a zero byte, or names a user who is not
-        there.
+        The name is invalid: it is too long, has a zero byte, or refers to an unknown user.
     """
     try:
         path = Path(text).expanduser()
@@ -414,7 +413,7 @@ def _opened(path: Path) -> Generator[IO[bytes]]:
 
 
 def _short(error: BaseException) -> str:
-    """The reason of a decoder, on one line and not longer than a line."""
+    """A decoder's error message, shortened to one line."""
     match error:
         case RecursionError():
             return "it is nested too deeply"
@@ -434,8 +433,8 @@ def _short(error: BaseException) -> str:
             return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-# What does a configuration file say under a name, and what is said when it says nothing or
-# something impossible?
+# Fields of a model's configuration file, with defaults for missing ones and errors for
+# invalid ones.
 
 
 _MOST_OF: Final = {
@@ -443,16 +442,16 @@ _MOST_OF: Final = {
     "num_attention_heads": 100_000,
     "num_key_value_heads": 100_000,
 }
-"""Limit of what is read item by item."""
+"""Largest number of items in a list that is read."""
 _MOST_LETTERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFields:
-    """The fields of one ``config.json``, asked for by their usual (Llama) names.
+    """The fields of one ``config.json``, under their usual (Llama) names.
 
-    ``names`` maps a usual name to the family's own; ``filled`` holds what the family's classes or
-    other fields say where the file is silent.
+    ``names`` maps a usual name to the family's own; ``filled`` holds values of missing fields, from
+    the family's classes or other fields.
     """
 
     config: Mapping[str, object]
@@ -461,7 +460,7 @@ class ConfigFields:
     filled: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def value(self, name: str) -> object:
-        """What the file, or else the family, says (under its own name, the family first), or None."""
+        """The file's value (the family's name first), else the family's default, else None."""
         own = self.own_name(name)
         found = self.filled.get(own) if own != name and own in self.filled else self.config.get(own)
         return self.filled.get(name) if found is None else found
@@ -476,7 +475,7 @@ class ConfigFields:
         Raises
         ------
         SpecError
-            It is missing and has no default, or is anything else.
+            It is missing without a default, or has another value.
         """
         found = self.optional_count(name)
         if found is not None:
@@ -570,7 +569,7 @@ class ConfigFields:
 
 
 def format_notes(config: object, *, is_known: bool) -> tuple[str, ...]:
-    """Notes on a quantised checkpoint: weights of a format that is not known, a KV cache of 8 bits."""
+    """Notes on a quantised checkpoint: weights of an unknown format, an 8-bit KV cache."""
     if not isinstance(config, dict):
         return ()
     method, bits = config.get("quant_method"), config.get("bits")

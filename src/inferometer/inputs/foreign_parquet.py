@@ -17,12 +17,12 @@ from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door
 
 if TYPE_CHECKING:
-    # Imported where it is used: it takes 60 CPU ms, and most load tests read no Parquet before
-    # their first request.
+    # Imported on use: it takes 60 CPU ms, and most load tests read no Parquet before their first
+    # request.
     import duckdb
 
 MOST_ROWS: Final = 100_000_000
-"""A few bytes can say that a value is repeated any number of times."""
+"""Limit of rows: a few bytes can encode any number of repeated values."""
 
 
 def parquet_columns(path: Path, door: Door) -> dict[str, NDArray[Any]]:
@@ -60,9 +60,9 @@ def parquet_metadata(path: Path, key: str, door: Door) -> bytes | None:
 
 @contextmanager
 def connection() -> Generator["duckdb.DuckDBPyConnection"]:
-    """A connection of one's own to the database of this process.
+    """A new connection to the database of this process.
 
-    To open another database costs 13 ms, ten times a small table.
+    Opening another database takes 13 ms, ten times as long as reading a small table.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def connection() -> Generator["duckdb.DuckDBPyConnection"]:
         with _database().cursor() as cursor:
             yield cursor
     except (duckdb.InternalException, duckdb.FatalException) as error:
-        _database.cache_clear()  # it refuses everything from now on
+        _database.cache_clear()  # it refuses all further calls
         raise OSError(_first_line(error)) from error
     except duckdb.Error as error:
         raise OSError(_first_line(error)) from error

@@ -1,4 +1,4 @@
-"""What does YAML say that this program did not write?"""
+"""Reader of YAML that this program did not write."""
 
 from typing import Final, cast
 
@@ -9,13 +9,12 @@ MOST_YAML_CHARACTERS: Final = 2**22
 
 
 def yaml_value(text: str, door: Door, *, where: str) -> object:
-    """What this YAML says, without aliases; ``file_tables.table_from`` checks its numbers.
+    """The value of this YAML, without aliases; ``file_tables.table_from`` checks its numbers.
 
     Raises
     ------
     InferometerError
-        Of the kind that ``door`` refuses with: it is damaged, too long or nested too deeply, or has
-        an alias.
+        Of ``door``'s error type: it is malformed, too long, nested too deeply, or has an alias.
     """
     with door.refusing(where):
         check_length(text, MOST_YAML_CHARACTERS)
@@ -23,8 +22,8 @@ def yaml_value(text: str, door: Door, *, where: str) -> object:
 
 
 def _loaded(text: str) -> object:
-    """An alias could repeat a part without end, and a deep nest exhaust the stack."""
-    # Imported here: most files are JSON, and it takes as long as a fast answer.
+    """The value of the YAML; refuses aliases (unlimited repetition) and deep nesting (stack)."""
+    # Imported here: most files are JSON, and the import takes as long as a fast command.
     import yaml  # noqa: PLC0415
 
     loader, depth = getattr(yaml, "CSafeLoader", yaml.SafeLoader), 0

@@ -1,8 +1,8 @@
 """How does the gate before the engines admit requests: order, windows, limits?
 
-These are the tables of a gate file, key for key, and ``read_gate`` reads one. They stand here, and
-not with the simulator, because a real gateway is set up from the same file: classes and tenants by
-name, times in seconds. ``simulate.gate_rules`` numbers them for a workload.
+These are the tables of a gate file, key for key; ``read_gate`` reads one. They are here, not in
+``simulate``, because a real gateway is configured from the same file: classes and tenants by name,
+times in seconds. ``simulate.gate_rules`` converts the names to the indices of a workload.
 """
 
 from pathlib import Path
@@ -26,9 +26,9 @@ OTHERS: Final = "*"
 class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits on the queue: its length, and the waiting time.
 
-    ``max_queued_tokens`` counts the prompts and ``max_tokens`` of all who wait. ``too_late``:
-    ``keep`` those who cannot meet their deadline any more, or turn them away when it has
-    ``passed``, or already when it is ``hopeless`` (the predicted first token comes after it).
+    ``max_queued_tokens`` counts prompts and ``max_tokens`` of all waiting requests. ``too_late``:
+    ``keep`` requests that cannot meet their deadline any more, or reject them when it has
+    ``passed``, or already when it is ``hopeless`` (the predicted first token is after it).
     """
 
     max_queue: Natural | None = None
@@ -38,10 +38,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class FirstToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The time to the first token of a request that goes in now, as predicted.
-
-    A base and so much for each token of the prompt.
-    """
+    """Predicted time to first token of a request admitted now: a base plus a time per prompt token."""
 
     base_s: SecondsOrNone = 0.0
     per_prompt_token_s: SecondsOrNone = 0.0
@@ -51,11 +48,11 @@ class GateClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Rules for one class of requests (``*``: for all others). Limits count all replicas together.
 
     A class with a window gathers requests until the oldest has waited ``window_s`` or
-    ``window_size`` are there; then they go in together. ``widest_window_s``: with load the window
+    ``window_size`` have come, then admits them together. ``widest_window_s``: with load the window
     grows, in proportion to the class's requests in flight, from ``window_s`` with none to this
     length with ``widest_at`` or more. ``max_tokens`` cuts answers.
-    ``ttft_limit_s`` makes deadlines; without it, the limit of the class's ``slo`` in the workload
-    does. ``priority``: the smaller, the more urgent; else each request has its own.
+    ``ttft_limit_s`` sets deadlines; without it, the limit of the class's ``slo`` in the workload
+    does. ``priority``: the smaller, the more urgent; by default each request's own.
     """
 
     name: str
@@ -84,10 +81,10 @@ class GateClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Oversized(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Longer prompts are treated as requests of another class, whichever they are of.
+    """Longer prompts are treated as requests of another class.
 
-    ``class_name`` is a class of the workload or, as ``background``, one that only the gate has:
-    its rules stand among ``classes``. They keep their own class in all results.
+    ``class_name`` is a class of the workload or, like ``background``, one of the gate alone, with
+    rules in ``classes``. The requests keep their own class in all results.
     """
 
     above_prompt_tokens: Natural
@@ -97,10 +94,10 @@ class Oversized(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class GateTenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Rules for one tenant (``*``: for each of all others).
 
-    Its bucket of tokens, and its share where tenants are served fairly.
+    Its token bucket, and its weight under fair sharing.
 
-    A bucket holds ``burst_tokens``, full at first, and ``tokens_per_s`` flow in; who goes in takes
-    prompt and ``max_tokens`` out.
+    A bucket holds ``burst_tokens``, full at first, and refills at ``tokens_per_s``; an admitted
+    request takes out its prompt tokens and ``max_tokens``.
     """
 
     name: str
@@ -114,13 +111,13 @@ class GateTenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A gate; rules that are not given do not apply.
+    """A gate; absent rules do not apply.
 
-    ``order`` among those who may go in; with ``priority_bands`` the more urgent before all others.
-    ``lengths``: what the gate knows of an answer, ``declared`` (``max_tokens``) or, to see what
-    knowing more would bring, an ``oracle``'s. ``max_in_flight`` of each replica; else what the
-    engine can admit soon. ``output_token_weight``: how much service is a token of an answer, one of
-    a prompt being 1 (``fair``).
+    ``order`` of admissible requests; with ``priority_bands`` more urgent ones come first.
+    ``lengths``: output lengths that the gate knows: ``declared`` (``max_tokens``) or, to see the
+    gain of better knowledge, those of an ``oracle``. ``max_in_flight`` per replica; by default what
+    the engine can admit soon. ``output_token_weight``: service of an output token relative to a
+    prompt token (``fair``).
     """
 
     order: GateOrder = "fcfs"
@@ -130,7 +127,7 @@ class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     output_token_weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 2
     admission: Admission = msgspec.field(default_factory=Admission)
     first_token: FirstToken | None = None
-    """None: as the step times of the engine say."""
+    """None: predicted from the engine's step times."""
     oversized: Oversized | None = None
     classes: tuple[GateClass, ...] = ()
     tenants: tuple[GateTenant, ...] = ()
@@ -153,8 +150,8 @@ def read_gate(path: Path) -> GateSpec:
     Raises
     ------
     SpecError
-        The file cannot be read, or a key or value of it cannot be: the message names file, key,
-        value and what is allowed.
+        The file cannot be read, or a key or value is invalid: the message names file, key, value
+        and the allowed ones.
     """
     return gate_from_text(text_of(path, noun="gate", endings=".toml"), where=str(path))
 
@@ -165,7 +162,7 @@ def gate_from_text(text: str, *, where: str) -> GateSpec:
     Raises
     ------
     SpecError
-        A key or value that cannot be; ``where`` names the text.
+        An invalid key or value; the message has ``where``, the name of the text.
 
     Example
     -------

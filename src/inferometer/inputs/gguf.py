@@ -1,6 +1,6 @@
-"""Which model does a GGUF file hold?
+"""Reader of models in GGUF files.
 
-The file's metadata are turned into the fields of a Hugging Face configuration, and that is read
+The file's metadata are converted to the fields of a Hugging Face configuration, which is then read
 like any other.
 """
 
@@ -20,9 +20,8 @@ from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import DType, ModelSpec, Source
 
-# What does the head of a GGUF file say: its metadata, and the names, shapes and formats of its
-# tensors?
-# Read without the ``gguf`` package, which would bring a network library; no weight is touched.
+# The header of a GGUF file: its metadata, and the names, shapes and formats of its tensors.
+# Read without the ``gguf`` package, which needs a network library; no weight is read.
 # Source: the GGUF specification, version 3 (ggml, docs/gguf.md).
 
 
@@ -114,7 +113,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
     Raises
     ------
     SpecError
-        The file cannot be read, is no GGUF file, or ends too early.
+        The file cannot be read, is not a GGUF file, or is truncated.
     """
     with _DOOR.mapped(path) as content:
         return _header(_Cursor(content), path)
@@ -204,7 +203,7 @@ def _tensor(cursor: _Cursor) -> GgufTensor:
         raise ValueError(f"tensor {name[:60]!r} has {n_dims} dimensions, more than {_MOST_DIMS}")
     shape = tuple(int(cursor.scalar(10)) for _ in range(n_dims))
     code = int(cursor.scalar(4))
-    cursor.scalar(10)  # where its data begin
+    cursor.scalar(10)  # offset of its data
     return GgufTensor(
         name=name,
         shape=shape,
@@ -279,7 +278,7 @@ def read_gguf_model(path: Path) -> ModelSpec:
     Raises
     ------
     SpecError
-        The file is damaged, or its architecture is not known here.
+        The file is damaged, or its architecture is unknown.
     """
     header = read_gguf_header(path)
     config = _config(header, where=str(path))
@@ -391,16 +390,16 @@ def _stored_format(header: GgufHeader) -> dict[str, object]:
     return {} if dtype is None else {"dtype": dtype}
 
 
-# What does a GGUF file hold: its tensors added up, its digest?
+# The contents of a GGUF file: totals over its tensors, and its digest.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufContent:
-    """The tensors of a file, added up."""
+    """Totals over the tensors of a file."""
 
     n_parameters: int
     weight_bytes: int | None
-    """Scales and zero points included; None where a tensor's format is not known here."""
+    """Bytes with scales and zero points; None if a tensor's format is unknown."""
     formats: tuple[tuple[str, int], ...]
     """(format, parameters stored in it), most first."""
 

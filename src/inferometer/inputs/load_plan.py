@@ -1,7 +1,7 @@
-"""What does a load test send: which server, requests, duration, and how are prompts made?
+"""Plan of a load test: server, requests, duration, and the making of prompts.
 
-Secrets are no part of it: bearer tokens and header values come from the environment and are neither
-printed nor stored.
+It has no secrets: bearer tokens and header values come from the environment and are neither printed
+nor stored.
 """
 
 import hashlib
@@ -18,39 +18,38 @@ PromptForm: TypeAlias = Literal["token-ids", "tokenizer", "trace", "words"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """A load test of one server, as it can be made again."""
+    """A load test of one server, with all that is needed to repeat it."""
 
     url: str
     """Scheme, host, port and path prefix, such as ``http://127.0.0.1:8000``."""
     served_model: str
-    """The name that the server knows the model by."""
+    """The model's name on the server."""
     endpoint: Endpoint
     workload: WorkloadSpec
     is_streaming: bool = True
     for_s: float | None = None
-    """Requests are sent for so long; those in flight then are waited for until ``drain_s`` is
-    over."""
+    """Requests are sent for this time; those then in flight have ``drain_s`` to finish."""
     drain_s: float = 60.0
     timeout_s: float = 600.0
-    """A request that takes longer is given up and recorded so."""
+    """A longer request is cancelled and recorded as such."""
     n_processes: int = 1
     max_connections: int | None = None
-    """The most at once; None: as many as there are requests in flight."""
+    """Most connections at once; None: one for each request in flight."""
     max_concurrency: int | None = None
     """Most requests in flight of an open loop; others wait at the client. None: no limit."""
     prompt_form: PromptForm = "words"
-    """token-ids: exact lengths, where the server takes ids; tokenizer: text of exact lengths by
-    a local one; words: one word per token asked for, whose true length only the server's usage
-    says; trace: what the replayed file of texts says."""
+    """token-ids: exact lengths, if the server accepts ids; tokenizer: text of exact lengths by a
+    local tokenizer; words: one word per requested token, whose true token count only the server's
+    usage has; trace: the texts of the replayed file."""
     tokenizer: str | None = None
     """Folder or file of the local tokenizer."""
     text_seed: int | None = None
     """Seed of the prompts' words and token ids; None: the workload's."""
     repeats_prompts: bool = True
-    """Prompts hold the same words in each run; else new ones, which no server's prefix cache
-    remembers from an earlier run."""
+    """Prompts have the same words in each run; else new ones, which no server's prefix cache
+    has from an earlier run."""
     ignores_eos: bool = True
-    """Ask for answers of exactly the workload's lengths, as engines' own benchmarks do."""
+    """Request answers of exactly the workload's lengths, as engines' own benchmarks do."""
     sends_priorities: bool = False
     """Does each body have the request's priority (smaller is more urgent)?"""
     extra_body: tuple[tuple[str, str], ...] = ()
@@ -79,9 +78,9 @@ _DIGEST_CHARACTERS: Final = 8
 
 
 def without_secrets(load: LoadPlan) -> LoadPlan:
-    """The plan as it is stored.
+    """The plan without secrets, for the record.
 
-    Texts in the body's further keys may be tokens, so that only a digest of each is stored.
+    Texts in the body's extra keys may be tokens, so only a digest of each is stored.
     """
     return replace(
         load,

@@ -1,4 +1,4 @@
-"""Which changes of a model cost quality: fewer bits of weights or of the KV cache, or 2:4 sparsity?"""
+"""Changes of a model that cost quality: fewer bits of weights or KV cache, or 2:4 sparsity."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -11,7 +11,7 @@ CacheFormat: TypeAlias = Literal["int8", "float8"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossyChange:
-    """What is done to a model after it was loaded; all None and False: nothing.
+    """Changes to a model after loading; all None and False: none.
 
     Weights of linear layers are rounded to nearest, without calibration; embeddings and the last
     layer stay as they are, as in quantised checkpoints. int4 has a scale for each group of
@@ -24,7 +24,7 @@ class LossyChange:
     group_size: int = 128
     kv_cache: CacheFormat | None = None
     is_sparse: bool = False
-    """Of each four weights in a row the two smallest are zero."""
+    """The two smallest of each four weights in a row are set to zero."""
 
     def __post_init__(self) -> None:
         if self.group_size < 1:

@@ -1,8 +1,8 @@
-"""What is promised to users: which latency, at which percentile, below which limit?
+"""Service level objectives (SLOs): latency limits at percentiles.
 
 Text such as ``ttft:p95<500ms, tpot:p95<50ms``, or the name of a preset, becomes an
-``ObjectiveSpec``. Each threshold says two things: its percentile is to lie below its limit (a
-verdict on the run), and a request is good when it keeps every limit (goodput).
+``ObjectiveSpec``. Each threshold has two uses: its percentile must lie below its limit (a verdict
+on the run), and a request is good if it is within every limit (goodput).
 """
 
 import re
@@ -66,7 +66,7 @@ _NO_STATISTIC: Final = re.compile(r"(?P<metric>[A-Za-z0-9_. -]+?)\s*<=?(?P<limit
 _PERCENTILE_FIRST: Final = re.compile(
     r"\s*(p[\d.]+)[\s:_(]+([^<>=:()]+?)\)?\s*(?=[<>=])", re.IGNORECASE
 )
-"""`p99 ttft < 2s`, as people say it; `p99_ttft`, `p99(ttft)`, as metrics and queries do."""
+"""`p99 ttft < 2s`, as in speech; `p99_ttft`, `p99(ttft)`, as in metrics and queries."""
 _PERCENTILE_LAST: Final = re.compile(r"_(p\d[\d.]*)\s*(?=[<>=])", re.IGNORECASE)
 """`ttft_p99`, as a column of a table."""
 _BELOW: Final = re.compile(
@@ -76,7 +76,7 @@ _UNKNOWN: Final = "no workflow is known here"
 NO_WORKFLOWS: Final = (
     "a server's metrics are of single requests: they do not say whose workflow one is"
 )
-"""For ``why_none``: of a server that is only watched."""
+"""Value of ``why_none`` for a server that is only watched."""
 _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 _FEW_SECONDS: Final = 10
 
@@ -85,7 +85,7 @@ _FEW_SECONDS: Final = 10
 class Threshold:
     """One limit: this percentile of this latency must be below this value.
 
-    ``percentile_fraction`` is None for a limit that counts for goodput alone.
+    ``percentile_fraction`` is None for a limit that is only for goodput.
     """
 
     metric: Metric
@@ -146,14 +146,14 @@ def parse_objective(
 ) -> ObjectiveSpec:
     """Parse an SLO: ``ttft:p95<500ms, tpot:p95<50ms`` or ``mlperf:llama2-70b-server``.
 
-    ``has_workflows``: may the traffic, as far as the caller knows, have workflows? ``why_none``: why
-    not.
+    ``has_workflows``: may the traffic have workflows, as far as the caller knows? ``why_none``: the
+    reason if not.
 
     Raises
     ------
     SpecError
-        A threshold or preset that is not known, or the same threshold twice; the message names it
-        and what is allowed. Or a limit for workflows, where there are none.
+        An unknown threshold or preset, or the same threshold twice; the message names it and the
+        allowed ones. Or a limit for workflows if there are none.
 
     Example
     -------
@@ -205,7 +205,7 @@ def check_workflows(
 def check_second_tokens(
     objective: ObjectiveSpec, *, has_second: bool, where: str = "--slo"
 ) -> None:
-    """Refuse a limit of TPOT where each answer is one token: nothing could meet or miss it."""
+    """Refuse a limit of TPOT if each answer is one token, as then no request has a TPOT."""
     paced = [one for one in objective.thresholds if one.metric == "tpot"]
     if not paced or has_second:
         return
@@ -220,7 +220,7 @@ def check_second_tokens(
 
 
 def loosest_of(objectives: Sequence[ObjectiveSpec]) -> ObjectiveSpec | None:
-    """The loosest limits of several classes; None where they have no latency in common.
+    """The loosest limits of several classes; None if they have no latency in common.
 
     Example
     -------
@@ -321,7 +321,7 @@ def _no_threshold(part: str, below: str, where: str) -> SpecError:
 def _with_unit(metric: Metric, limit: str) -> str:
     """A limit with the unit that a bare number likely has.
 
-    Milliseconds, which other tools mean, but for the few seconds of a TTFT or of a whole answer.
+    Milliseconds, as in other tools, except small numbers for a TTFT or a whole answer (seconds).
     """
     limit = limit.strip()
     if not limit.replace(".", "", 1).isdigit():
@@ -331,7 +331,7 @@ def _with_unit(metric: Metric, limit: str) -> str:
 
 
 _GAPS: Final = {"itl", "inter token latency", "tbt", "time between tokens"}
-"""A limit on single gaps is none on means of requests, which are what is judged here."""
+"""Names of single gaps between tokens, which are not judged: TPOT is a mean per request."""
 
 
 def _metric(name: str, part: str, where: str) -> Metric:
@@ -358,10 +358,9 @@ def _spelled(name: str) -> str:
     return re.sub(r"[-_ ]+", " ", name.lower())
 
 
-# Which objectives have others promised, by name: the latency limits of MLPerf Inference's
-# datacenter rules?
-# A result under such an objective is no MLPerf result: those are submitted, reviewed, and hold to
-# a data set and an accuracy too.
+# Named objectives: the latency limits of MLPerf Inference's datacenter rules.
+# A result under such an objective is not an MLPerf result: those are submitted, reviewed, and
+# require a data set and an accuracy.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

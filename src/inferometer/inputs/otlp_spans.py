@@ -1,6 +1,6 @@
-"""Which spans does a file hold, as the OpenTelemetry collector's file exporter writes them?
+"""Reader of spans in files of the OpenTelemetry collector's file exporter.
 
-Each line is one export of OTLP as JSON: resources, in them scopes, in them spans.
+Each line is one OTLP export as JSON: resources, which contain scopes, which contain spans.
 
 Source
 ------
@@ -23,7 +23,7 @@ Kind: TypeAlias = Literal["internal", "server", "client", "producer", "consumer"
 _KINDS: Final[tuple[Kind, ...]] = ("internal", "server", "client", "producer", "consumer")
 _LATEST_NS: Final = 2**62
 _LARGEST: Final = 1e15
-"""Larger numbers are no measurements, and their sums would not be numbers."""
+"""Larger numbers cannot be measurements, and their sums would overflow."""
 _ERROR: Final = (2, "STATUS_CODE_ERROR")
 
 DOOR: Final = Door(
@@ -34,7 +34,7 @@ DOOR: Final = Door(
 
 
 class SpanEvent(NamedTuple):
-    """Something that happened at an instant of a span."""
+    """An event at a time within a span."""
 
     name: str
     at_ns: int
@@ -46,7 +46,7 @@ class Span(NamedTuple):
     trace_id: int
     span_id: int
     parent_id: int | None
-    """None of a trace's first span."""
+    """None for a trace's root span."""
     name: str
     kind: Kind
     start_ns: int
@@ -54,7 +54,7 @@ class Span(NamedTuple):
     attributes: dict[str, Value]
     events: tuple[SpanEvent, ...] = ()
     error: str | None = None
-    """None: nothing failed."""
+    """Error message; None without an error."""
 
     def number(self, name: str) -> float | None:
         """The number with this name; None where the span has none."""
@@ -81,10 +81,10 @@ class HistogramPoint(NamedTuple):
     end_ns: int
     edges: tuple[float, ...]
     counts: tuple[int, ...]
-    """One more than edges: the last is above the last edge."""
+    """One more than the edges: the last counts values above the last edge."""
     total: float
     least: float | None
-    """None: unknown, like ``most``."""
+    """Smallest value; None (also ``most``): unknown."""
     most: float | None
 
 
@@ -107,14 +107,14 @@ class SpanTree:
             one = self.parent(one)
 
     def ancestor(self, span: Span, is_wanted: Callable[[Span], bool]) -> Span | None:
-        """The nearest of them that is wanted."""
+        """The nearest ancestor that is wanted."""
         return next((one for one in self.above(span) if is_wanted(one)), None)
 
 
 def is_generation(span: Span) -> bool:
     """Is this the span of a request to a model, seen by its client or its server?
 
-    An agent's or a tool's is none: it holds such spans.
+    Spans of agents and tools do not count: they contain such spans.
     """
     operation = span.text(names.OPERATION)
     if operation is not None:
@@ -123,13 +123,13 @@ def is_generation(span: Span) -> bool:
 
 
 def input_tokens_of(span: Span) -> float | None:
-    """Tokens of the prompt, under the name of today or the older one."""
+    """Prompt tokens, under the present or the older name."""
     found = span.number(names.INPUT_TOKENS)
     return span.number(names.PROMPT_TOKENS) if found is None else found
 
 
 def output_tokens_of(span: Span) -> float | None:
-    """Tokens of the answer, under the name of today or the older one."""
+    """Output tokens, under the present or the older name."""
     found = span.number(names.OUTPUT_TOKENS)
     return span.number(names.COMPLETION_TOKENS) if found is None else found
 
@@ -204,7 +204,7 @@ def read_spans(path: Path) -> tuple[Span, ...]:
     Raises
     ------
     RecordError
-        The file cannot be read, or a line is no export of spans.
+        The file cannot be read, or a line is not an export of spans.
     """
     found = list[Span]()
     for number, line in DOOR.lines_of(path):
@@ -221,7 +221,7 @@ def spans_of(export: SpanExport) -> Iterator[Span]:
     Raises
     ------
     ValueError
-        An id or an instant is no number.
+        An id or a time is not a number.
     """
     for resource in export.resource_spans:
         for scope in resource.scope_spans:
@@ -261,7 +261,7 @@ def _kind(kind: int | str) -> Kind:
 
 
 def _value(value: _Value) -> Value | None:
-    """The value; None where its kind is not used here."""
+    """The value; None for kinds that are not used here."""
     if value.int_value is not None:
         whole = int(value.int_value)
         return whole if abs(whole) < _LATEST_NS else None

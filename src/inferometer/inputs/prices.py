@@ -1,6 +1,6 @@
 """Prices: of a device per hour, rented or owned, and of API tokens.
 
-From a user's file, or the catalogue?
+From a user's file, or the catalogue.
 
 ::
 
@@ -77,9 +77,9 @@ class OwnedPrice:
     """Cost of an hour of use of one bought device."""
 
     capital_usd_per_hour: float
-    """For each hour of its life."""
+    """Capital cost per hour of its lifetime."""
     power_usd_per_hour: float
-    """At its full power, while it is used."""
+    """Cost of electricity at full power, while in use."""
     used_fraction: float
     source: Source
     basis: str
@@ -162,12 +162,12 @@ def read_prices(path: Path) -> PriceTable:
 
 
 def rents_of(devices: Sequence[HardwareSpec], prices: PriceTable | None) -> list[PriceSpec | None]:
-    """Their rents.
+    """The rent of each device.
 
-    Those of the file where there is one, else the catalogue's, of one kind where it has one for all
-    that have any.
+    From the file if there is one, else from the catalogue: prices of one kind if all devices with
+    a price have that kind.
 
-    Without a common kind the first of each; None where not given.
+    Without a common kind the first price of each; None without a price.
     """
     if prices is not None:
         return [prices.rented.get(device.hardware_id) for device in devices]
@@ -188,7 +188,7 @@ def _read(path: Path) -> _PriceFile:
     raw: Any = yaml_value(_DOOR.text_of(path), _DOOR, where=str(path))
     if isinstance(raw, dict) and isinstance(
         raw.get("date_utc"), dt.date | int
-    ):  # YAML makes days and numbers of what looks like one
+    ):  # YAML converts texts that look like dates or numbers
         raw["date_utc"] = str(raw["date_utc"])
     read = file_tables.table_from(raw, _PriceFile, where=str(path), example=_EXAMPLE)
     if not read.usd_per_hour and not read.owned and not read.api:

@@ -1,6 +1,6 @@
-"""What does the user mean by MODEL: a folder, a file, a catalogue id, a Hugging Face id?
+"""Resolution of MODEL: a folder, a file, a catalogue id or a Hugging Face id.
 
-Nothing is downloaded and no network is asked: an id is looked up in the local hub cache and in the
+Nothing is downloaded and no network is used: an id is looked up in the local hub cache and in the
 catalogue.
 """
 
@@ -29,8 +29,8 @@ ResolvedKind: TypeAlias = Literal["folder", "gguf", "catalog", "hub_cache"]
 class ResolvedModel:
     """The model that MODEL names.
 
-    ``path`` is the folder or file that an engine loads; None where there is an architecture alone:
-    the catalogue's, or a configuration under a name of its own.
+    ``path`` is the folder or file that an engine loads; None if only the architecture is known: from
+    the catalogue, or from a configuration file of another name.
     """
 
     kind: ResolvedKind
@@ -39,11 +39,9 @@ class ResolvedModel:
     weights_available: bool
 
     def quantization(self, asked: AskedFormat | None = None) -> DType | None:
-        """In which format do an engine's weights lie, where it is not that of its activations.
+        """Format of an engine's weights if it differs from that of the activations.
 
-        As asked, else as they were published?
-
-        A GGUF file's are widened by the engines that are measured here.
+        As requested, else as published. The engines that are measured here widen GGUF weights.
 
         Example
         -------
@@ -66,18 +64,17 @@ _HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
 def resolve_model(
     text: str, *, load_format: LoadFormat, can_be_dummy: bool = True
 ) -> ResolvedModel:
-    """Which model is meant, where is it, and can it be loaded as asked?
+    """The model that the text names, and its location; checks that it can be loaded.
 
     Parameters
     ----------
     can_be_dummy
-        Whether random weights would do: the refusal suggests them only then.
+        Whether random weights would suffice: only then does the error suggest them.
 
     Raises
     ------
     SpecError
-        Nothing of that name is known, its files cannot be read, or weights are wanted that are not
-        here.
+        The name is unknown, its files cannot be read, or the weights that are needed are missing.
 
     Example
     -------
@@ -118,7 +115,7 @@ def _local(text: str) -> ResolvedModel | None:
     if path.is_file() and path.name == "config.json":
         return _folder(path.parent, "folder")
     if path.is_file() and path.suffix.lower() == ".json":
-        # Engines load a folder by its config.json, which may be another model's, as may the weights.
+        # Engines load a folder by its config.json; that file and the weights may be another model's.
         return ResolvedModel(
             kind="folder", path=None, spec=read_model_config(path), weights_available=False
         )
@@ -195,7 +192,7 @@ def _catalogued(text: str) -> ResolvedModel | None:
         return None
     named = (
         replace(model, hf_id=text) if "/" in text else model
-    )  # what is served is what was asked for, not the variant known here
+    )  # the served model is the requested one, not the variant of the catalogue
     return ResolvedModel(kind="catalog", path=None, spec=named, weights_available=False)
 
 
@@ -204,7 +201,7 @@ def _unknown(text: str, load_format: LoadFormat, *, can_be_dummy: bool) -> SpecE
     known = None if weights is None else known_model(weights[0])
     close = close_models(text)
     fetched = _fetched(text, needs_weights=load_format == "auto")
-    # Who needs no weights has no --load-format.
+    # Verbs that need no weights have no --load-format.
     is_dummy_better = load_format == "auto" and can_be_dummy
     remark = " (catalogue: --load-format dummy)" if is_dummy_better else ""
     return SpecError(
@@ -225,7 +222,7 @@ def _unknown(text: str, load_format: LoadFormat, *, can_be_dummy: bool) -> SpecE
 
 
 def _fetched(text: str, *, needs_weights: bool) -> str:
-    """Of a name of the hub: how the model comes to this machine, or its shape where that is enough."""
+    """Remedy for a name of the hub: download of the model, or only of its configuration."""
     if not _HUB_NAME.fullmatch(text) or text.lower().endswith("gguf"):
         return ""
     what = "" if needs_weights else " config.json"

@@ -1,7 +1,7 @@
 """Ids of a load test's spans, and which requests are traced.
 
-All follow from the run's name and the request's number, so the client sends them without keeping
-anything, and the spans that are made after the run have the same ones.
+All are computed from the run's name and the request's number, so the client stores nothing, and
+the spans that are made after the run have the same ids.
 
 Source
 ------

@@ -1,7 +1,7 @@
 """Names of OpenTelemetry spans and metrics, ours and those of servers.
 
-All names of OpenTelemetry's GenAI conventions that this program writes or reads stand here: the
-conventions are in development, and a name that changes changes in this file only.
+All names of OpenTelemetry's GenAI conventions that this program writes or reads are here: the
+conventions are in development, so that a renaming needs a change in this file only.
 
 Source
 ------
@@ -36,7 +36,7 @@ TEXT_COMPLETION: Final = "text_completion"
 GENERATIONS: Final = frozenset({CHAT, TEXT_COMPLETION, "generate_content"})
 """Operations that ask a model for tokens; agents and tools contain such spans."""
 OPENAI: Final = "openai"
-"""The interface in use, from the client's view, whoever serves."""
+"""Name of the interface as the client sees it, for any server."""
 
 
 class Instrument(NamedTuple):
@@ -45,7 +45,7 @@ class Instrument(NamedTuple):
     name: str
     unit: str
     edges: tuple[float, ...]
-    """Upper edges of its buckets, without the last, which has none."""
+    """Upper edges of its buckets, except the last bucket, which has none."""
     says: str
 
 
@@ -106,7 +106,7 @@ IN_PREFILL: Final = "gen_ai.latency.time_in_model_prefill"
 IN_DECODE: Final = "gen_ai.latency.time_in_model_decode"
 IN_INFERENCE: Final = "gen_ai.latency.time_in_model_inference"
 
-# Ours, where the conventions have no name.
+# Own names, where the conventions have none.
 RUN: Final = "inferometer.run"
 RUN_ID: Final = "inferometer.run.id"
 PHASE: Final = "inferometer.phase"

@@ -1,4 +1,4 @@
-"""Which points does a sweep have, and in which order are they measured?"""
+"""Points of a sweep, and the order of their measurement."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ def sweep_points(
 def shuffled(plan: SweepPlan) -> SweepPlan:
     """The same sweep with its points in an order that ``seed`` decides.
 
-    The same question gives the same order, so it can be resumed.
+    Equal plans have the same order, so a run can be resumed.
     """
     order = np.random.default_rng(plan.seed).permutation(len(plan.points))
     return replace(plan, points=tuple(plan.points[index] for index in order))
@@ -54,8 +54,8 @@ def shuffled(plan: SweepPlan) -> SweepPlan:
 def visits_of(plan: SweepPlan) -> tuple[SweepVisit, ...]:
     """Visits to the points, in order.
 
-    Every other round runs backwards, so that a steady drift of the machine weighs on all points
-    alike. Points that were seen before need no more than one warm-up.
+    Every other round runs backwards, so that a steady drift of the machine affects all points
+    alike. After a point's first visit one warm-up suffices.
     """
     shares = [len(part) for part in np.array_split(np.arange(plan.n_reps), plan.n_rounds)]
     visits, n_before = list[SweepVisit](), 0

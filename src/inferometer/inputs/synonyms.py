@@ -1,7 +1,7 @@
-"""Which names do people and tools use for the same option, number format or device?
+"""Synonyms of options, number formats and devices among people and tools.
 
-Every option, table and file of somebody else's reads its names through here, so that a spelling
-that one reader knows is known to all.
+All options and all readers of other tools' tables and files use these names, so that a spelling
+known to one reader is known to all.
 """
 
 import re
@@ -34,7 +34,7 @@ _FORMATS: Final = {
 }
 """Formats under the names of vLLM, SGLang, TensorRT-LLM, llama.cpp and published tables.
 
-AWQ and GPTQ name ways to find the weights, nearly always of 4 bits; other widths are typed as such.
+AWQ and GPTQ are methods of quantisation, nearly always to 4 bits; other widths are explicit.
 """
 
 _FORMAT_OF: Final = {word: name for name, words in _FORMATS.items() for word in (name, *words)}
@@ -73,14 +73,14 @@ _DEVICE_WORDS: Final = {
     "5070ti": "5070_ti",
     "4060ti": "4060_ti",
 }
-"""Words that name the same part; a driver's `SXM4` and a price list's `SXM` are one socket."""
+"""Words with the same meaning; a driver's `SXM4` and a price list's `SXM` are one socket."""
 
 _NO_NEWS: Final = {
     "nvidia", "amd", "intel", "google", "geforce", "tesla", "instinct", "graphics", "gpu", "tpu",
     "generation", "oam", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr6x", "gddr7", "r", "tm",
     "cpu", "apple", "processor", "of", "the", "per", "chip", "card", "socket", "desktop", "whole", "core",
 }  # fmt: skip
-"""Words of drivers' names that tell no two devices of the catalogue apart."""
+"""Words of drivers' names that distinguish no devices of the catalogue."""
 
 _VARIANT: Final = re.compile(
     r"[-_:](?:instruct|(?<!kimi[-_]k2[-_])thinking|chat|it|hf|base|pt)(?=$|[-_:])"
@@ -92,7 +92,7 @@ _MOST_WORDS_OF_FORMAT: Final = 3
 _LLAMA_CPP: Final = re.compile(
     r"[-_.:]i?q([48])_(?:k(?:_[sml]|_xl)?|[01]|xs|nl)(?:\.gguf)?$", re.IGNORECASE
 )
-"""A format in the name of a file for llama.cpp: about as many bits as it says."""
+"""A format in the name of a llama.cpp file: about that number of bits per weight."""
 _MODELS: Final = {
     "deepseekr10528": "deepseekr1",
     "deepseekr170b": "deepseekr1distillllama70b",
@@ -122,7 +122,7 @@ _COUNTED: Final = re.compile(
     r"|(?P<first>[a-zA-Z][^,]*?)\s*(?<!\b[rg]t)(?<!\bm)(?<!\bma)[x×*:]\s*(?P<after>\d{1,4})",
     re.IGNORECASE,
 )
-"""The x of RTX 4090, GTX 1080, MX 450 and Max 1550 counts nothing."""
+"""The x of RTX 4090, GTX 1080, MX 450 and Max 1550 is not a multiplication sign."""
 _VLLM_NUMBER: Final = re.compile(r"max_\w+|num_blocks|num_gpu_blocks\w*")
 _LENGTH: Final = re.compile(r"\w*(?:prompt|output|prefix|gen)\w*")
 
@@ -175,13 +175,13 @@ SAME: Final = {
     ),
     **dict.fromkeys(("--warmups", "--warm-up", "--num-iters-warmup"), "--warmup"),
 }
-"""Flags whose values are written as ours are; verbs that offer several devices say ``--gpus``."""
+"""Flags with values written like ours; verbs for several devices have ``--gpus``."""
 
 ARGUMENTS: Final = {
     **dict.fromkeys(("--model", "--model-id", "--model-path", "-m"), "model"),
     **dict.fromkeys(("--url", "--base-url", "--target", "--endpoint-url", "-u"), "url"),
 }
-"""Flags of other tools for what is an argument here, without a flag before it."""
+"""Flags of other tools for what is a positional argument here."""
 
 ALIKE: Final = {
     "--enable-expert-parallel": "--ep",
@@ -195,7 +195,7 @@ ALIKE: Final = {
     **dict.fromkeys(("--extra-inputs", "--extra-body", "--extra-request-body"), "--body"),
     "--save-result": "--out",
 }
-"""Flags whose values are written in another way, or are arguments here."""
+"""Flags with values written differently, or that are arguments here."""
 
 PROMPT: Final = (
     "--input",
@@ -213,7 +213,7 @@ PROMPT: Final = (
     *("--seq", "--seqlen", "--seq-len", "--seq-length"),
 )
 A_FILE_ELSEWHERE: Final = "--output"
-"""A length beside a flag for prompts; by itself a file is meant."""
+"""Flags that mean a length beside a flag for prompts, and a file by themselves."""
 OUTPUT: Final = (
     A_FILE_ELSEWHERE,
     "--output-len",
@@ -231,7 +231,7 @@ OUTPUT: Final = (
     "--gen-tokens",
     "--new-tokens",
 )
-"""Lengths in two flags, which are one workload here: ``--workload 1024x256``."""
+"""Lengths in two flags, which are one option here: ``--workload 1024x256``."""
 
 SWEPT: Final = (
     *PROMPT,
@@ -241,16 +241,16 @@ SWEPT: Final = (
 """Names in a sweep, whose lengths are a list."""
 
 USUAL_DEVICES: Final = ("h100_sxm", "a100_80gb_sxm", "v100_sxm2_32gb", "rtx_5070ti", "rtx_5070")
-"""Of devices that share a name, the usual one: `h100` is the SXM one."""
+"""The usual one of devices that share a name: `h100` is the SXM one."""
 
 
 def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
-    """The format, under this program's name for it, that people spell `fp8`, `bf16` or `awq`.
+    """The program's own name of a number format that is spelled `fp8`, `bf16` or `awq`.
 
     Raises
     ------
     SpecError
-        No such format, or one that is not allowed here.
+        An unknown format, or one that is not allowed here.
 
     Example
     -------
@@ -312,10 +312,10 @@ def speculation_method(text: str) -> str | None:
 
 
 def plain_number(text: str, name: str) -> str:
-    """The number in digits that people write as `8k`, `1e3`, `5rps`, `300/min` or `90%`.
+    """A number such as `8k`, `1e3`, `5rps`, `300/min` or `90%` in plain digits.
 
-    Other text comes back as it is. Of prompts and outputs `k` is 1,024, as in the scenario `8k1k`;
-    of vLLM's own options `k` is 1,000 and `K` 1,024, as in vLLM; of anything else `k` is 1,000.
+    Other text is returned unchanged. For prompts and outputs `k` is 1,024, as in the scenario
+    `8k1k`; for vLLM's own options `k` is 1,000 and `K` 1,024, as in vLLM; otherwise `k` is 1,000.
 
     Example
     -------
@@ -329,7 +329,7 @@ def plain_number(text: str, name: str) -> str:
     Raises
     ------
     SpecError
-        A rate of requests in a unit that is none, such as tokens per second.
+        A rate of requests in a wrong unit, such as tokens per second.
     """
     is_rate = name.startswith("rate")
     per_s = _RATE.fullmatch(text.strip()) if is_rate else None
@@ -354,7 +354,7 @@ def plain_number(text: str, name: str) -> str:
 
 
 def _no_rate(text: str, where: str) -> SpecError:
-    """Tokens per second are requests per second only by the tokens of a request."""
+    """The error for a rate in tokens per second, which is not a rate of requests."""
     tokens = _TOKEN_RATE.fullmatch(text.strip())
     per_s = None if tokens is None else float(plain_number(tokens[1], "tokens"))
     return SpecError(
@@ -371,7 +371,7 @@ def _no_rate(text: str, where: str) -> SpecError:
 
 
 def _digits(number: float) -> str:
-    """To twelve digits, a whole number without an exponent: flags of whole numbers read digits."""
+    """Twelve digits; whole numbers without an exponent, as integer flags require."""
     rounded = float(f"{number:.12g}")
     return f"{rounded:.0f}" if rounded.is_integer() else f"{rounded:.12g}"
 
@@ -391,7 +391,7 @@ def counted_devices(text: str) -> tuple[int, str] | None:
 
 
 def device_words(name: str) -> frozenset[str]:
-    """The words of a device's name that tell it from others, in any order, case and punctuation.
+    """The distinctive words of a device's name, without order, case and punctuation.
 
     Example
     -------
@@ -408,7 +408,7 @@ def device_words(name: str) -> frozenset[str]:
 
 
 def named_weights(name: str) -> tuple[str, str] | None:
-    """The name of a model before the format of its weights, and the format; None where it has none.
+    """A model's name without its weight format, and the format; None without one.
 
     Example
     -------
@@ -431,9 +431,9 @@ def named_weights(name: str) -> tuple[str, str] | None:
 
 
 def model_form(name: str) -> str:
-    """The form in which two spellings of one model's name are equal.
+    """Normal form of a model's name, equal for all its spellings.
 
-    No owner, dashes, case, nor which variant was tuned.
+    Without owner, dashes, case and the variant of tuning.
 
     Example
     -------
@@ -446,7 +446,7 @@ def model_form(name: str) -> str:
 
 
 def our_flag(flag: str, own: Collection[str]) -> str:
-    """Our flag of this meaning which the verb has; the flag itself where it has none."""
+    """The verb's flag of the same meaning; the flag itself if the verb has none."""
     lengths = "--seq" if flag in SWEPT else "--gen-tokens" if flag in OUTPUT else flag
     if flag not in own and lengths in own:
         return lengths
@@ -456,9 +456,9 @@ def our_flag(flag: str, own: Collection[str]) -> str:
 
 
 def nearest_option(name: str, names: Mapping[str, str]) -> str | None:
-    """The option of a Python function that a name of another tool's means, or that is spelled like it.
+    """The option of a Python function that is a synonym of the name, or spelled like it.
 
-    ``names``: the option of each name that is taken.
+    ``names``: accepted names -> option.
 
     Example
     -------
@@ -474,7 +474,7 @@ def nearest_option(name: str, names: Mapping[str, str]) -> str | None:
     ours = side if side in options else our_flag(flag, options)
     ours = ours if ours in options else ALIKE.get(flag, ARGUMENTS.get(flag, flag))
     ours = ours if ours.startswith("--") else f"--{ours}"
-    if ours in options or flag in SAME:  # what is known to mean another option is no typo
+    if ours in options or flag in SAME:  # a known synonym of another option is not a typo
         return options.get(ours)
     close = get_close_matches(name, names, n=1)
     return names[close[0]] if close else None

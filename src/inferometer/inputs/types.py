@@ -1,6 +1,6 @@
-"""What can be asked about: models, hardware, engines, sweeps.
+"""Types of models, hardware, engines and sweeps.
 
-Every constant knows where it came from.
+Every constant has its source.
 """
 
 import math
@@ -13,7 +13,7 @@ DType: TypeAlias = Literal["float32", "float16", "bfloat16", "float8", "int8", "
 """Number formats of weights, activations and KV cache."""
 
 AskedFormat: TypeAlias = DType | Literal["none"]
-"""A format of weights that somebody asks for; "none" is that of the activations."""
+"""A requested format of weights; "none": that of the activations."""
 
 DTYPE_BITS: Final[dict[DType, int]] = {
     "float32": 32,
@@ -52,18 +52,18 @@ class Caution:
 class Constant:
     """A number (unit in the name of the field that holds it) and its origin."""
 
-    value: float  # the unit is the holder's: HardwareSpec.memory_bytes.value is bytes
+    value: float  # the unit is in the name of the field that holds it: HardwareSpec.memory_bytes
     source: Source
     note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullHeads:
-    """The heads of the layers that attend to the whole context, where the sliding ones have others.
+    """Heads of the full-attention layers, where those of sliding layers differ.
 
     Gemma 4 and MiMo-V2; the number of query heads is the same. ``value_head_dim`` None: as wide as
-    keys. ``has_value_projection`` False: values are made of the keys' projection, and kept beside
-    the keys all the same (Gemma 4's ``attention_k_eq_v``).
+    keys. ``has_value_projection`` False: values come from the keys' projection but are cached
+    beside the keys (Gemma 4's ``attention_k_eq_v``).
     """
 
     n_kv_heads: int
@@ -402,8 +402,8 @@ class PeakSpec:
 
 
 WeightFormat: TypeAlias = Literal["bfloat16", "float8", "nvfp4", "mxfp4", "int4"]
-"""In which format are weights stored that a kernel multiplies? mxfp4 meets activations of 8 or
-16 bit, nvfp4 those of 4 bit; int4 is widened to 16 bit whatever the device has."""
+"""Stored format of a kernel's weights. mxfp4 is multiplied with activations of 8 or 16 bit, nvfp4
+with those of 4 bit; int4 is widened to 16 bit on every device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -498,7 +498,7 @@ class EngineSpec:
     n_threads: int | None = None
     load_format: LoadFormat = "auto"
     attention: AttentionKernel | None = None
-    """None: what the engine takes by itself."""
+    """None: the engine's default."""
 
     def __post_init__(self) -> None:
         if self.tensor_parallel_size < 1:
@@ -542,7 +542,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepVisit:
-    """A point's turn in one round of a sweep: which repetitions of it are run, after how many warm-ups."""
+    """One visit to a point in a round of a sweep: its repetitions and warm-ups."""
 
     number: int
     """round · points of the plan + index of the point."""
@@ -557,9 +557,9 @@ class SweepVisit:
 class SweepPlan:
     """Points of a sweep, in the order of measurement.
 
-    Points shuffled by ``seed``, so drift is not taken for an effect.
+    Points are shuffled by ``seed``, so that drift is not mistaken for an effect.
 
-    ``model`` is what the user named: a Hugging Face id or folder, a GGUF file or a catalogue id.
+    ``model`` is the user's text: a Hugging Face id or folder, a GGUF file or a catalogue id.
     The repetitions of each point are spread over ``n_rounds`` visits.
     """
 

@@ -2,8 +2,8 @@
 
 These are the tables of a plan of ``inferometer verify``, key for key, and ``read_plan`` reads one.
 A plan has either ``[traffic]``, loads that are replayed against a server, or ``[points]``, prefills
-and decodes of a sweep. Its servers are described by the flags of ``inferometer simulate``. ``inferometer
-size --out`` writes one of what it picked.
+and decodes of a sweep. Its servers are described by the flags of ``inferometer simulate``.
+``inferometer size --out`` writes a plan of its chosen deployment.
 """
 
 from pathlib import Path
@@ -27,9 +27,9 @@ Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 Setting: TypeAlias = bool | int | float | str
 ServerTable: TypeAlias = dict[str, Setting | list[str] | dict[str, Setting]]
-"""The fleet that is believed: keys are the names of the flags of ``inferometer simulate`` that say
-which servers there are (``max_num_seqs``, ``replicas``, ``gate``, ``groups``), and mean there what they mean
-here; ``own`` are the engine's other settings, as with ``--set``. ``api.verify_belief`` checks them."""
+"""The servers that are simulated: keys are the flags of ``inferometer simulate`` that describe
+servers (``max_num_seqs``, ``replicas``, ``gate``, ``groups``), with the same meaning; ``own`` are
+the engine's other settings, as with ``--set``. ``api.verify_belief`` checks them."""
 _PATHS: Final = ("fit", "gate", "groups")
 
 
@@ -37,8 +37,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Loads: a workload at several rates or users, the same for simulator and server.
 
     ``workload`` is a preset, a workload file or a trace. It ends after ``n_requests``, or with the
-    last request within ``duration_s`` (open loops alone: how many a closed one sends in a time
-    depends on the server). A trace comes at its own instants where nothing is asked.
+    last request within ``duration_s`` (only for open loops: the number of requests of a closed
+    loop depends on the server). A trace without a load keeps its own arrival times.
     """
 
     workload: str = "chat"
@@ -87,9 +87,9 @@ class Points(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class VerifyPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A plan: either ``traffic`` or ``points`` of the ``server`` that is believed.
+    """A plan: either ``traffic`` or ``points``, for the ``server`` that is simulated.
 
-    ``name`` is the experiment's in the ledger.
+    ``name`` is the experiment's name in the ledger.
     """
 
     name: str
@@ -122,14 +122,13 @@ def read_plan(path: Path) -> VerifyPlan:
 
     The paths in it are relative to its folder.
 
-    The ``plan.json`` of ``inferometer size --out`` names a fleet: its plan is the ``verify.toml``
-    that was written beside it.
+    For the ``plan.json`` of ``inferometer size --out`` the ``verify.toml`` beside it is read.
 
     Raises
     ------
     SpecError
-        The file cannot be read, or a key or value of it cannot be: the message names file, key,
-        value and what is allowed.
+        The file cannot be read, or a key or value is invalid: the message names file, key, value
+        and the allowed ones.
     """
     if path.suffix.lower() == ".json":
         path = _beside(path)
@@ -170,7 +169,7 @@ def plan_from_text(text: str, *, where: str) -> VerifyPlan:
     Raises
     ------
     SpecError
-        A key or value that cannot be; ``where`` names the text.
+        An invalid key or value; the message has ``where``, the name of the text.
 
     Example
     -------
@@ -182,7 +181,7 @@ def plan_from_text(text: str, *, where: str) -> VerifyPlan:
 
 
 def _rooted(plan: VerifyPlan, folder: Path) -> VerifyPlan:
-    """The same plan with paths that hold from here; presets and names are no paths."""
+    """The plan with paths relative to the working folder; presets and names stay."""
     replace = msgspec.structs.replace
     client, traffic = plan.client, plan.traffic
     server = plan.server | {

@@ -1,17 +1,17 @@
-"""What is in one answer: its text, which chunk brought how many of its tokens when, and how did it end?
+"""Decoding of one response: its text, the time and token count of each chunk, and how it ended.
 
-Tokens are counted by the server's usage, else by a local tokenizer, else one is taken for each
-chunk; the answer says which. A usage above what can be (``max_tokens``, the bytes) is false: it
-counts nothing, and the answer is marked ``too_many_tokens``. How an answer's tokens are spread over
-its chunks is known from usage that comes with every chunk, by token ids, by one token a chunk where
-the counts agree, or by the tokenizer; where none of them can tell, the chunks' counts are ABSENT.
+Token counts are the server's ``usage``, else those of a local tokenizer, else one per chunk;
+``token_source`` names the source. A usage above what is possible (``max_tokens``, the bytes) is
+false: it is ignored, and the answer is marked ``too_many_tokens``. The tokens of each chunk come
+from usage sent with every chunk, from token ids, from one token per chunk if the counts agree, or
+from the tokenizer; if none of these applies, the chunks' counts are ABSENT.
 
-A body (text/event-stream) comes in reads that end anywhere: in the middle of a line, of a character,
-between CR and LF. An event is there when the read ends that brings the first byte of the line end of
-its blank line. No bytes make this fail.
+A body (text/event-stream) comes in reads that end anywhere: within a line, within a character,
+between CR and LF. An event's arrival is the end of the read with the first byte of the line end
+of its blank line. Arbitrary bytes are accepted without an error.
 
-Source: WHATWG HTML, section 9.2.6, interpreting an event stream. One thing differs: an event that
-the end of the body cuts off is given too and says so, because its bytes did arrive.
+Source: WHATWG HTML, section 9.2.6, interpreting an event stream. One difference: an event that is
+cut off by the end of the body is returned too, with ``is_whole`` False, because its bytes arrived.
 """
 
 import re
@@ -27,9 +27,9 @@ from inferometer.records.types import ABSENT, ChunkKind
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _COMMENT: Final = ord(":")
-# What does one event of an answer say: text, a reason to end, the server's count, an error?
+# Parsing of one event of a response: text, finish reason, the server's token counts, error.
 # Both endpoints of OpenAI's protocol as vLLM, SGLang, llama.cpp, TensorRT-LLM and TGI speak it,
-# streamed or whole. No bytes make this fail.
+# streamed or whole. Arbitrary bytes are accepted without an error.
 
 
 DONE: Final = b"[DONE]"
@@ -61,7 +61,7 @@ def events_of(body: bytes) -> list[Event]:
 
 
 def _usual_events(body: bytes) -> list[Event] | None:
-    """The same in little more than half the time, where every event is one line of data; None elsewhere."""
+    """Fast path of ``events_of`` if every event is one line of data; else None."""
     *pieces, rest = body.split(b"\n\n")
     if rest or b"\r" in body:
         return None
@@ -97,7 +97,7 @@ def _events_by_lines(body: bytes) -> list[Event]:
 def reads_of(ends: Sequence[int], read_bytes: Sequence[int]) -> list[int]:
     """The index of the read that brought the last byte of each (rising) end offset.
 
-    What lies beyond all reads is of the last one.
+    Offsets beyond all reads belong to the last read.
 
     Example
     -------
@@ -126,7 +126,7 @@ def _taken(line: bytes, lines: list[bytes], name: bytes) -> bytes:
 
 
 class Usage(NamedTuple):
-    """Tokens as the server counts them; ABSENT where it does not say."""
+    """Token counts reported by the server; ABSENT where it reports none."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -139,8 +139,8 @@ class Payload(NamedTuple):
     text: str = ""
     kind: ChunkKind = ChunkKind.CONTENT
     is_delta: bool = False
-    """It has a delta that is more than a role: where the text is empty, a token may hide behind
-    it, such as half of a character."""
+    """It has a delta with more than a role: even with empty text it may carry a token, such as half
+    of a character."""
     n_token_ids: int = ABSENT
     """Number of token ids, where the server sends them (vLLM's ``return_token_ids``)."""
     finish_reason: str = ""
@@ -200,8 +200,7 @@ _decoder: Final = msgspec.json.Decoder(_Body)
 _NOTHING: Final = Payload()
 _UNREADABLE: Final = Payload(is_readable=False)
 _MAX_TOKENS: Final = 2**31 - 1
-"""More than any answer has: what is reported beyond it is false, and is not needed to the last
-digit."""
+"""More tokens than any answer has: larger reported counts are false, and are cut to this."""
 
 
 def said_by(data: bytes, name: bytes = b"") -> Payload:
@@ -227,7 +226,7 @@ def _said(body: _Body) -> Payload:
     usage = None if body.usage is None else _usage(body.usage)
     if not body.choices:
         return _NOTHING if usage is None else Payload(usage=usage)
-    # With several choices each is an answer of its own; together they are what the server gave at
+    # With several choices each is a response of its own; together they are the server's output at
     # this instant.
     payload = _of_choice(body.choices[0], usage)
     for choice in body.choices[1:]:
@@ -325,14 +324,14 @@ class Answer(NamedTuple):
     chunks: tuple[Chunk, ...]
     output_tokens: int
     token_source: str
-    """usage, tokenizer or chunks; '' where there is no token."""
+    """usage, tokenizer or chunks; '' without tokens."""
     usage: Usage
     finish_reason: str
     error: str
     """'' or a code of ``records.exchange_errors``: the wire's, else what is wrong with the
     content."""
     is_stream: bool = True
-    """False: sent whole, so that the time of the first token is unknown."""
+    """False: sent whole, not streamed, so the time of the first token is unknown."""
 
     @property
     def first_token_ns(self) -> int:
@@ -350,7 +349,7 @@ class Answer(NamedTuple):
 
     @property
     def n_coalesced(self) -> int:
-        """Chunks that came in one read with the chunk before."""
+        """Number of chunks that arrived in the same read as the chunk before."""
         return sum(one.read_index == other.read_index for one, other in pairwise(self.chunks))
 
 
@@ -367,7 +366,7 @@ class _Heard(NamedTuple):
 def answer_of(frame: RequestFrame, token_ends: TokenEnds | None = None) -> Answer:
     """Parse this request's answer.
 
-    ``token_ends`` is asked only where the server's count is not enough.
+    ``token_ends`` is called only where the server's counts do not suffice.
     """
     if frame.http_status not in _HTTP_OK or not frame.body:
         error = frame.error or "empty_answer"
@@ -444,8 +443,8 @@ def _has_false_count(
 ) -> bool:
     """Does the server report more tokens than possible?
 
-    Output tokens are as many as requested at most, and in a stream one for each byte; a prompt has
-    a token for each byte that was sent at most, beside what the server adds to it.
+    The limit of output tokens is the requested number and, in a stream, one per byte; that of
+    prompt tokens is one per byte sent, plus the server's own additions.
     """
     most = (
         min(frame.asked_output_tokens, frame.received_bytes)
@@ -508,14 +507,14 @@ def _counts(
         return [int(may) for may in may_be]
     if by_tokenizer is not None:
         counts = by_tokenizer()
-        # The word that ends an answer has no text.
+        # The token that ends an answer has no text.
         if total - sum(counts) in {0, 1}:
             return _with_rest(counts, total - sum(counts), has_text)
     return [ABSENT if has else 0 for has in has_text]
 
 
 def _by_running_usage(heard: Sequence[_Heard]) -> list[int] | None:
-    """Tokens of each event, where each reports the number of tokens so far; else None."""
+    """Tokens of each event, from the running total that each reports; None if any lacks it."""
     counts: list[int] = []
     before = 0
     for one in heard:

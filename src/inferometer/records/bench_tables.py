@@ -1,16 +1,16 @@
 """Which table of a sweep did llama.cpp's ``llama-bench`` or SGLang's ``bench_one_batch`` write?
 
-llama-bench prints Markdown, CSV, JSON or JSON lines. A test is one of three. ``pp512`` times the
-prefill of 512 tokens, one sequence. ``tg128 @ d512`` times 128 decode steps, one sequence, after
-512 tokens. ``pg`` times both as one, and tells neither: it is left out, as a prefill after a
-context is. ``n_batch`` there is how many tokens of one prompt are computed at once, no number of
-sequences. Source: llama.cpp, tools/llama-bench/README.md.
+llama-bench prints Markdown, CSV, JSON or JSON lines. It has three kinds of tests. ``pp512`` times
+the prefill of 512 tokens of one sequence. ``tg128 @ d512`` times 128 decode steps of one sequence
+after 512 tokens. ``pg`` times both phases together; it is left out, as is a prefill after a
+context. Its ``n_batch`` is the number of prompt tokens computed at once, not of sequences.
+Source: llama.cpp, tools/llama-bench/README.md.
 
-``bench_one_batch`` and ``bench_one_batch_server`` append a JSON object a line: a batch of equal
+``bench_one_batch`` and ``bench_one_batch_server`` append one JSON object per line: a batch of equal
 prompts, all at once; times in seconds. Without a server ``prefill_latency`` is the step of all
-prompts and ``median_decode_latency`` a decode step. With one, ``last_ttft`` is when the last of the
-batch had its first token, and the time from there to the end (``latency``) is that of the other
-steps; speculation makes several tokens a step, and such lines are refused. Source:
+prompts and ``median_decode_latency`` a decode step. With a server ``last_ttft`` is the time of the
+batch's last first token, and the rest of ``latency`` is that of the decode steps. Lines with
+speculation, which yields several tokens per step, are refused. Source:
 sgl-project/sglang, python/sglang/bench_one_batch.py, bench_one_batch_server.py and
 test/bench_one_batch_server_internal.py.
 """
@@ -68,8 +68,8 @@ def as_sweep_table(text: str, door: Door, *, where: str) -> str | None:
     Raises
     ------
     RecordError
-        Its rows are of several models, settings or runs, or of speculation, no test of them can be
-        read, or one is broken.
+        Its rows mix several models, settings or runs, use speculation, have no readable test, or
+        are malformed.
     """
     if _is_one_batch(text):
         lines = _one_batch_lines(text, door, where)
@@ -125,7 +125,7 @@ def _rows(text: str, door: Door, where: str) -> list[Mapping[str, Any]] | None:
     names, records = list[str](), list[Mapping[str, Any]]()
     for line in lines[lines.index(header) :]:
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if {"test", "t/s"} <= set(cells):  # each run prints its own
+        if {"test", "t/s"} <= set(cells):  # each run prints its own header
             names = cells
         elif line.lstrip().startswith("|") and not set("".join(cells)) <= set("-: "):
             records.append(dict(zip(names, cells, strict=False)))

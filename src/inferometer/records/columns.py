@@ -1,4 +1,4 @@
-"""Which arrays are the columns of tables?"""
+"""Array types of table columns."""
 
 from typing import Any, Final, TypeAlias
 
@@ -20,4 +20,4 @@ ELEMENTS: Final[dict[object, "np.dtype[Any]"]] = {
     I8: np.dtype(np.int8),
     Texts: np.dtype(np.str_),
 }
-"""Of an array's hint: the versions of numpy write what is inside a hint differently."""
+"""Element types of array type hints, by text: numpy's versions differ in how they print them."""

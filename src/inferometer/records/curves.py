@@ -1,7 +1,7 @@
-"""What do curves with one number per point say in words: growth laws, knees, plateaus, peaks?
+"""Findings in words on curves with one number per point: growth laws, knees, plateaus, peaks.
 
-The points carry no repetitions, so a sentence says what the numbers show, not how sure they are:
-predictions at likely step times, and tables of other tools and papers with one number per point.
+The points have no repetitions, so the sentences state what the numbers show, without confidence.
+They are predictions at likely step times, or tables of other tools and papers.
 (``records.findings`` speaks of repeated measurements.)
 """
 
@@ -17,7 +17,7 @@ from inferometer.units import format_number
 KNEE_GAIN_RATIO: Final = 1.5
 """A doubling that gains less than this is beyond the knee, as in ``stats.knee``."""
 PLATEAU_GAIN_RATIO: Final = 1.05
-"""A doubling that gains less than this buys nothing."""
+"""A doubling that gains less than this counts as no gain."""
 _FLAT_RATIO: Final = 1.1
 _LINEAR: Final = (0.9, 1.1)
 """Exponents of a growth law that is called linear."""
@@ -47,7 +47,7 @@ class Curve(NamedTuple):
     """Name of the axis: batch, prompt tokens, users."""
     y_name: str
     held: str = ""
-    """What is fixed, as the end of a sentence: `` at batch 8``."""
+    """The fixed values, as the end of a sentence: `` at batch 8``."""
 
     @property
     def range_words(self) -> str:
@@ -263,7 +263,7 @@ _NUMBERS: Final[tuple[tuple[str, Number, dict[str, tuple[Rule, ...]]], ...]] = (
         {"prompt": (growth,), "batch": (growth,)},
     ),
 )
-"""Name, how it is read from a point, and the rules that speak of it over each axis."""
+"""Name, accessor on a point, and the rules to apply over each axis."""
 
 
 def has_single_numbers(points: Sequence[PointRepetitions]) -> bool:

@@ -1,15 +1,15 @@
 """Where does a device's time go: which kernels, and why does it stand idle between them?
 
-Busy is the union of kernels, copies and fills over all streams, from the first to the last of them.
-Each idle gap ends with an activity, whose launch says why it came so late:
+Busy time is the union of kernels, copies and fills over all streams. Each idle gap ends with an
+activity, whose launch shows the cause of the gap:
 
-- *synchronisation*: the host, before it launched it, had waited for the device in this gap
-  (``cudaStreamSynchronize``, a copy to the host: ``.item()``, sampling on the CPU);
-- *host*: the launch began in the gap: Python, the framework, the scheduler took this long;
-- *launch*: from the launch call's begin to the activity's;
-- *device*: it was launched before the gap began, and the device came to it now (from kernel to
-  kernel, within a CUDA graph, on another stream);
-- *unknown*: the trace has no call for it.
+- *synchronisation*: before the launch the host waited for the device within this gap
+(``cudaStreamSynchronize``, a copy to the host: ``.item()``, sampling on the CPU);
+- *host*: the launch began in the gap: time of Python, the framework or the scheduler;
+- *launch*: from the begin of the launch call to that of the activity;
+- *device*: it was launched before the gap, and the device started it only now (from kernel to
+kernel, within a CUDA graph, on another stream);
+- *unknown*: the trace has no launch call for it.
 """
 
 import re
@@ -52,13 +52,13 @@ _KINDS: Final = tuple(
 """Kinds by words of kernels' names; the first that fits."""
 _FUNCTOR: Final = re.compile(r"(\w+Functor)\b|(\w+_kernel_cuda)\b")
 _WRAPPERS: Final = frozenset({"kernel", "kernel2", "device_kernel"})
-"""CUTLASS's, of which the first type is the kernel."""
+"""CUTLASS's wrappers; their first template argument is the kernel."""
 _MOST_NAME: Final = 72
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdlePart:
-    """Idle time of one cause."""
+    """Idle time by one cause."""
 
     cause: IdleCause
     n_gaps: int
@@ -77,7 +77,7 @@ class KernelTime:
     """Share of the time of all activities."""
     mean_s: float
     idle_before_s: float
-    """Gaps that ended with one of them, but for those of the device itself."""
+    """Idle time in gaps that ended with one of them, except gaps of cause *device*."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class DeviceTime:
     busy_s: float
     busy_fraction: float
     idle: tuple[IdlePart, ...]
-    """The largest first; with the busy time they are the window."""
+    """Largest first; idle and busy times add up to the window."""
     launches_per_s: float
     median_launch_call_s: float | None
     """Median time of a launching call on the host; None without calls."""
@@ -293,10 +293,10 @@ def _self_ns(spans: Spans) -> np.ndarray:
     return np.maximum(own_ns, 0.0)
 
 
-# What do a device's own counters say: SM and DRAM activity, bytes over PCIe and NVLink?
+# Readers of a device's own counters: SM and DRAM activity, bytes over PCIe and NVLink.
 #
 # Three sources are read: pages of dcgm-exporter (one after the other in one file), the output of
-# `dcgmi dmon`, and of `nvidia-smi dmon`. A counter that a source does not have is absent.
+# `dcgmi dmon`, and of `nvidia-smi dmon`. A counter that a source lacks is absent.
 # Activities are shares of time or of a peak, and DCGM's fields of bytes are rates (bytes per second,
 # whatever type an exporter's page states).
 #

@@ -1,9 +1,9 @@
-"""What did a profiler see: kernels and copies on a device, the calls that launched them, host operations?
+"""Profiler traces: kernels and copies on a device, the calls that launched them, host operations.
 
-Read are Chrome traces of the PyTorch profiler (``torch.profiler``'s ``export_chrome_trace``, so
-vLLM's and SGLang's profiles, too) and Nsight Systems' reports as SQLite (``nsys export --type
-sqlite``). Sources: Kineto's ``output_json.cpp`` for the events, NVIDIA's ``nsys`` exporter schema
-for the tables.
+Formats: Chrome traces of the PyTorch profiler (``torch.profiler``'s ``export_chrome_trace``, also
+used by vLLM and SGLang), and Nsight Systems' reports as SQLite (``nsys export --type sqlite``).
+Sources: Kineto's ``output_json.cpp`` for the events, NVIDIA's ``nsys`` exporter schema for the
+tables.
 """
 
 import sqlite3
@@ -46,7 +46,7 @@ class Spans:
     start_ns: I64
     end_ns: I64
     thread: I64
-    """Host thread; for activities the one that launched them. ``ABSENT`` where unknown."""
+    """Host thread; for activities the launching thread. ``ABSENT`` where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +269,7 @@ def _of_nsys(path: Path) -> DeviceTrace:
 def _rows(
     database: sqlite3.Connection, queries: dict[str, str], tables: set[str], where: str
 ) -> Iterator[tuple[str, int, int, int, int]]:
-    """Of each table that the report has: name, start and end in ns, device or thread, correlation."""
+    """For each of the tables present: name, start and end in ns, device or thread, correlation."""
     for table, query in queries.items():
         if table not in tables:
             continue

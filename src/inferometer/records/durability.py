@@ -1,7 +1,7 @@
-"""How is a file put where kill -9, a full disk or a second writer cannot spoil it?
+"""Writing of files that kill -9, a full disk or a second writer cannot corrupt.
 
-Whole files and folders are written beside their place, flushed to the disk, and renamed into it: a
-reader sees all or nothing.
+Files and folders are written under a temporary name beside their place, flushed to the disk, and
+renamed: a reader sees all or nothing.
 """
 
 import errno
@@ -76,7 +76,7 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder that is no longer needed; if it cannot be, it does no harm."""
+    """Remove a folder that is no longer needed; failure is ignored."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -111,8 +111,8 @@ def write_sums(
 ) -> None:
     """Store checksums of these files beside them (Parquet does not detect a flipped byte).
 
-    ``coming`` are files that are written after their sums: the manifest, which declares the run
-    complete, comes last.
+    ``coming`` are files to be written after their sums, such as the manifest, which declares the
+    run complete.
     """
     lines = [f"{sum_of(folder / name)}  {name}\n" for name in names]
     lines += [
@@ -168,9 +168,9 @@ def sum_of(path: Path) -> str:
 
 
 class WriterLock:
-    """Holds a folder for one writer.
+    """Lock of a folder for one writer.
 
-    The kernel lets go of it when the process dies, however it dies; no stale lock remains.
+    The kernel releases it when the process dies for any reason; no stale lock remains.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:

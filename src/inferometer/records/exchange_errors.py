@@ -19,8 +19,8 @@ class ExchangeError:
     meaning: str
     remedy: str
     status: RequestStatus = RequestStatus.FAILED
-    """ABORTED where the client gave up: the request took at least as long as it had been there,
-    which latencies must not forget."""
+    """ABORTED where the client gave up: the time until then is a lower bound of the request's
+    latency, and must count."""
 
 
 _SERVER_LOG: Final = "read the server's log of that instant"
@@ -104,7 +104,7 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
         meaning="the answer is another request's, as its id says",
         remedy="check what stands between here and the server",
     ),
-    # the server's own word
+    # errors reported by the server
     "redirected": ExchangeError(
         meaning="the server points elsewhere; it was not followed", remedy="give the final URL"
     ),
@@ -136,7 +136,7 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
         meaning="the server reports more tokens than max_tokens, or than there were bytes",
         remedy="check who counts: the server's usage, or a proxy that drops max_tokens",
     ),
-    # the client's own doing
+    # caused by the client itself
     "aborted": ExchangeError(
         meaning="its user went away, as the workload has it",
         remedy="none",
@@ -155,7 +155,7 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
 }
 
 
-# What went wrong with how many requests of a load test?
+# Number of requests of a load test by kind of error.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,8 @@
-"""Which samples does a page in the Prometheus text format hold?
+"""Parser of pages in the Prometheus text format.
 
-Values are read here, which is a split; names and labels, where quoting and escaping lie, are read
-by prometheus_client, once per series. Comments are skipped: what a family is, its name says
-(``records.server_names``). Whatever the bytes, the answer is samples or a ``RecordError``, in
-bounded time and memory.
+Values are parsed here by a plain split; names and labels, which need unquoting and unescaping, are
+parsed by prometheus_client, once per series. Comments are skipped: a family is known by its name
+(``records.server_names``). Any bytes give samples or a ``RecordError``, in bounded time and memory.
 """
 
 import re
@@ -17,7 +16,7 @@ MAX_LINE_BYTES: Final = 2**14
 MAX_SERIES: Final = 100_000
 
 _ALLOWED: Final = "the Prometheus text format 0.0.4: a name, labels in braces, a number"
-# Possessive: a line is looked at once, however it is broken.
+# Possessive quantifiers: a malformed line is scanned only once.
 _LINE: Final = re.compile(
     r'([^\s{#]*+(?:\{(?:[^"{}]|"(?:[^"\\]|\\.)*+")*+\})?+)[ \t]*+([^\s#]++)(?:[ \t]++([^\s#]++))?+['
     r" \t]*+(?:#.*+)?+"
@@ -43,7 +42,7 @@ class PageReader:
     """Reads pages of one server, one after the other: a series seen before costs a look-up."""
 
     def __init__(self, keep: Callable[[SeriesName], SeriesName | None] | None = None) -> None:
-        """``keep`` maps a series to the stored one, or None: values of those are not parsed."""
+        """``keep`` maps a series to its stored form, or to None to skip its values."""
         self._keep = keep
         self._known: dict[str, SeriesName | None] = {}
 
@@ -53,7 +52,7 @@ class PageReader:
         Raises
         ------
         RecordError
-            It is too large or no text, or a line is none of the format; the message has its number.
+            It is too large or not text, or a line is malformed; the message has its number.
         """
         if len(page) > MAX_PAGE_BYTES:
             raise RecordError(f"a page of {len(page)} bytes", allowed=f"at most {MAX_PAGE_BYTES}")

@@ -1,10 +1,10 @@
-"""What do the data of a sweep say in words?
+"""Findings in words from the data of a sweep.
 
-A sentence is *supported* only where the intervals carry it; else it says so.
+A finding is *supported* only if the intervals support it; else its sentence says so.
 
-Intervals are over repetitions. Ratios between points that have no closed interval are resampled,
-seeded. What compares points must hold as measured and at steady machine speeds
-(``repetitions.steady_views``), or it is undecided.
+Intervals are over repetitions. Ratios between points without a closed-form interval are resampled
+with a fixed seed. A comparison of points must hold both as measured and at steady machine speeds
+(``repetitions.steady_views``); else it is undecided.
 """
 
 from collections.abc import Callable
@@ -33,9 +33,9 @@ Support: TypeAlias = Literal["supported", "undecided", "single number"]
 
 _SEED: Final = 20260101
 _MIN_REPEATS: Final = 5
-"""Below this resampled medians of the repeats are no interval."""
+"""Fewest repeats for an interval of resampled medians."""
 _SAME_MEMORY_RATIO: Final = 1.01
-"""Growth below one percent is none: amounts are shown with three digits."""
+"""Growth below this counts as none: amounts are shown with three digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def findings_of(run: Run) -> tuple[Finding, ...]:
 
 
 def _length_vs_concurrency(views: list[list[PointRepetitions]]) -> list[Finding]:
-    """Which adds more time from the smallest point: doubling the prompt, or the batch?"""
+    """Finding: does doubling the prompt or the batch add more time, from the smallest point?"""
     corners = [_corners(points) for points in views]
     measured = corners[0]
     if measured is None or not all(_present(point.total_s).size for point in measured):
@@ -156,7 +156,7 @@ def _growth_ratio(corner: tuple[PointRepetitions, PointRepetitions, PointRepetit
 
 
 def _prefill_vs_decode(points: list[PointRepetitions]) -> list[Finding]:
-    """Which phase takes most of the time, at which points?"""
+    """Finding: the phase that takes most of the time, at which points."""
     shares = {
         point.point: share
         for point in points
@@ -220,7 +220,7 @@ def _knees(views: list[list[PointRepetitions]]) -> list[Finding]:
 
 
 def _batch_lines(points: list[PointRepetitions]) -> list[list[PointRepetitions]]:
-    """The points that differ in their batch only, three or more in each line."""
+    """Lines of three or more points that differ only in their batch."""
     lines: dict[tuple[int, int], list[PointRepetitions]] = {}
     for point in points:
         if _present(point.decode_tokens_per_s).size:
@@ -266,7 +266,7 @@ def _knee_sentence(bend: knee.Knee, prompt_tokens: int, first: int, last: int) -
 
 
 def _collapse(run: Run) -> list[Finding]:
-    """Where the time per token jumps; or that it jumps nowhere, if all intervals say so."""
+    """Finding: where the time per token jumps, or that it never does by any interval."""
     changes = summaries.token_cost_changes(run)
     flagged = [change for change in changes if change.is_collapse]
     found: list[Finding] = []
@@ -304,7 +304,7 @@ def _collapse(run: Run) -> list[Finding]:
 
 
 def _memory_growth(points: list[PointRepetitions]) -> list[Finding]:
-    """By how much does the peak of reserved memory grow over the sweep?"""
+    """Finding: growth of the peak reserved memory over the sweep."""
     known = [point for point in points if _present(point.reserved_bytes).size]
     if len(known) < 2:
         return []
@@ -318,7 +318,7 @@ def _memory_growth(points: list[PointRepetitions]) -> list[Finding]:
     low, high = (format_bytes(float(np.nanmedian(point.reserved_bytes))) for point in (least, most))
     amounts = f"{low} at {_name(least.point)} to {high} at {_name(most.point)}"
     if low == high:
-        # What reads alike has not grown by anything that a reader could see.
+        # Amounts that are displayed alike have not visibly grown.
         return [_memory_alike(ratio, low)]
     if _side(ratio, 1.0) == "above":
         sentence = (
@@ -339,7 +339,7 @@ def _memory_growth(points: list[PointRepetitions]) -> list[Finding]:
 
 
 def _memory_alike(ratio: Estimate, amount: str) -> Finding:
-    """All medians are equal; do the repetitions leave room for growth?"""
+    """Finding where all medians are equal: do the repetitions exclude growth?"""
     if ratio.high is not None and ratio.high < _SAME_MEMORY_RATIO:
         sentence = f"Peak reserved memory stays at {amount} over the sweep."
         return Finding(code="MEMORY_GROWTH", sentence=sentence, evidence=ratio, support="supported")
@@ -353,7 +353,7 @@ def _memory_alike(ratio: Estimate, amount: str) -> Finding:
 
 
 def _out_of_memory(run: Run) -> list[Finding]:
-    """The number of points that did not fit; a fact, not an estimate."""
+    """Finding: the number of points that ran out of memory (a count, not an estimate)."""
     points = repetitions_of(run)
     failed = [point.point for point in points if point.status is PointStatus.OUT_OF_MEMORY]
     if not failed:
@@ -389,7 +389,7 @@ def _noise(run: Run) -> list[Finding]:
 
 
 def _resampled(groups: list[F64], statistic: Callable[[F64], F64], name: str) -> Estimate:
-    """A statistic of medians, each resampled in its repetitions; no interval below five."""
+    """A statistic of medians, each resampled over its repetitions; no interval below five."""
     n = min(group.size for group in groups)
     value = float(statistic(np.array([[float(np.median(group)) for group in groups]]))[0])
     low = high = None

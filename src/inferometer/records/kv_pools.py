@@ -1,4 +1,4 @@
-"""How full were the pools of a divided KV cache, and how did the requests of each fare?"""
+"""Occupancy of the pools of a divided KV cache, and the latencies of each pool's requests."""
 
 from dataclasses import dataclass
 
@@ -14,23 +14,23 @@ class KvPoolView:
     """One KV pool, and its requests in the likely run."""
 
     rule: str
-    """Requests of the pool, in words."""
+    """Which requests use the pool, in words."""
     kv_dtype: str | None
     block_size: int
     n_blocks: int
-    """Blocks of one replica."""
+    """Number of blocks per replica."""
     capacity_tokens: int
     mean_used_fraction: float | None
     """Time-weighted mean share of used blocks over steps; None without steps."""
     peak_used_fraction: float
     """Peak of the fullest replica."""
     tail_waste_fraction: float | None
-    """Share of room in used blocks behind the last token; None where no block was used."""
+    """Share of token slots in used blocks beyond the last token; None without used blocks."""
     n_preemptions: int
     cached_fraction: float | None
     """Share of prompt tokens found in the pool's prefix cache; None without requests."""
     summary: RequestSummary | None
-    """None where no request went there."""
+    """None where no request used the pool."""
 
 
 def kv_pool_views(run: Run) -> tuple[KvPoolView, ...]:

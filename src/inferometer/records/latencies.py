@@ -1,11 +1,9 @@
-"""How long did each request take, and what is known of those that were never done?
+"""Latencies of requests, and lower bounds for those that never finished.
 
-Latency counts from ``intended_send_ns``. A request that was still there at the end, or whose client
-went away, took at least as long as it had been there: it is a sample that is bounded from below
-only, never one that is left out. Letters of shapes: N requests, K samples.
-
-``handovers`` is how long each request was on its way from where its prompt is computed to where its
-answer is.
+Latencies start at ``intended_send_ns``. A request that was unfinished at the end, or whose client
+disconnected, took at least its time so far: it is a censored sample (a lower bound), never left
+out. Letters of shapes: N requests, K samples. Hand-over times are those from a request's prefill
+replica to its decode replica.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,7 +39,7 @@ OF_REQUESTS: Final[tuple[Latency, ...]] = tuple(
 """Latencies of one request; a workflow has several requests."""
 COMPLETED: Final = (RequestStatus.STOPPED, RequestStatus.LENGTH)
 NOT_SERVED: Final = (RequestStatus.REJECTED, RequestStatus.FAILED)
-"""They have no latency; they are counted by status."""
+"""Statuses of requests without a latency, which are only counted."""
 FRACTIONS: Final = (0.5, 0.95, 0.99)
 
 
@@ -52,7 +50,7 @@ class LatencySamples(NamedTuple):
     """Rows of the requests in the table."""
     lower_s: F64
     upper_s: F64
-    """Equal to ``lower_s``, or infinite where the request had not got there when it was last
+    """Equal to ``lower_s``, or infinite where the request had not reached this event when last
     seen."""
 
     @property
@@ -92,11 +90,10 @@ def _last_waited_for_ns(run: Run, requests: RequestTable) -> int:
 
 
 def latency_samples(requests: RequestTable, latency: Latency, *, at_ns: int) -> LatencySamples:
-    """One ``OF_REQUESTS`` of each that has it; ``at_ns``: when open ones were last seen.
+    """One of the latencies ``OF_REQUESTS``; ``at_ns``: when unfinished requests were last seen.
 
-    TPOT is that of completed answers of two tokens or more: an answer that was broken off says
-    nothing about the tokens to come, nor does one that was given whole. When that one's first
-    token was there, nobody saw either.
+    TPOT has samples of completed answers of two tokens or more only: aborted answers, and those
+    that were not streamed, do not show it. Answers that were not streamed have no TTFT either.
     """
     if latency == "tpot":
         return _tpot(requests)
@@ -122,7 +119,7 @@ def samples_of(
 ) -> dict[Latency, LatencySamples]:
     """Several latencies of a run; ``rows``: of N requests only these, as in a table of them alone.
 
-    A workflow belongs to its planner's row, even if its other requests are not in ``rows``.
+    A workflow counts if its planner is in ``rows``, even if its other requests are not.
     """
     if run.requests is None:
         return {}
@@ -154,8 +151,8 @@ def has_planners(run: Run, rows: Bools | None = None) -> bool:
 def workflow_samples(requests: RequestTable, plan: RequestPlan, *, at_ns: int) -> LatencySamples:
     """Duration of each workflow: from its planner's intended send to the end of the synthesis.
 
-    And each search of several beams, from its first request's to the end of the last one's. ``rows``
-    are these first ones. Where a request that ends it was refused or failed there is no such time.
+    For a beam search: from the intended send of its first request to the end of its last one.
+    ``rows`` are these first requests. Without a sample if a last request was refused or failed.
     """
     members, begun_by = _workflows(plan)
     begins, of = np.unique(begun_by, return_inverse=True)
@@ -183,8 +180,8 @@ def workflow_samples(requests: RequestTable, plan: RequestPlan, *, at_ns: int) -
 def _workflows(plan: RequestPlan) -> tuple[I64, I64]:
     """Last request of each workflow, and the one that follows its planner.
 
-    A synthesis is both. Of beams, each step's are sent together: the first of a step follows the
-    first of the step before, up to the step that follows the search's first request.
+    A synthesis is both. In a beam search the requests of a step are sent together: the first of
+    each step follows the first of the step before, back to the search's first request.
     """
     row, is_companion = np.arange(plan.n_requests), plan.accompanies != NONE
     ends = sent_by_server(plan.accompanies)
@@ -203,9 +200,9 @@ def is_one_of(requests: RequestTable, statuses: tuple[RequestStatus, ...]) -> Bo
 
 
 def began_to_answer_ns(requests: RequestTable) -> I64:
-    """Arrival of each answer's first token (N), or of the whole answer if it was not streamed.
+    """(N) Arrival of each answer's first token, or of the whole answer if it was not streamed.
 
-    ABSENT where nothing came.
+    ABSENT where no token arrived.
     """
     was_whole = is_one_of(requests, COMPLETED) & (requests.first_token_ns == ABSENT)
     return np.where(was_whole, requests.finished_ns, requests.first_token_ns)
@@ -216,7 +213,7 @@ def are_beyond(
 ) -> Bools:
     """(N) Is the request known to exceed one of the limits?
 
-    One without the latency lies beyond none; a workflow that does is counted once, as its planner.
+    A request without the latency exceeds none; a workflow counts once, as its planner.
     """
     is_beyond = np.zeros(len(requests.status), np.bool_)
     for threshold in objective.thresholds:
@@ -241,14 +238,14 @@ def may_be_beyond(requests: RequestTable, objective: ObjectiveSpec) -> Bools:
 def delivered_tokens(requests: RequestTable, instants_ns: I64, *, at_ns: int) -> F64:
     """Output tokens of all requests delivered by each instant.
 
-    Evenly between an answer's first and last token; all of one that was given whole at its end.
+    Spread evenly from an answer's first to its last token; all at the end if not streamed.
     """
     began_ns = began_to_answer_ns(requests)
     has_any = np.flatnonzero((began_ns != ABSENT) & (requests.output_tokens > 0))
     last_ns = np.where(
         requests.finished_ns[has_any] == ABSENT, at_ns, requests.finished_ns[has_any]
     )
-    first_ns = np.minimum(began_ns[has_any], last_ns - 1)  # what comes at once has come then
+    first_ns = np.minimum(began_ns[has_any], last_ns - 1)  # tokens at one time
     took_ns = last_ns - first_ns
     tokens = requests.output_tokens[has_any].astype(np.float64)
     return np.array(
@@ -277,13 +274,13 @@ def _tpot(requests: RequestTable) -> LatencySamples:
     return LatencySamples(rows, tpot_s, tpot_s)
 
 
-# How large a share of requests took longer than this?
-# The tail of a latency, with its interval at each height.
+# The tail of a latency: the share of requests that took longer than a value.
+# With an interval at each height.
 
 
 N_HEIGHTS: Final = 32
 NAMED_SHARES: Final = (0.5, 0.1, 0.05, 0.01, 0.001)
-"""Heights at which a tail is quoted: the p95 of a tail and its interval are those of every table."""
+"""Heights that every tail includes, so that its p95 equals that of the tables."""
 
 
 class Tail(NamedTuple):
@@ -293,7 +290,7 @@ class Tail(NamedTuple):
     """
 
     share_fraction: F64
-    """1 - F: of the requests, this share took longer."""
+    """1 - F: share of requests that took longer."""
     value_s: F64
     low_s: F64
     high_s: F64
@@ -324,7 +321,7 @@ def tail_of(samples: LatencySamples) -> Tail | None:
         [(one.value, one.low, one.high) for one in estimates], np.float64
     ).T
     has_none = np.isnan(low_s)
-    # What bounds a higher quantile from above, or a lower one from below, bounds this one too.
+    # An upper bound of a higher quantile bounds this one too, as does a lower bound of a lower one.
     low_s = np.where(has_none, np.nan, np.fmax.accumulate(low_s))
     high_s = np.where(has_none, np.nan, np.fmin.accumulate(high_s[::-1])[::-1])
     ranks = np.clip(np.ceil(np.array(fractions) * n).astype(np.int64) - 1, 0, n - 1)
@@ -343,7 +340,7 @@ class HandoverPercentile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverSummary:
-    """The time from leaving one server to arriving at the next, with all that it waited for."""
+    """The time from leaving one server to arriving at the next, waits included."""
 
     n_requests: int
     n_never_arrived: int
@@ -383,7 +380,7 @@ def summarise_handovers(run: Run) -> HandoverSummary | None:
 
 
 def _gaps(visits: VisitTable, requests: RequestTable, at_ns: int) -> _Gaps:
-    """The time from each stay of a request to its next, or to when it was last seen."""
+    """The time from each visit of a request to its next one, or until it was last seen."""
     n_rows = len(visits.request_index)
     is_last = np.ones(n_rows, np.bool_)
     is_last[:-1] = visits.request_index[1:] != visits.request_index[:-1]
@@ -407,7 +404,7 @@ def _gaps(visits: VisitTable, requests: RequestTable, at_ns: int) -> _Gaps:
     return _Gaps(visits.left_ns[rows], lower_s, upper_s)
 
 
-# When did each token come, and how long did each wait for its predecessor?
+# Arrival of each token, and the gaps between tokens.
 #
 # Tokens come in deliveries: chunks of a measured answer, rows of a simulated step. A delivery of k
 # tokens is one gap with k tokens, so that both views are there: per delivery, where the gap counts
@@ -538,9 +535,9 @@ def delivery_gaps(given: Deliveries) -> DeliveryGaps:
 
 
 def _most_tokens(requests: RequestTable, exchanges: ExchangeTable | None) -> I64:
-    """Upper bound on each request's tokens (N): its ``max_tokens``, or one per byte received.
+    """(N) Upper bound of each request's tokens: its ``max_tokens``, or one per byte received.
 
-    The server's own count may be false, and to expand it token by token takes memory for each.
+    The server's own count may be false, and expanding it token by token takes memory.
     """
     if exchanges is None or not np.array_equal(exchanges.request_index, requests.request_index):
         return np.full(len(requests.request_index), _MOST_IN_ALL)

@@ -1,9 +1,9 @@
-"""Files of a run's folder, and reading records of older versions.
+"""Files of a run's folder, and readers of older versions of them.
 
 ::
 
     manifest.json                  what, where, when, how; ``is_complete`` is set last
-    load.json                      what a load test asks, from its begin on; raw/ holds what came over the wire
+    load.json                      question of a load test, from its begin on; raw/ has its raw logs
     writer.lock                    held while somebody writes
     parts/00003-00017/             the 4th visit to a point, the one numbered 17: three tables and their checksums
     sweep.parquet, steps.parquet, ceilings.parquet, SHA256SUMS      tables of a complete sweep
@@ -23,10 +23,10 @@ History of the schema
     ``load`` and ``validity``. Steps have a ``replica``, and visits.parquet says which request was
     where. A simulated run may have step_memory.parquet.
 
-To change the schema: raise ``SCHEMA_VERSION`` in ``records.types``, leave the loader of the old
-version here as a function that turns old columns and an old manifest into today's, add one for the
-new version, and commit a record of the old version under ``tests/records/fixtures`` with a test
-that reads it.
+To change the schema: raise ``SCHEMA_VERSION`` in ``records.types``, keep the loader of the old
+version here as a function that converts old columns and an old manifest to the new schema, add a
+loader of the new version, and commit a record of the old version under ``tests/records/fixtures``
+with a test that reads it.
 """
 
 import re
@@ -48,7 +48,7 @@ MANIFEST_NAME: Final = "manifest.json"
 PARTS_NAME: Final = "parts"
 LOCK_NAME: Final = "writer.lock"
 OPEN_LOAD_NAME: Final = "load.json"
-"""Question of a load test; without a manifest beside it, the test is unfinished."""
+"""File with the question of a load test; without a manifest beside it, the test is unfinished."""
 SWEEP_NAME: Final = "sweep.parquet"
 STEPS_NAME: Final = "steps.parquet"
 CEILINGS_NAME: Final = "ceilings.parquet"
@@ -62,7 +62,7 @@ SERVER_NAME: Final = "server.parquet"
 VISITS_NAME: Final = "visits.parquet"
 STEP_MEMORY_NAME: Final = "step_memory.parquet"
 TABLE_NAMES: Final = (SWEEP_NAME, STEPS_NAME, CEILINGS_NAME)
-"""The tables of a sweep, which has all of them."""
+"""The tables that every sweep has."""
 TABLE_FILES: Final = {
     "sweep": SWEEP_NAME,
     "steps": STEPS_NAME,
@@ -77,7 +77,7 @@ TABLE_FILES: Final = {
     "step_memory": STEP_MEMORY_NAME,
     "devices": DEVICES_NAME,
 }
-"""Field of a ``Run`` -> the file that holds it."""
+"""Field of a ``Run`` -> its file."""
 
 _PART: Final = re.compile(r"(\d{5,})-(\d{5,})")
 _DOOR: Final = Door(
@@ -88,7 +88,7 @@ _DOOR: Final = Door(
 )
 
 ColumnsLoader: TypeAlias = Callable[[dict[str, Column]], dict[str, Column]]
-"""Turns the columns of an old table into those of today's."""
+"""Converts the columns of an old table to the present schema."""
 
 
 class Part(NamedTuple):
@@ -123,18 +123,17 @@ class Loader(NamedTuple):
     """How to read one version of the schema."""
 
     manifest: Callable[[bytes, str], RunManifest]
-    """Reads a manifest from its bytes and its name."""
+    """Reads a manifest from its bytes and file name."""
     columns: Mapping[str, ColumnsLoader]
-    """Field of a ``Run`` -> how its table is brought to today's columns; tables that are not
-    here are as they were."""
+    """Field of a ``Run`` -> converter of its table's columns; tables without one are unchanged."""
 
     def loader_of(self, field: str) -> ColumnsLoader:
-        """How to read this table."""
+        """The converter of this table."""
         return self.columns.get(field, _as_they_are)
 
 
 class StoredManifest(NamedTuple):
-    """The manifest in today's schema, and how to read its tables."""
+    """The manifest in the present schema, and the loader of its tables."""
 
     manifest: RunManifest
     loader: Loader
@@ -146,7 +145,7 @@ def read_manifest(path: Path) -> StoredManifest:
     Raises
     ------
     RecordError
-        The file is missing, damaged, or of a version that is not known here.
+        The file is missing, damaged, or of an unknown version.
     """
     content, where = _DOOR.bytes_of(path), str(path)
     loader = _loader_of(_DOOR.json(content, _Versioned, where=where).schema_version, where=where)
@@ -207,10 +206,10 @@ LOADERS: Final[dict[int, Loader]] = {
 
 
 def new_run_id(created_utc: str) -> str:
-    """A name that no other run has, and that sorts by time."""
+    """A unique run id that sorts by time."""
     return f"{created_utc[:19].replace(':', '').replace('T', '-')}-{uuid.uuid4().hex[:8]}"
 
 
 def now_utc() -> str:
-    """Now, for people: ISO 8601 with seconds."""
+    """The current time in ISO 8601 with seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")

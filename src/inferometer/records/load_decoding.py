@@ -1,7 +1,7 @@
-"""Which tables of a run do the raw logs of a load test hold?
+"""Decoding of a load test's raw logs into the tables of a run.
 
-A request that was sent again by a later session counts once, as that session saw it. Errors keep
-the words of the server or of the way to it. Letters of shapes: N requests.
+A request that a later session sent again counts once, with that session's results. Errors keep the
+message of the server or of the network. Letters of shapes: N requests.
 """
 
 import re
@@ -33,11 +33,11 @@ from inferometer.records.types import (
     RequestTable,
 )
 
-# How far off was the clock of each sending host, and what are its instants on ours?
+# Clock offset of each sending host, and conversion of its times to the driver's clock.
 #
-# Each host counts on its own CLOCK_MONOTONIC. Before and after a run the driver asks it for the time,
-# again and again: a reading that was taken between `begin` and `end` of the driver bounds the
-# offset by `there - end` and `there - begin`, and all bounds hold at once. Source: Cristian,
+# Each host uses its own CLOCK_MONOTONIC. Before and after a run the driver reads it repeatedly: a
+# reading taken between `begin` and `end` of the driver bounds the offset by `there - end` and
+# `there - begin`, and all bounds hold at once. Source: Cristian,
 # Probabilistic clock synchronization, Distributed Computing 3 (1989).
 #
 # Beside the raw logs of a session lies `session-000-clocks.json`, the clocks of its hosts.
@@ -45,7 +45,7 @@ from inferometer.records.types import (
 
 _MOST_NS: Final = 2**61
 _MOST_DRIFT_RATIO: Final = 0.1
-"""Clocks of machines drift by less than a thousandth of this."""
+"""Largest drift that is accepted; clocks of machines drift by less than a thousandth of it."""
 _DOOR: Final = Door(
     noun="file of the hosts' clocks", allowed="the file as it was written", refusal=RecordError
 )
@@ -72,7 +72,7 @@ def reading_from(exchanges: Iterable[tuple[int, int, int]]) -> ClockReading:
 
 
 def write_clocks(folder: Path, session_index: int, clocks: Sequence[HostClock]) -> None:
-    """Keep the clocks of a session's hosts.
+    """Store the clocks of a session's hosts.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def write_clocks(folder: Path, session_index: int, clocks: Sequence[HostClock]) 
 
 
 def clock_of(folder: Path, raw_path: Path) -> HostClock | None:
-    """The clock by which this raw log of a run's folder was written; None: the driver's own.
+    """The clock of this raw log's times; None: the driver's own.
 
     Raises
     ------
@@ -121,10 +121,10 @@ def clock_of(folder: Path, raw_path: Path) -> HostClock | None:
 
 
 def on_driver_clock(frame: raw_log.Frame, clock: HostClock) -> raw_log.Frame:
-    """The frame with the instants that the driver's clock would have shown.
+    """The frame with its times converted to the driver's clock.
 
-    The host's schedule began by the offset that was measured before; what the offset grew by until
-    an instant was the clock's drift.
+    The host's schedule began at the offset measured before the run; growth of the offset since
+    then is the clock's drift.
     """
     drift = clock.drift_ratio
     if not drift:
@@ -178,7 +178,7 @@ class _Error(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    """OpenAI's protocol has an object with a message; others a text under one of these names."""
+    """An error body: an object with a message (OpenAI), or text under one of these names."""
 
     error: _Error | str | None = None
     message: str | None = None
@@ -189,9 +189,9 @@ _decoder: Final = msgspec.json.Decoder(_Body)
 
 
 def words_of_error(frame: RequestFrame, code: str) -> str:
-    """The client's note on the error, else the text of the refusal or the error event.
+    """The client's note on the error, else the text of the error response or event.
 
-    '' where neither says anything.
+    '' if there is neither.
 
     Example
     -------
@@ -239,7 +239,7 @@ class DecodedLoad(NamedTuple):
     lags: LagTable
     sessions: tuple[raw_log.SessionFrame, ...]
     ends: tuple[raw_log.EndFrame, ...]
-    """Fewer than there are sessions' processes where one was killed."""
+    """End frames; a killed process has none."""
     n_left_bytes: int
     """Bytes of incomplete frames."""
     error_words: dict[str, str]
@@ -262,7 +262,7 @@ def decode_load(
     Raises
     ------
     RecordError
-        There is no raw log, or one of a request that the plan does not have.
+        There is no raw log, or a log has a request that is not in the plan.
     """
     paths = raw_log.raw_logs(folder)
     if not paths:
@@ -278,7 +278,7 @@ def decode_load(
     )
     with raw_log.DOOR.refusing(
         str(folder)
-    ):  # a field that is packed wrongly, a count beyond its column
+    ):  # a wrongly packed field, or a count too large for its column
         decoded = decode_frames(frames, plan, token_ends)
     known = tuple(clock for clock in clocks if clock is not None)
     return decoded._replace(
@@ -321,7 +321,7 @@ def decode_frames(
 
 
 def _row(frame: raw_log.RequestFrame, token_ends: TokenEnds | None) -> _Row:
-    # The body is many times as large as all that is known of it.
+    # The body is far larger than what is decoded from it.
     answer = answer_of(frame, token_ends)
     return _Row(
         msgspec.structs.replace(frame, body=b"", read_bytes=b""),

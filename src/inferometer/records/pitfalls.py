@@ -1,10 +1,10 @@
-"""Which mistakes of serving does one number show, from which value on, and what cures each?
+"""Table of serving mistakes that one number shows, each with its limit and remedy.
 
-One table for every verb that has such a number: ``diagnose`` (a window of metrics), ``explain`` (a
+All verbs with such a number share the table: ``diagnose`` (a window of metrics), ``explain`` (a
 sweep, a trace), ``tune`` (simulated requests) and ``doctor`` (this machine). A pitfall is *found*,
-*ruled out* by its number, or *not reported* where there is no such number: absent is never 0. It
-lies here, below all of them, since the checks of the machine may not import what decides. Flags are
-those of vLLM 0.33 and SGLang 0.5.
+*ruled out* by its number, or *not reported* without the number: absent is never 0. The module is in
+this layer because the checks of the machine may not import ``decide``. Flags are those of vLLM 0.33
+and SGLang 0.5.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ PitfallName: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pitfall:
-    """One mistake of a set-up that a number shows."""
+    """One mistake of a deployment that a number shows."""
 
     name: PitfallName
     words: str
@@ -56,13 +56,13 @@ class Pitfall:
     """The reason for this limit."""
     change: str
     refuted_by: str
-    """A measurement that would show that this is not the cause."""
+    """A measurement that would refute this cause."""
     is_above: bool = True
-    """Found above the limit; else below it."""
+    """True: found above the limit; False: below it."""
     is_loss: bool = False
-    """Does it lose requests, and so matters whatever the latency is?"""
+    """Does it lose requests, and so matter at any latency?"""
     is_slow_work: bool = False
-    """Does it lengthen each step, so that other settings are not to blame?"""
+    """Does it lengthen each step, which then is not due to other settings?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,9 @@ class CheckRow:
     finding: CheckFinding
     words: str
     measured_ratio: float | None
-    """None: it is not reported."""
+    """None: not reported."""
     evidence: str
-    """The number in words."""
+    """The measured number in words."""
     limit_ratio: float
     why: str
     change: str
@@ -95,13 +95,13 @@ class CheckRow:
 
     @property
     def caution(self) -> Caution:
-        """The same, of a machine."""
+        """The same text, for a machine."""
         text = f"{self.words}: {self.evidence}"
         return Caution(code=self.name.upper(), text=text, remedy=self.change)
 
 
 def judged(name: PitfallName, value: float | None, evidence: str = "") -> CheckRow:
-    """Verdict of this number on the pitfall; ``evidence`` replaces the number in words.
+    """Verdict on the pitfall by this number; ``evidence`` replaces the number's text.
 
     Example
     -------
@@ -130,7 +130,7 @@ def judged(name: PitfallName, value: float | None, evidence: str = "") -> CheckR
 
 
 def judged_all(values: Mapping[PitfallName, float | None]) -> tuple[CheckRow, ...]:
-    """Verdict on each of these, in the order of the table."""
+    """Verdict on each pitfall with a value here, in the order of the table."""
     return tuple(judged(one.name, values[one.name]) for one in PITFALLS if one.name in values)
 
 
@@ -411,5 +411,5 @@ PITFALLS: Final = (
         refuted_by="the two change places when they change devices",
     ),
 )
-"""Ordered: lost requests, lost time, waste, then what is below the server."""
+"""Ordered: lost requests, lost time, waste, then the machine below the server."""
 _BY_NAME: Final = {one.name: one for one in PITFALLS}

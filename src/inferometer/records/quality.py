@@ -1,4 +1,4 @@
-"""How much worse does a changed model read the same text than the model it was made of?"""
+"""Quality loss of a changed model (e.g. quantised) against its original, on the same text."""
 
 import math
 from collections import Counter
@@ -22,11 +22,11 @@ class Reading:
     """Log-probabilities of a text: rows are windows, columns the tokens after the first."""
 
     nll: F64
-    """-log of the probability of the token that stands there (nats)."""
+    """-log of the probability of the text's token (nats)."""
     top_ids: I64 | None
-    """The most probable token there; None: the engine does not say."""
+    """The most probable token at each place; None: not reported by the engine."""
     generated_ids: tuple[tuple[int, ...], ...]
-    """Greedy continuations of the beginning of the first windows."""
+    """Greedy continuations of the first windows' beginnings."""
 
     @property
     def perplexity(self) -> float:
@@ -54,14 +54,14 @@ class QualityDifference:
     """Changed / reference; above 1 is worse."""
     by_depth: tuple[DepthQuality, ...]
     top1_agreement: Estimate | None
-    """Share of tokens at which both find the same token most probable."""
+    """Share of tokens at which both models have the same most probable token."""
     n_greedy: int
     n_greedy_same: int
-    """Continuations that are the same to their last token."""
+    """Number of continuations that are identical to their last token."""
     first_difference_tokens: float | None
-    """Median of the continuations that differ: tokens that are the same before."""
+    """Median number of equal tokens before the first difference, of continuations that differ."""
     repeated_fraction: float
-    """Share of four-token sequences of a continuation that stood in it before, in the mean: loops."""
+    """Mean share of a continuation's four-token sequences that are repeats: shows loops."""
     reference_repeated_fraction: float
 
 
@@ -147,7 +147,7 @@ def _by_depth(changed: F64, reference: F64) -> tuple[DepthQuality, ...]:
 
 
 def _repeated(sequences: Sequence[Sequence[int]]) -> float:
-    """Share of four-token sequences that stood before in the same continuation; 0 of none."""
+    """Share of four-token sequences that repeat an earlier one of it; 0 without any."""
     shares = list[float]()
     for ids in sequences:
         grams = Counter(tuple(ids[i : i + _NGRAM]) for i in range(len(ids) - _NGRAM + 1))

@@ -1,4 +1,4 @@
-"""How does a load test's client store what came over the wire, for decoding after the run?
+"""Raw logs: a load test's client stores the received bytes, to decode them after the run.
 
 A folder ``raw/`` holds one file per process and session (a session is one call of the command; a
 resumed run has several): ``session-000-process-00.raw``. A file is ``MAGIC`` and then frames, each
@@ -7,9 +7,9 @@ resumed run has several): ``session-000-process-00.raw``. A file is ``MAGIC`` an
     u32 little-endian  CRC-32 of the payload
     payload            MessagePack: [tag, field, field, …] of one of the four structs below
 
-A process that is killed leaves a cut frame at the end at most: readers stop there and say how many
-bytes they left. All instants are nanoseconds of CLOCK_MONOTONIC since the start of the run,
-whichever session they are of.
+A killed process leaves at most one cut frame at the end: readers stop there and report the number
+of unread bytes. All times are nanoseconds of CLOCK_MONOTONIC since the start of the run, in every
+session.
 """
 
 import zlib
@@ -46,9 +46,9 @@ class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     process_index: int
     n_processes: int
     begins_ns: int
-    """Instant of the run at which this session's schedule begins: 0 of the first."""
+    """Time since the start of the run at which this session's schedule begins; 0 for the first."""
     origin_monotonic_ns: int
-    """CLOCK_MONOTONIC at instant 0 of the run, also where that lies before its start."""
+    """CLOCK_MONOTONIC at the start of the run, which may precede that of the process."""
     started_utc: str
     scheduled: str = ""
     """CPU scheduling of this process: real-time, short slices, usual; '' where unknown."""
@@ -57,7 +57,7 @@ class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
 
 
 class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="request"):
-    """One request that is over, however it ended; None: it did not get that far."""
+    """One request that ended in any way; None: it did not reach this event."""
 
     request_index: int
     """Row of the workload's ``RequestPlan``."""
@@ -78,21 +78,21 @@ class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     error: str
     """'' or a code of ``records.exchange_errors``."""
     detail: str
-    """The system's text of the error."""
+    """The operating system's error message."""
     content_type: str
     retry_after: str
-    """The header's text; '' where it did not come."""
+    """The header's text; '' without it."""
     asked_prompt_tokens: int
     asked_output_tokens: int
     """``max_tokens`` of the request."""
     sent_bytes: int
-    """Head and body of the request."""
+    """Size of the request: headers and body."""
     received_bytes: int
     """Bytes of the response's body (without transfer coding), stored or not."""
     read_ns: bytes
-    """int64 little-endian: when each read ended that brought bytes of the body."""
+    """int64 little-endian: end of each read with bytes of the body."""
     read_bytes: bytes
-    """int32 little-endian: how many bytes of the body each of them brought; their sum is
+    """int32 little-endian: number of bytes of the body in each of these reads; they add up to
     ``len(body)``."""
     body: bytes
     """The body as received, cut at the limit (then shorter than ``received_bytes``)."""
@@ -111,16 +111,16 @@ class LagFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="
 
 
 class EndFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="end"):
-    """Last frame of a file whose process ended regularly."""
+    """Last frame of a file whose process ended normally."""
 
     process_index: int
     ended_ns: int
     is_interrupted: bool
-    """Somebody stopped it before its schedule was over."""
+    """It was stopped before the end of its schedule."""
     n_unsent: int
-    """Requests of its share that were not sent: the schedule was cut."""
+    """Requests of its share that were not sent, because the schedule was cut."""
     cpu_s: float
-    """CPU time of the process from the schedule's begin to its end."""
+    """CPU time of the process over its schedule."""
 
 
 Frame: TypeAlias = SessionFrame | RequestFrame | LagFrame | EndFrame
@@ -152,8 +152,8 @@ def encode_frame(frame: Frame) -> bytes:
 class RawLogReader:
     """The frames of one file in order, one in memory at a time.
 
-    ``n_left_bytes`` says afterwards how much of a cut tail was left, ``n_read_bytes`` where it
-    begins: reading goes on there once more was written.
+    Afterwards ``n_left_bytes`` is the size of a cut tail and ``n_read_bytes`` its start, from which
+    to read on once more was written.
     """
 
     def __init__(self, path: Path, *, from_byte: int = 0) -> None:
@@ -167,7 +167,7 @@ class RawLogReader:
         Raises
         ------
         RecordError
-            The file is no raw log, or cannot be read.
+            The file is not a raw log, or cannot be read.
         """
         with DOOR.refusing(str(self._path)), self._path.open("rb") as file:
             start = file.read(len(MAGIC))

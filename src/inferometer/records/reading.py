@@ -1,4 +1,4 @@
-"""What does a stored run hold, be it complete, broken off or damaged?"""
+"""Reader of stored runs: complete, interrupted or damaged."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -57,17 +57,16 @@ _DIFFERS: Final = "differs from its checksum or is missing"
 def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
     """Read the run at ``path``.
 
-    Its folder, its manifest, a folder with one run in it, or the CSV table of a sweep?
+    ``path``: its folder, its manifest, a folder with one run in it, or a sweep's CSV table.
 
-    A table without rows that only some engines fill (steps, ceilings) is None: nobody recorded any.
-    ``skip_damaged`` reads what is whole of a damaged record; a caution in the manifest then says
-    what is missing.
+    An empty table of steps or ceilings is None: not recorded. ``skip_damaged`` reads the intact
+    parts of a damaged record and adds a caution to the manifest on what is missing.
 
     Raises
     ------
     RecordError
-        There is no run, or a file of it is damaged; the message names the file and what can be
-        saved.
+        There is no run, or one of its files is damaged; the message names the file and what can be
+        recovered.
     """
     if path.is_file() and path.name != MANIFEST_NAME:
         return read_table(path)
@@ -78,7 +77,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
     if not manifest.is_complete and read_manifest(directory / MANIFEST_NAME).manifest.is_complete:
         return read_run(
             directory, skip_damaged=skip_damaged
-        )  # its writer finished, and took the parts away, while we were reading
+        )  # the writer finished, and removed the parts, during the read
     if stored.damages and not skip_damaged:
         raise _damage_error(stored.damages, run.sweep, run.requests)
     if run.requests is not None:
@@ -102,8 +101,7 @@ def read_table(path: Path, facts: TableFacts | None = None) -> Run:
     Raises
     ------
     RecordError, SpecError
-        It is no such table; other results are refused by what they are, not by the columns that
-        they lack.
+        It is not such a table. The message names the kind of other known results.
     """
     start = DOOR.start_of(path, 2**16).decode("utf-8", "replace")
     is_json = start.lstrip()[:1] in {"{", "["}
@@ -114,7 +112,7 @@ def read_table(path: Path, facts: TableFacts | None = None) -> Run:
 
 
 def _no_sweep(path: Path, start: str, *, is_json: bool) -> SpecError:
-    """An error that names the kind of file, and the command that reads it."""
+    """The error that names the kind of file, and the command that reads it."""
     if is_json and '"parameters"' in start and '"covariance"' in start:
         return SpecError(
             "a fit of step times, no run",
@@ -142,12 +140,12 @@ class _Stored(NamedTuple):
     loader: Loader
     folders: list[Path]
     names: tuple[str, ...]
-    """Files that must be there."""
+    """Files that must exist."""
 
     def table(self, field: str, table_type: type[Table]) -> Table | None:
         """The table of that field from all folders, joined; None where there is none.
 
-        What cannot be read is a damage.
+        Unreadable files are recorded as damage.
         """
         name = TABLE_FILES[field]
         if name not in self.names:
@@ -170,7 +168,7 @@ class _Stored(NamedTuple):
 
 
 def _check_order(requests: RequestTable, directory: Path) -> None:
-    """No answer begins or ends before its request was sent."""
+    """Check that no response begins or ends before its request was sent."""
     for name, before in product(("first_token_ns", "finished_ns"), ("intended_send_ns", "sent_ns")):
         instants_ns, before_ns = getattr(requests, name), getattr(requests, before)
         is_known = (instants_ns != ABSENT) & (before_ns != ABSENT)
@@ -258,7 +256,7 @@ def directory_of(path: Path) -> Path:
 
 
 def _whole_parts(directory: Path, damages: dict[Path, str]) -> list[Path]:
-    """Folders of the points that can be trusted; a part is used whole or not at all."""
+    """Folders of the intact parts; a damaged part is left out entirely."""
     whole: list[Path] = []
     for part in parts_of(directory):
         damaged = durability.damaged_files(part.folder)
@@ -273,7 +271,7 @@ def _whole_parts(directory: Path, damages: dict[Path, str]) -> list[Path]:
 def _expected_names(directory: Path, manifest: RunManifest) -> tuple[str, ...]:
     """Tables that a complete run must have: those with a checksum.
 
-    Where the checksums are lost, a sweep's three or what is there.
+    If the checksums are lost: a sweep's three tables, or the files that exist.
     """
     summed = tuple(name for name in durability.summed_files(directory) if name != MANIFEST_NAME)
     there = tuple(name for name in TABLE_FILES.values() if (directory / name).is_file())
@@ -299,7 +297,7 @@ def _damage_error(
 # The largest values that columns may hold. A damaged table without a checksum may hold any number,
 # and code that takes it as an index, a count or an instant would fail later.
 _MOST_INDEX: Final = 2**24
-"""Tables are made with a row for each index up to the largest."""
+"""Largest index; readers allocate a row for each index up to the largest."""
 _MOST: Final = {
     "class_index": 10_000,
     "replica": 100_000,

@@ -1,17 +1,16 @@
-"""How long did each repetition of each sweep point take, and with which ceiling is it compared?
+"""Times of each repetition of each sweep point, and the ceiling to compare it with.
 
-The repetition is the unit of replication: one number of each kind from each.
+The repetition is the unit of replication: each yields one number of each kind.
+Letters of shapes: R repetitions of a point that ended OK, without warm-ups.
 
-Letters of shapes: R repetitions of a point that ended OK, warm-ups left out.
+Ceilings are probed between repetitions, because a shared machine drifts. A repetition is compared
+with the larger of the last probe before it and the first after it, a lower bound of what the
+machine could do at that time.
 
-Ceilings are probed between repetitions, because a shared machine drifts. The ceiling that judges a
-repetition is the larger of the last probe before it and the first after it: what the machine could
-do at that time, at least.
-
-Points are measured at different times, so a difference between two of them may be the machine's.
-How far a step's time follows the machine's memory or its matmul rate is not known here, but it
-follows neither more than in proportion: what holds of the times as measured, of the times at steady
-memory and of the times at steady matmul rate does not rest on drift.
+Points are measured at different times, so the machine may cause a difference between two of them.
+A step's time depends on the machine's memory bandwidth and matmul rate at most in proportion. So a
+finding that holds for the times as measured, for times scaled to steady memory bandwidth and for
+times scaled to a steady matmul rate is not due to drift.
 """
 
 from dataclasses import dataclass, replace
@@ -38,13 +37,13 @@ from inferometer.stats.quantiles import min_samples, relative_spread_ratio
 
 _NS_PER_S: Final = 1e9
 _SAME_FOOTPRINT_RATIO: Final = 0.5
-"""Probes that touch less than this share of the largest footprint may live in a cache, and are
-no ceiling of the memory."""
+"""Probes with less than this share of the largest footprint may fit into a cache, so they are
+not ceilings of the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointRepetitions:
-    """One point's repetitions, in the order in which they ran.
+    """One point's repetitions, in the order measured.
 
     Each array has R entries, NaN where unknown.
     """
@@ -52,15 +51,15 @@ class PointRepetitions:
     point_index: int
     point: SweepPoint
     status: PointStatus
-    """The worst of any repetition, warm-ups included: a point that ran out of memory once is out
-    of memory."""
+    """The worst status of any repetition, warm-ups included: one that ran out of memory makes the
+    point out of memory."""
     started_ns: I64
     prefill_s: F64
     decode_s: F64
     """Time of all decode steps together."""
     n_decode_steps: F64
     decode_step_s: F64
-    """The median of the repetition's decode steps where steps were recorded, else decode time /
+    """The median of the repetition's decode steps if steps were recorded, else decode time /
     steps."""
     reserved_bytes: F64
     allocated_bytes: F64
@@ -106,7 +105,7 @@ class PointRepetitions:
         return _per(np.full(self.n_reps, float(n_tokens)), self.total_s)
 
     def at_speed(self, speed_ratio: F64) -> "PointRepetitions":
-        """The repetitions on a machine of speed 1, each having run at ``speed_ratio`` (R)."""
+        """The repetitions scaled to a machine of speed 1; each ran at ``speed_ratio`` (R)."""
         return replace(
             self,
             prefill_s=self.prefill_s * speed_ratio,
@@ -204,7 +203,7 @@ class _DecodeSteps:
 
 
 def _positive_s(duration_ns: I64) -> F64:
-    """Seconds; absent where absent, and where a clock did not move: nothing takes no time."""
+    """Seconds; absent durations and those of 0 (too short for the clock) are absent."""
     return np.where(duration_ns > 0, duration_ns / _NS_PER_S, np.nan)
 
 
@@ -215,7 +214,7 @@ def _per(numerator: F64, denominator: F64) -> F64:
 
 
 def steady_views(run: Run) -> tuple[tuple[PointRepetitions, ...], ...]:
-    """The points that have repetitions.
+    """The points with repetitions, at steady machine speeds.
 
     As measured, then (where it was probed throughout) at steady memory and at steady matmul rate.
     """
@@ -235,7 +234,7 @@ def steady_views(run: Run) -> tuple[tuple[PointRepetitions, ...], ...]:
 
 
 def matmul_probes_of(run: Run) -> CeilingTable | None:
-    """The matmul probes in the engine's number format where that was probed, else in whichever was."""
+    """The matmul probes in the engine's number format, else in any format that was probed."""
     if run.ceilings is None or run.manifest.plan is None:
         return probes_of(run.ceilings, ProbeKind.MATMUL)
     own = probes_of(run.ceilings, ProbeKind.MATMUL, dtype=run.manifest.plan.engine.dtype)
@@ -274,14 +273,14 @@ def probes_of(
     return tables.select(ceilings, is_kept) if is_kept.any() else None
 
 
-# How much did the machine change while it was being measured?
+# How much did the machine's speed change during the run?
 #
-# Noise becomes cautions with a remedy, never an average.
+# Noise is reported as cautions with a remedy; it is never averaged away.
 #
-# Points differ, so each repetition is taken relative to the median of its own point. Where the
+# Points differ, so each repetition is divided by the median of its own point. If the
 # repetitions of a point follow each other directly, a slow drift of the machine moves that median
-# with it and does not show in those ratios: it shows in the ceilings, which ask the machine the same
-# question throughout the run.
+# too and does not show in these ratios: it shows in the ceilings, which repeat the same
+# measurement throughout the run.
 
 
 MAX_DRIFT_RATIO: Final = 0.02
@@ -299,24 +298,24 @@ _QUIET: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseSummary:
-    """How noisy was a run? None where it has too few samples to tell."""
+    """Noise of a run; None where it has too few samples."""
 
     prefill_drift: Drift | None
-    """Repetitions relative to their point's median: last third of the run against the first."""
+    """Repetitions relative to their point's median: last third of the run / first third."""
     decode_drift: Drift | None
     read_ceiling_drift: Drift | None
     matmul_ceiling_drift: Drift | None
     read_ceiling_spread_ratio: float | None
     """90th percentile of the probes / 10th."""
     median_spread_ratio: float | None
-    """Between the repetitions of a point, prefill and decode, the median over the points."""
+    """Spread between the repetitions of a point (prefill and decode), median over the points."""
     worst_spread_ratio: float | None
     correlation_ratio: float | None
-    """Correlation of neighbouring decode repetitions; intervals assume 0."""
+    """Correlation of successive decode repetitions; intervals assume 0."""
 
 
 def noise_of(run: Run) -> NoiseSummary:
-    """How noisy was the run?"""
+    """Noise and drift of the run."""
     points = repetitions_of(run)
     spreads = [
         spread
@@ -378,7 +377,7 @@ def noise_cautions(run: Run) -> tuple[Caution, ...]:
 def _relative(points: tuple[PointRepetitions, ...], phase: Literal["prefill", "decode"]) -> F64:
     """Each repetition divided by the median of its point, in the order measured.
 
-    Points with two or more only.
+    Only points with two or more repetitions.
     """
     probes = [
         (point.started_ns, point.prefill_s if phase == "prefill" else point.tpot_s)
@@ -483,9 +482,9 @@ def _repeats_caution(points: list[PointRepetitions], origin: Origin) -> Caution 
 
 
 TELEMETRY_INTERVAL_S: Final = 0.05
-"""Between two samples of power and utilisation (``measure.telemetry``)."""
+"""Time between two samples of power and utilisation (``measure.telemetry``)."""
 _LEAST_TELEMETRY: Final = 4
-"""Samples in a repetition below which their mean says little of it."""
+"""Fewest samples in a repetition for a usable mean."""
 
 
 def _telemetry_caution(points: list[PointRepetitions]) -> Caution | None:

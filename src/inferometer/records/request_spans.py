@@ -1,6 +1,6 @@
 """OpenTelemetry spans of a load test: the run, its phases, and each traced request.
 
-They are made after the run, from its tables: the client's own path sends ids and nothing else.
+They are made after the run, from its tables: during the run the client only sends ids.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,7 +62,7 @@ class WallClock:
         self._origins_ns = np.array([origin for _, origin in origins], np.int64)
 
     def origins_ns(self, instants_ns: I64) -> I64:
-        """Wall-clock time at instant 0, for requests that were due at these instants."""
+        """Wall-clock time at the start of the run, by the session in which each time lies."""
         place = np.searchsorted(self._begins_ns, instants_ns, side="right") - 1
         found: I64 = self._origins_ns[np.maximum(place, 0)]
         return found
@@ -71,7 +71,7 @@ class WallClock:
 def request_spans(run: Run, sessions: Sequence[SessionFrame], ids: SpanIds) -> Iterator[Span]:
     """The spans of a load test, parents before their children.
 
-    A request's span begins when it was due, and ends with its last token or its failure.
+    A request's span begins at its intended send, and ends with its last token or its failure.
     """
     requests, exchanges, load = run.requests, run.exchanges, run.manifest.load
     if requests is None or exchanges is None or load is None or not len(requests.sent_ns):
@@ -109,7 +109,7 @@ def request_spans(run: Run, sessions: Sequence[SessionFrame], ids: SpanIds) -> I
 
 
 def _phases(run: Run, requests: RequestTable, ids: SpanIds) -> Iterator[_Phase]:
-    """Warm-up, steady state and drain; one phase where there are too few requests to tell."""
+    """Warm-up, steady state and drain; a single phase if there are too few requests to tell."""
     steady, due_ns = steady_state(run), requests.intended_send_ns
     parts = (
         (("all", np.ones(len(due_ns), np.bool_)),)
@@ -126,7 +126,7 @@ def _phases(run: Run, requests: RequestTable, ids: SpanIds) -> Iterator[_Phase]:
 
 
 def last_instants_ns(requests: RequestTable, exchanges: ExchangeTable) -> I64:
-    """The last token or the end of the failure; else the last byte, else the send."""
+    """Last token or failure of each request; else the last byte, else the send."""
     latest: I64 = requests.intended_send_ns.copy()
     for instants_ns in (requests.sent_ns, exchanges.last_byte_ns, requests.finished_ns):
         is_there = instants_ns != ABSENT
@@ -224,10 +224,10 @@ def _server(load: LoadPlan) -> dict[str, Value]:
     }
 
 
-# Which metrics of the GenAI conventions tell a load test: the client's of its requests, the server's?
+# A load test as metrics of the GenAI conventions: the client's and the server's.
 #
-# The client's are of all requests, traced or not, in the buckets of the conventions. The server's are
-# what its own histograms on `/metrics` gained while they were scraped, in the server's own buckets.
+# The client's count all requests, traced or not, in the buckets of the conventions. The server's
+# are the growth of its own histograms on `/metrics` during the test, in the server's own buckets.
 
 
 _OF_SERVER: Final[tuple[tuple[names.Instrument, Histogram], ...]] = (
@@ -238,10 +238,10 @@ _OF_SERVER: Final[tuple[tuple[names.Instrument, Histogram], ...]] = (
 
 
 def request_metrics(run: Run, sessions: Sequence[SessionFrame]) -> Iterator[HistogramPoint]:
-    """The points of a load test, none without observations.
+    """The metric points of a load test; none without observations.
 
-    The duration is that of the request's span: from when it was due. The first chunk counts from
-    the send, as the conventions say.
+    A request's duration is that of its span, from the intended send. The time to the first chunk
+    starts at the actual send, as the conventions define it.
     """
     requests, exchanges, load = run.requests, run.exchanges, run.manifest.load
     if requests is None or exchanges is None or load is None or not len(requests.sent_ns):
@@ -284,7 +284,7 @@ def _point(
 ) -> Iterator[HistogramPoint]:
     if not len(values):
         return
-    buckets = np.searchsorted(np.array(instrument.edges), values)  # an edge is in its bucket
+    buckets = np.searchsorted(np.array(instrument.edges), values)
     counts = np.bincount(buckets, minlength=len(instrument.edges) + 1)
     yield HistogramPoint(
         *(instrument, attributes, *window_ns, instrument.edges, tuple(counts.tolist())),
@@ -299,7 +299,7 @@ def _of_server(
 ) -> Iterator[HistogramPoint]:
     try:
         record = server_record(samples)
-    except RecordError:  # its metrics are of no server that is known
+    except RecordError:  # the metrics are not those of a known server
         return
     for instrument, histogram in _OF_SERVER:
         growth = histogram_growth(record, histogram, slice(None))
@@ -316,10 +316,11 @@ def _of_server(
         )
 
 
-# Where is the time of each request, by the spans of its client and of its server?
+# Parts of each request's time, by the spans of its client and of its server.
 #
-# A server's span belongs to the client's span above it. What lies between the two (a router, a proxy)
-# is apart from the network where it sends spans of its own. Letters of shapes: N requests, K parts.
+# A server's span belongs to its ancestor span of the client. Time in between (a router, a proxy)
+# is separate from the network's if the router or proxy sends spans. Letters of shapes: N requests,
+# K parts.
 
 
 SeenBy: TypeAlias = Literal["client and server", "server", "client"]
@@ -349,7 +350,7 @@ class SpanTimes:
     n_requests: int
     n_slowest: int
     n_failed: int
-    """Requests that failed; they are in no part."""
+    """Number of failed requests, which no part includes."""
     n_client_only: int
     """Requests of the client without a span of the server."""
     n_server_only: int
@@ -366,9 +367,9 @@ class _Request(NamedTuple):
 
 
 def span_times(spans: Iterable[Span]) -> SpanTimes | None:
-    """The parts of the time of all requests; None where no span is one of a request.
+    """The parts of the time of all requests; None without spans of requests.
 
-    Client and server where both are seen of at least one request; else the server, else the client.
+    By spans of both sides if a request has both; else the server's, else the client's.
     """
     every = tuple(spans)
     tree = SpanTree(every)
@@ -469,12 +470,12 @@ def _joined(
 
 
 def _delay(schedule_delay_s: float | None) -> dict[str, float]:
-    """The client's own delay; nothing where no span has it."""
+    """The part for the client's own delay; none if no span has it."""
     return {} if schedule_delay_s is None else {"schedule delay": schedule_delay_s}
 
 
 def _server_latency(server: Span) -> dict[str, float]:
-    """Latencies that the server reports; the rest of its time is its front end's."""
+    """Parts from latencies that the server reports; the rest of its time is its front end's."""
     known = {
         part: server.number(name)
         for part, name in zip(
@@ -568,6 +569,6 @@ def _share(part_s: F64, total_s: F64) -> Estimate:
 
 
 def _not_negative(estimate: Estimate) -> Estimate:
-    """The estimate with its interval cut at 0."""
+    """The estimate, with its interval cut off at 0."""
     is_below = estimate.low is not None and estimate.low < 0
     return replace(estimate, low=0.0) if is_below else estimate

@@ -1,14 +1,14 @@
-"""How fast were the requests of a run answered, and how sure is that?
+"""Summaries of a run's requests: latencies and rates, with intervals.
 
 TTFT = first token - intended send (uncorrected: - actual send). TPOT = (last - first token) /
 (output tokens - 1), absent for one-token answers. E2E = last token - intended send. Queue = first
-time in a batch - actual send. Workflow = end of the request that waits for several - intended send
-of the one it follows. Throughput = tokens or completed requests / (end of the run - first
+time in a batch - actual send. Workflow = end of its synthesis request - intended send of its
+planner request. Throughput = tokens or completed requests / (end of the run - first
 intended send). Tok/s/user = 1 / TPOT. Goodput: completed requests within every limit, per second.
 
 Requests of one run depend on one another: intervals are those of ``stats.autocorrelated``.
 
-Was the SLO met: each percentile below its limit, and the goodput?
+The SLO's verdict: is each percentile below its limit, and the goodput above its own?
 """
 
 import math
@@ -64,10 +64,10 @@ class Percentile:
 
     percentile_fraction: float
     seconds: Estimate
-    """No interval: n is too small. An infinite upper end: among the slowest are requests that
-    never got there."""
+    """Without an interval if n is too small. An infinite upper end: requests that never reached
+    this event are among the slowest."""
     is_lower_bound: bool
-    """Requests that were not done may lie above: the percentile is at least the value."""
+    """Unfinished requests may lie above: the percentile is at least the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +75,9 @@ class LatencyMean:
     """The mean of a latency."""
 
     seconds: Estimate
-    """No interval: n is too small. An infinite upper end: some requests never got there."""
+    """Without an interval if n is too small. An infinite upper end: some never finished."""
     is_lower_bound: bool
-    """Requests that were not done count with the time for which they had been there: the mean is
-    at least the value."""
+    """Unfinished requests count with their time so far: the mean is at least the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,24 +106,24 @@ class RequestSummary:
     """Numbers of requests by status, latencies and rates."""
 
     name: str
-    """The whole run, or one class or tenant of it."""
+    """Name of the class or tenant, or of the whole run."""
     n_requests: int
     n_by_status: tuple[tuple[str, int], ...]
     """(status in small letters, requests), those that occur."""
     n_preemptions: int | None
     """None: unknown, as for a client."""
     input_tokens: int
-    """Prompts of requests that got a first token."""
+    """Prompt tokens of requests that got a first token."""
     cached_tokens: int | None
     """Prompt tokens found in the prefix cache; None: unknown."""
     output_tokens: int
-    """Delivered, of unfinished requests too."""
+    """Delivered tokens, including those of unfinished requests."""
     span_s: float
-    """Time from the first intended send to the last known event."""
+    """Time from the first intended send to the last recorded event."""
     latencies: tuple[LatencySummary, ...]
     output_tokens_per_s: Estimate | None
     total_tokens_per_s: Estimate | None
-    """Input and output."""
+    """Input and output tokens."""
     completed_requests_per_s: Estimate | None
     offered_requests_per_s: float | None
     """Intended sends / time from the first to the last of them; None of a closed loop."""
@@ -195,7 +194,7 @@ def summarise_classes(run: Run, names: Sequence[str]) -> tuple[RequestSummary, .
 def summarise_steady(run: Run, steady: SteadyState) -> RequestSummary:
     """The same of the steady state.
 
-    Latencies of what was sent in it, rates of all that came between its first and last sending.
+    Latencies of requests sent in it; rates of all tokens between its first and last send.
     """
     requests, at_ns = _requests_of(run), end_ns(run)
     span = _Span(steady.start_ns, max(steady.end_ns, steady.start_ns + 1))
@@ -219,7 +218,7 @@ def concurrency_of(run: Run) -> int | None:
 
 
 def _of_traffic(run: Run, summary: RequestSummary) -> RequestSummary:
-    """A closed loop offers what the server takes: it has a concurrency, and no offered rate."""
+    """The summary with the concurrency of a closed loop, which has no offered rate."""
     return summary if concurrency_of(run) is None else replace(summary, offered_requests_per_s=None)
 
 
@@ -321,7 +320,7 @@ def summarise_latency(
 def latency_mean(estimate: Estimate, *, n_bounded_below_only: int) -> LatencyMean:
     """Mean of a latency; a lower bound where samples are censored.
 
-    No latency is below 0, and unknown ones may be of any length.
+    No latency is below 0; censored ones have no upper limit.
     """
     if estimate.low is not None and estimate.high is not None:
         high = math.inf if n_bounded_below_only else estimate.high
@@ -342,13 +341,13 @@ def _known_sum(counts: I32) -> int | None:
 
 
 def _rate(per_window: F64, edges_ns: F64, name: str, between_s: float) -> Estimate | None:
-    """Amount per second from the amounts of equal windows, which in a single burst are no samples."""
+    """Rate with an interval from equal windows; without one in a single burst."""
     window_s = float(edges_ns[1] - edges_ns[0]) / NS_PER_S
     if float(edges_ns[-1] - edges_ns[0]) <= 1:
         return None
     rates = per_window / window_s
     estimate = run_mean_estimate(rates, float(rates.mean()), name=name)
-    if between_s <= 0:  # fewer and fewer are left
+    if between_s <= 0:  # fewer and fewer requests are left
         return replace(estimate, low=None, high=None, method=f"{name}; of {ONE_BURST}")
     return estimate if estimate.low is None else replace(estimate, low=max(estimate.low, 0.0))
 
@@ -363,10 +362,10 @@ def _is_positive(estimate: Estimate) -> bool:
     return estimate.value > 0 and (estimate.low is None or estimate.low > 0)
 
 
-# How long did tokens follow one another: gap by gap between chunks, and token by token?
-# Per chunk is what a reader sees: one gap for each chunk. Per token each of a chunk's k tokens
-# took a k-th of its gap, so that servers which send several tokens at once compare with those
-# that do not.
+# Inter-token latency: gaps between chunks, and time per token.
+# The per-chunk view is what a user sees: one gap for each chunk. In the per-token view each of a
+# chunk's k tokens takes a k-th of its gap, so that servers that send several tokens at once
+# are comparable with those that do not.
 
 
 ITL_PERCENTILES: Final = (0.5, 0.9, 0.95, 0.99)
@@ -391,7 +390,7 @@ class InterTokenSummary:
     n_chunks: int
     n_chunks_of_several: int
     n_chunks_assumed: int
-    """Chunks with unknown token counts: their answer's tokens are spread evenly."""
+    """Number of chunks with unknown token counts: their answer's tokens are spread evenly."""
     tokens_per_chunk_ratio: float | None
 
 
@@ -434,7 +433,7 @@ class JudgedThreshold:
 
     threshold: Threshold
     seen: Percentile | None
-    """None where none has this latency, too few users stayed, or it counts for goodput alone."""
+    """None if no request has it, too few users stayed, or it is a limit for goodput only."""
     verdict: Verdict
     why: str
 
@@ -447,14 +446,14 @@ class Judgement:
     verdict: Verdict
     thresholds: tuple[JudgedThreshold, ...]
     weakest: JudgedThreshold | None
-    """The first to break: missed before undecided before met, and of those the nearest to (or
+    """The weakest limit: missed before undecided before met; among equals the nearest to (or
     furthest beyond) its limit."""
     n_good: int
-    """Completed, and within every limit."""
+    """Number of requests completed within every limit."""
     n_open: int
-    """Unfinished and beyond no limit so far; they are not counted as good."""
+    """Number of unfinished requests beyond no limit so far; they do not count as good."""
     good: Estimate | None
-    """Share of all requests that are good: of the refused, the failed and the unfinished too."""
+    """Good requests / all requests, including refused, failed and unfinished ones."""
     good_requests_per_s: float | None
     """Goodput."""
 
@@ -463,8 +462,8 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     """Judge the objective on this run, or on N of its requests, and name the weakest link.
 
     Limits without a percentile count for goodput alone; where no threshold has one, the verdict is
-    *undecided*. A TTFT or E2E beyond its limit is missed where the queue grows without bound: more
-    requests would wait longer still.
+    *undecided*. A TTFT or E2E beyond its limit is missed if the queue grows without bound: further
+    requests would wait even longer.
     """
     requests = run.requests
     if requests is None:
@@ -497,7 +496,7 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
 
 
 def _of_all(requests: RequestTable, judged: JudgedThreshold) -> JudgedThreshold:
-    """Requests turned away meet no limit, users who left none of whole answers; as for goodput."""
+    """Rejected requests meet no limit, and aborted ones none that needs the whole answer."""
     limit = judged.threshold
     share, is_whole = limit.percentile_fraction, limit.metric in {"tpot", "e2e"}
     lost = (RequestStatus.REJECTED, *((RequestStatus.ABORTED,) if is_whole else ()))
@@ -542,16 +541,16 @@ def _judged(threshold: Threshold, samples: LatencySamples, *, is_growing: bool) 
 
 
 def _is_beyond(seen: Percentile, threshold: Threshold) -> bool:
-    """Is the latency beyond its limit, unless it is TPOT, which does not grow with the queue?"""
+    """Is the latency beyond its limit? False for TPOT, which does not grow with the queue."""
     return (
         threshold.metric in {"ttft", "e2e", "workflow"} and seen.seconds.value > threshold.limit_s
     )
 
 
 def _certainly_missed(is_within: Bools, percentile_fraction: float) -> Estimate | None:
-    """The share within the limit, where it is certainly too small; else None.
+    """The share within the limit if it is certainly too small; else None.
 
-    That needs fewer requests than the percentile's own interval.
+    This test needs fewer requests than the percentile's own interval.
     """
     within = run_share_estimate(is_within, name="share of requests within the limit")
     return within if within and judge_share(within, percentile_fraction) == "missed" else None
@@ -590,7 +589,7 @@ def _why(threshold: Threshold, seen: Percentile | None, verdict: Verdict) -> str
 
 
 def _strength(judged: JudgedThreshold) -> tuple[int, float]:
-    """Sorts the weakest first."""
+    """Sort key: the weakest first."""
     order = {"missed": 0, "undecided": 1, "met": 2}[judged.verdict]
     return (
         order,

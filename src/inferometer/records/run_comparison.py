@@ -1,8 +1,8 @@
 """Comparison of two sets of runs: faster, slower, equivalent, or undecided.
 
-The unit of replication is the run; where each side is a single sweep, its repetitions (decision 4).
-One metric answers and has the whole confidence; all others together share the same chance of a
-false alarm (Bonferroni), so that nothing is different by accident.
+The unit of replication is the run; if each side is a single sweep, its repetitions. One metric
+decides and has the full confidence; all others together share the same probability of a false
+alarm (Bonferroni).
 """
 
 import itertools
@@ -28,10 +28,10 @@ from inferometer.stats.comparison import Comparison, compare, compare_pairs
 from inferometer.stats.estimate import Estimate
 from inferometer.stats.quantiles import median_estimate, min_samples
 
-# Which single numbers does a run yield, so that runs can be compared with runs?
+# Single numbers of a run, by which runs are compared.
 # A run of requests yields one number of each kind: its requests depend on one another, so they
 # are no replicates. A sweep yields one number of each kind at each of its points and repetitions.
-# What a run cannot tell is None (requests) or NaN (repetitions).
+# Unavailable numbers are None (requests) or NaN (repetitions).
 
 
 class Metric(NamedTuple):
@@ -42,8 +42,8 @@ class Metric(NamedTuple):
     smaller_is_better: bool
     of: Callable[[RequestSummary], float | None]
     n_needed: int = 1
-    """Requests that a run must have for it: as many as an interval of independent ones needs,
-    however these depend on one another."""
+    """Fewest requests of a run for this number: as many as an interval of independent requests
+    needs."""
 
 
 class PointKey(NamedTuple):
@@ -55,12 +55,12 @@ class PointKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The point in words."""
         return f"prompt {self.prompt_tokens} x batch {self.batch_size}"
 
 
 class EqualTokens(NamedTuple):
-    """A point of each side with equal prompt and generated tokens in another shape."""
+    """A point of each side with equal total prompt and generated tokens, in different shapes."""
 
     old: PointKey
     new: PointKey
@@ -80,7 +80,7 @@ class EqualTokens(NamedTuple):
 
 
 class PointTimes(NamedTuple):
-    """The repetitions of one point of a sweep that ended well, in the order in which they ran (R)."""
+    """(R) The OK repetitions of one sweep point, in the order measured."""
 
     prefill_s: F64
     decode_step_s: F64
@@ -89,9 +89,8 @@ class PointTimes(NamedTuple):
 
 def _percentile(latency: Latency, fraction: float) -> Metric:
     def of(summary: RequestSummary) -> float | None:
-        # Whether requests of a run depend on one another so much that its own interval is open
-        # depends on how fast they were: a run that were left out for it would bias those that stay.
-        # Between runs the interval is that of runs.
+        # Runs are not left out for dependence between their requests, which varies with their
+        # speed: leaving such runs out would bias the others. The interval is over runs.
         found = summary.latency(latency).percentile(fraction)
         is_known = (
             found is not None
@@ -128,14 +127,14 @@ REQUEST_METRICS: Final = (
 def request_numbers(run: Run) -> dict[str, float | None]:
     """The run's number for each of ``REQUEST_METRICS``.
 
-    None where its requests are too few or too many of them were not done.
+    None where it has too few requests, or too many unfinished ones.
     """
     summary = summarise_requests(run)
     return {metric.name: metric.of(summary) for metric in REQUEST_METRICS}
 
 
 def point_times(run: Run) -> dict[PointKey, PointTimes]:
-    """The repetitions of each point of a sweep that has any."""
+    """The repetitions of each sweep point that has OK ones."""
     return {
         PointKey(one.point.prompt_tokens, one.point.batch_size, one.point.gen_tokens): PointTimes(
             one.prefill_s, np.asarray(one.decode_step_s)
@@ -159,13 +158,13 @@ _WHERE: Final = "the runs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedMetric:
-    """One number of both sides: ``old`` is the side that was named first."""
+    """One number of both sides; ``old`` is the first named side."""
 
     metric: str
     unit: str
     smaller_is_better: bool
     old: Estimate | None
-    """The median over the replicates; None where none has the number."""
+    """The median over the replicates; None if no replicate has the number."""
     new: Estimate | None
     ratio: Estimate | None
     """New / old."""
@@ -175,7 +174,7 @@ class ComparedMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A difference between the sides besides the measurements."""
+    """A difference between the sides other than the measurements."""
 
     what: str
     old: str
@@ -193,12 +192,12 @@ class RunComparison:
     margin_ratio: float
     answer: ComparedMetric
     others: tuple[ComparedMetric, ...]
-    """At ``others_confidence_fraction`` each."""
+    """The other numbers, each at ``others_confidence_fraction``."""
     others_confidence_fraction: float
     differences: tuple[Difference, ...]
     cautions: tuple[Caution, ...]
     equal_tokens: tuple[EqualTokens, ...] = ()
-    """Results where points of equal token counts were compared."""
+    """Results by number of tokens, if points of equal token counts were compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,11 +212,11 @@ class ComparisonRule:
     margin_ratio: float = 0.02
     confidence_fraction: float = 0.95
     is_paired: bool = False
-    """The i-th run of one side was made next to the i-th of the other."""
+    """True if the i-th runs of both sides were made in turns, as a pair."""
     has_equal_tokens: bool = False
-    """Points of sweeps are compared with those of as many tokens, not with the same points."""
+    """Compare sweep points of equal token counts, instead of equal points."""
     takes_invalid: bool = False
-    """Load tests that are INVALID are compared too: somebody knows better."""
+    """Compare INVALID load tests too, as the user chose."""
 
 
 class _Numbers(NamedTuple):
@@ -227,7 +226,7 @@ class _Numbers(NamedTuple):
     """One per replicate, NaN where it has none."""
     new: list[float]
     n_needed: int = 0
-    """Requests that a run must have for it."""
+    """Fewest requests of a run for this number."""
 
 
 def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -> RunComparison:
@@ -260,7 +259,7 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
     others_confidence = 1 - (1 - rule.confidence_fraction) / max(1, len(rest))
     paces = numbers.get("tpot_p50_s")
     unlike = tuple(unlike_loads(old, new))
-    if paces is not None and not unlike:  # servers are compared by the same requests
+    if paces is not None and not unlike:  # servers must be compared with the same requests
         unlike = tuple(_unlike(old[0].manifest, new[0].manifest, paces, rule))
     return RunComparison(
         replicate=replicate,
@@ -371,7 +370,7 @@ def _sweep_numbers(
 
 
 def _equal_tokens(old: Sequence[Run], new: Sequence[Run]) -> tuple[EqualTokens, ...]:
-    """For each number of prompt tokens that both sides have: the two points that differ most in shape."""
+    """For each number of prompt tokens of both sides: the two points that differ most in shape."""
     if old[0].sweep is None:
         raise SpecError(
             "requests have no points of equal token counts",
@@ -460,7 +459,7 @@ def _median(values: F64) -> float:
 
 
 def _geometric_mean(columns: Sequence[F64]) -> list[float]:
-    """Over the points, replicate by replicate, as far as all points have replicates."""
+    """Geometric mean over the points for each replicate that all points have."""
     n_all = min(len(column) for column in columns)
     means: list[float] = np.exp(
         np.mean([np.log(column[:n_all]) for column in columns], axis=0)
@@ -569,7 +568,7 @@ def _cautions(old: Sequence[Run], new: Sequence[Run], *, is_single: bool) -> tup
 def _unlike(
     old: RunManifest, new: RunManifest, paces: _Numbers, rule: ComparisonRule
 ) -> Iterator[Caution]:
-    """A caution where the TPOT of two servers of one model differs by much."""
+    """A caution if the TPOT of two servers of one model differs greatly."""
     a, b = old.load, new.load
     if a is None or b is None or a.url == b.url or a.served_model != b.served_model:
         return

@@ -1,7 +1,7 @@
-"""How did queue, batch, KV cache, latency and the client develop while the run went on?
+"""Queue, batch, KV cache, latency and client lag over the time of a run.
 
-Binned, so that a million steps draw as fast as a hundred. Of KV cache memory also the holes between
-pieces and the swapped blocks. Letters of shapes: W windows of time, C cells.
+Binned, so that a million steps draw as fast as a hundred. For a KV cache of pieces or with swapping
+also its holes and swapped blocks. Letters of shapes: W windows of time, C cells.
 """
 
 from collections.abc import Sequence
@@ -28,17 +28,17 @@ from inferometer.units import NS_PER_S
 N_WINDOWS: Final = 240
 MIN_OF_A_WINDOW: Final = 20
 _N_LATENCY_WINDOWS: Final = 60
-"""Most windows; with fewer requests each, they have no percentiles."""
+"""Most windows; with more, each would have too few requests for percentiles."""
 N_LOAD_WINDOWS: Final = 160
 N_COLUMNS: Final = 80
 N_ROWS: Final = 40
 
 
 class StepSeries(NamedTuple):
-    """W equal windows; means over the time in which a replica ran steps, NaN where none did.
+    """W equal windows: means over the time in which a replica ran steps; NaN without steps.
 
-    The numbers of a step hold while it runs, and until the replica's next step where that one goes
-    on with its requests. A replica without requests has none running, waiting or cached.
+    A step's numbers hold while it runs, and until the replica's next step if that one continues
+    its requests. An idle replica counts 0 running, waiting and cached.
     """
 
     start_s: F64
@@ -70,7 +70,7 @@ class LatencyWindows(NamedTuple):
 def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
     """Mean batch, queue and KV cache over the time of the run.
 
-    Of all replicas together; their highest values need not be of one instant.
+    Sums over all replicas; their maxima need not be simultaneous.
     """
     start_ns, width_ns, n_windows = windows = _windows(steps, n_windows)
     running, waiting, blocks = (
@@ -108,7 +108,7 @@ class ValueSeries(NamedTuple):
 def value_series(steps: StepTable, column: I32 | I64, *, n_windows: int = N_WINDOWS) -> ValueSeries:
     """A column (S) of the steps over time, in the windows of ``step_series``.
 
-    Of several replicas the sum.
+    Summed over replicas.
     """
     windows = _windows(steps, n_windows)
     rows = [
@@ -123,8 +123,8 @@ def value_series(steps: StepTable, column: I32 | I64, *, n_windows: int = N_WIND
     if not each:
         absent = np.full(windows.n_windows, np.nan)
         return ValueSeries(absent, absent)
-    # A window counts for as long as the replica ran that ran longest in it: where all are idle
-    # nothing is known to change.
+    # A window's weight is the longest time that a replica ran in it: while all are idle
+    # nothing changes.
     ran = np.max([one.ran_fraction for one in each], axis=0)
     total = np.sum([one.mean * one.ran_fraction for one in each], axis=0)
     is_known = ran > 0
@@ -145,11 +145,7 @@ def _windows(steps: StepTable, n_windows: int) -> _Windows:
 
 
 class _Held(NamedTuple):
-    """One replica.
-
-    For which part of each window its steps ran, and over that time the mean and the most of a value
-    (0 without).
-    """
+    """One replica: busy share of each window, and a value's mean and maximum while busy."""
 
     ran_fraction: F64
     mean: F64
@@ -164,16 +160,15 @@ def _held(steps: StepTable, values: F64, windows: _Windows) -> _Held:
     ends = (_held_until_ns(steps) - start_ns) / width_ns
     covered = _overlaps(begins, ends, np.ones_like(values), n_windows)
     total = _overlaps(begins, ends, values, n_windows)
-    # Batches of a pipeline overlap: the mean is then one of batches, and they cover no more than
-    # the whole window.
+    # Batches of a pipeline overlap: the mean is then over batches, and the busy share at most 1.
     mean = np.where(covered > 0, total / np.where(covered > 0, covered, 1.0), 0.0)
     return _Held(np.minimum(covered, 1.0), mean, _largest(begins, ends, values, n_windows))
 
 
 def _held_until_ns(steps: StepTable) -> I64:
-    """Instant until which the numbers of each step (S, in order) hold.
+    """(S) Time until which the numbers of each step hold, in order.
 
-    With the next step where that one goes on with its requests.
+    The next step's begin if that step continues its requests, else its own end.
     """
     ends = steps.start_ns + np.maximum(steps.duration_ns, 1)
     goes_on = (steps.n_decode_requests[1:] > 0) | (steps.n_waiting_requests[:-1] > 0)
@@ -185,7 +180,7 @@ def _overlaps(begins: F64, ends: F64, weights: F64, n_windows: int) -> F64:
     """Sum over intervals of weight times overlap with each window (all in windows)."""
     first, last = _clipped(begins, n_windows), _clipped(ends, n_windows)
     sums = np.zeros(n_windows + 1)
-    # Whole windows from the first on, less what lies before the begin and after the end.
+    # Whole windows, less the parts before the begin and after the end.
     np.add.at(sums, first, weights)
     np.add.at(sums, last + 1, -weights)
     sums = np.cumsum(sums)[:n_windows]
@@ -218,7 +213,7 @@ def latency_windows(requests: RequestTable, samples: LatencySamples) -> LatencyW
     sent_ns = requests.intended_send_ns[samples.rows]
     n_windows = max(
         1, min(_N_LATENCY_WINDOWS, len(sent_ns) // (2 * MIN_OF_A_WINDOW))
-    )  # bursts leave others empty
+    )  # bursts leave other windows empty
     start_ns, width_ns = 0, 1.0
     if len(sent_ns):
         start_ns = int(sent_ns.min())
@@ -255,7 +250,7 @@ def _percentiles(groups: list[F64], fraction: float, n_needed: int) -> F64:
 
 
 class InFlight(NamedTuple):
-    """Requests between sending and the last byte, in W windows of equal length."""
+    """Number of requests between send and last byte, in W windows of equal length."""
 
     start_s: F64
     width_s: float
@@ -288,7 +283,7 @@ class GapMap(NamedTuple):
 def in_flight(requests: RequestTable, exchanges: ExchangeTable, *, at_ns: int) -> InFlight | None:
     """Requests in flight over time.
 
-    Those without an end until ``at_ns``; None where none was sent.
+    Unfinished requests count until ``at_ns``; None if none was sent.
     """
     was_sent = requests.sent_ns != ABSENT
     if not bool(was_sent.any()):
@@ -367,7 +362,7 @@ def _largest_in_windows(instants_ns: I64, values_ns: I64, edges_ns: F64) -> F64:
 
 
 class HoleSeries(NamedTuple):
-    """Free memory, its largest piece, and moves that the largest waiting request needs."""
+    """Free memory, its largest piece, and the moves that the largest waiting request needs."""
 
     free: ValueSeries
     largest: ValueSeries
@@ -386,17 +381,17 @@ class StepMemorySummary:
     """Share of the free blocks outside the largest hole; None (like the next two): paged cache."""
     peak_compaction_debt_blocks: int | None
     waits_for_compaction_fraction: float | None
-    """Share of the time in which a request waited although enough blocks, in pieces, were free."""
+    """Share of the time in which a request waited although enough scattered blocks were free."""
     swapped_blocks: int | None
-    """To the host and back; None where nothing is swapped."""
+    """Blocks swapped to the host and back; None without swapping."""
     moved_blocks: int | None
-    """Together, in the background; None where nothing moves them."""
+    """Blocks moved together in the background; None without compaction."""
 
 
 def summarise_memory(run: Run) -> StepMemorySummary | None:
     """Use of the KV cache.
 
-    None where the run has no steps, or does not say how many blocks they used.
+    None where the run has no steps, or no counts of used blocks.
     """
     steps, memory = run.steps, run.step_memory
     if steps is None or not len(steps.start_ns) or bool(np.all(steps.kv_blocks_used == ABSENT)):
@@ -467,22 +462,22 @@ def _mean(values: F64, weights: F64) -> float:
     return float((values * weights).sum() / weights.sum())
 
 
-# Of what is a request's time made? Means over the requests that finished, which add up to their mean E2E.
-# The window is the wait until the window of the request's class opens; before a server that runs whole
-# batches, the wait while it stands idle.
+# Parts of a request's time: means over finished requests, which add up to their mean E2E.
+# The window is the wait until the window of the request's class opens; before a server that runs
+# whole batches, the wait while the server is idle.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """Constant times of each request outside the scheduler; None: not known, and not in E2E."""
+    """Constant times of each request outside the scheduler; None: unknown, and not part of E2E."""
 
     front_end_s: float | None = None
     network_s: float | None = None
-    """There and back."""
+    """Network time of request and response."""
     post_s: float | None = None
-    """Detokenising, and handing out."""
+    """Time for detokenising and output."""
     is_added: Bools | None = None
-    """(N of the plan) To which requests; None: to all. A server sends itself what is left out."""
+    """(N of the plan) Requests to which the times are added; None: to all."""
 
     @property
     def added_s(self) -> float:
@@ -490,7 +485,7 @@ class Around:
         return (self.front_end_s or 0.0) + (self.network_s or 0.0) + (self.post_s or 0.0)
 
     def share_fraction(self, request_index: I32) -> float:
-        """Share of these requests to which they are added."""
+        """Share of these requests to which the times are added."""
         return 1.0 if self.is_added is None else float(self.is_added[request_index].mean())
 
 
@@ -504,10 +499,10 @@ class E2eParts:
     front_end_s: float | None
     queue_s: float
     window_s: float | None
-    """None: no windows, or inseparable from the queue."""
+    """Wait for the window; None without windows, or inseparable from the queue."""
     prefill_s: float
     handover_s: float | None
-    """Until the KV cache is where the answer is computed. None: all are computed in one place."""
+    """Transfer of the KV cache to the decode replica; None without disaggregation."""
     decode_s: float
     post_s: float | None
 
@@ -522,10 +517,10 @@ def e2e_parts(
     window_ns: F64 | None = None,
     on_way_ns: tuple[I64, I64] | None = None,
 ) -> E2eParts | None:
-    """The parts of the requests that finished; None without any.
+    """Mean time parts of the finished requests; None without any.
 
     ``window_ns`` (N): how much of each wait was the window (``idle_ns``, ``gathered_ns``).
-    ``on_way_ns`` (N each): when its prefill was over, and its KV cache was where its answer is computed.
+    ``on_way_ns`` (N each): begin and end of the transfer of its KV cache between replicas.
     """
     rows = np.flatnonzero(
         (requests.finished_ns != ABSENT)

@@ -1,13 +1,12 @@
-"""When do requests come?
+"""Arrival times of requests.
 
 One mechanism for every open process: gaps of mean 1 are drawn, and their running sum is the
 integral of the rate. Another rate stretches the same pattern; a ramp, bursts or a day's profile
-bend it.
+distort it.
 
-Each part of a workload (gaps, classes, prompt lengths, ...) has a stream of random numbers of its
-own: what one part draws moves
-no other part, and the first n numbers of a stream are the same however many are drawn. Only raw
-64-bit words of Philox are used, whose values numpy promises not to change.
+Each part of a workload (gaps, classes, prompt lengths, ...) has its own stream of random numbers:
+draws of one part do not affect another, and the first n numbers of a stream are the same for any
+number of draws. Only raw 64-bit words of Philox are used, whose values numpy guarantees.
 """
 
 import hashlib
@@ -84,7 +83,7 @@ def session_arrivals(arrivals: Arrivals, seed: int, n_sessions: int, *, turns_ra
     Raises
     ------
     SpecError
-        The arrivals point to a trace, which has not been read, or have an impossible profile.
+        The arrivals refer to a trace that has not been read, or have an invalid profile.
     """
     match arrivals:
         case OpenArrivals():
@@ -117,10 +116,10 @@ class Rows(NamedTuple):
     """Positions of the requests of S sessions."""
 
     firsts: I64
-    """(S) The row of each one's first request."""
+    """(S) The row of each session's first request."""
     lasts: I64
     class_index: I32 | I64
-    """(S) Of the session."""
+    """(S) Class of each session."""
 
 
 def close_loop(
@@ -137,9 +136,9 @@ def close_loop(
 
     Writes into ``follows`` and ``think_ns`` at ``rows.firsts``.
 
-    The next session, or where classes have users of their own (``class_users``) the class's next,
-    goes to the user who is likely to be done first: a load test's users take from one queue. If
-    each had as many sessions, the last one would be alone for long with long ones.
+    The next session (of the class, where classes have their own ``class_users``) goes to the user
+    who is likely to finish first, as a load test's users take sessions from one queue. With equal
+    numbers of sessions per user, one user with long sessions would run alone at the end.
     """
     n_sessions = len(rows.firsts)
     pauses = np.zeros(n_sessions, np.int64)
@@ -163,7 +162,7 @@ def close_loop(
 
 _TOKEN_S: Final = 0.02
 _PROMPT_TOKEN_S: Final = 0.0002
-"""Likely times of a token. Only what they are beside each other, and beside pauses, matters."""
+"""Likely times of a token. Only their ratios, to each other and to pauses, matter."""
 
 
 def _likely_s(rows: Rows, tokens: Lengths, follows: I64, think_ns: I64) -> Floats:
@@ -176,7 +175,7 @@ def _likely_s(rows: Rows, tokens: Lengths, follows: I64, think_ns: I64) -> Float
 def _before(likely_s: Floats, pauses_s: Floats, n_users: int) -> I64:
     """(S) Previous session of the user that is free first; NONE for first ones.
 
-    Each but a user's first one comes after a pause.
+    Each session except a user's first begins after a pause.
     """
     before = np.full(len(likely_s), NONE, np.int64)
     users = [(took_s, number) for number, took_s in enumerate(likely_s[:n_users].tolist())]
@@ -191,7 +190,7 @@ def _before(likely_s: Floats, pauses_s: Floats, n_users: int) -> I64:
 def users_of_classes(n_users: int, class_users: tuple[int | None, ...]) -> list[int]:
     """All users divided over classes in these proportions; empty where no class has its own.
 
-    By largest remainders, and one for each class at least.
+    By largest remainders, with at least one user for each class.
 
     Example
     -------
@@ -206,7 +205,7 @@ def users_of_classes(n_users: int, class_users: tuple[int | None, ...]) -> list[
     n_left = n_users - int(users.sum())
     order = np.argsort(-(exact - users), kind="stable")
     users[order[: max(n_left, 0)]] += 1
-    while users.sum() > max(n_users, len(users)):  # where small classes got a whole user
+    while users.sum() > max(n_users, len(users)):  # if small classes were rounded up to one user
         users[np.argmax(users - exact + (users > 1) * len(users))] -= 1
     return [int(one) for one in users]
 
@@ -369,8 +368,8 @@ def _instants(pieces: RateProfile, reached: Floats) -> Floats:
     rest = np.maximum(within - area_s[piece], 0.0)
     first = pieces.first_ratio[piece]
     slope = (pieces.last_ratio - pieces.first_ratio)[piece] / length_s[piece]
-    # first·t + slope·t²/2 = rest, solved so that no slope and no cancellation need a case of their
-    # own.
+    # first·t + slope·t²/2 = rest, solved in a form that needs no special case for a slope of 0 or
+    # for cancellation.
     speed = first + np.sqrt(np.maximum(first * first + 2 * slope * rest, 0.0))
     offset_s = np.divide(2 * rest, speed, out=np.where(rest > 0, _MAX_S, 0.0), where=speed > 0)
     instants_s: Floats = n_rounds * (pieces.repeat_s or 0.0) + pieces.at_s[piece] + offset_s

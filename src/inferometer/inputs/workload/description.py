@@ -1,4 +1,4 @@
-"""What does a plan of requests look like: its rate, burstiness, lengths and shared prefixes?"""
+"""Description of a plan of requests: rate, burstiness, lengths and shared prefixes."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -30,10 +30,10 @@ class LengthSummary:
 class PlanDescription:
     """A plan in a few numbers; None for unknown ones.
 
-    ``rate_per_s`` is that of arrivals that wait for nobody, over the time from the start to the
-    last of them; ``gap_cv_ratio``, the standard deviation of their gaps over the mean, has a 95 %
-    interval (delta method, gaps independent of each other). ``shared_prefix_fraction``: of all
-    prompt tokens, those that an earlier request held already (hits of an endless prefix cache).
+    ``rate_per_s`` is the rate of independent arrivals (not of followers), over the time from the
+    start to the last of them; ``gap_cv_ratio``, the standard deviation of their gaps over the mean,
+    has a 95 % interval (delta method, independent gaps). ``shared_prefix_fraction``: share of
+    prompt tokens that an earlier request has already (hits of an unlimited prefix cache).
     """
 
     n_requests: int
@@ -53,7 +53,7 @@ class PlanDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptQuarter:
-    """A quarter of the requests, by the length of their prompts, and how long their answers are."""
+    """A quarter of the requests by prompt length, with its output lengths."""
 
     from_tokens: int
     to_tokens: int
@@ -65,7 +65,7 @@ class PromptQuarter:
 class JointLengths:
     """Relation between prompt and output lengths.
 
-    ``rank_correlation_ratio`` is Spearman's, from -1 to 1; None where one of them never changes.
+    ``rank_correlation_ratio`` is Spearman's, from -1 to 1; None if one of them is constant.
     """
 
     rank_correlation_ratio: float | None
@@ -108,7 +108,7 @@ def _rank_correlation(one: NDArray[np.int32], other: NDArray[np.int32]) -> float
 
 
 def _mean_ranks(values: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Ranks from 0; equal values share the mean of theirs."""
+    """Ranks from 0; equal values have the mean of their ranks."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return np.asarray(((ends - counts) + (ends - 1))[group] / 2, dtype=np.float64)
@@ -117,7 +117,7 @@ def _mean_ranks(values: NDArray[np.int32]) -> NDArray[np.float64]:
 def cacheable_fraction(plan: RequestPlan) -> float:
     """Share of prompt tokens that an unlimited prefix cache (blocks of 16) would hit.
 
-    At least one token of each prompt is computed, as vLLM does.
+    At least one token of each prompt is computed, as in vLLM.
     """
     most = np.minimum(plan.prefix_tokens, plan.prompt_tokens - 1).clip(min=0)
     hits = most // _BLOCK_TOKENS * _BLOCK_TOKENS
@@ -125,7 +125,7 @@ def cacheable_fraction(plan: RequestPlan) -> float:
 
 
 def describe(plan: RequestPlan, *, is_closed: bool = False) -> PlanDescription:
-    """The plan in a few numbers; the users of a closed loop have no rate, however they start.
+    """The plan in a few numbers; closed loops have no rate.
 
     Example
     -------
@@ -164,7 +164,7 @@ def _variation(gaps_s: NDArray[np.float64]) -> tuple[float, float] | None:
         return None
     mean, sd = float(gaps_s.mean()), float(gaps_s.std())
     cv = sd / mean
-    if cv < 1e-6:  # a metronome, but for the rounding to nanoseconds
+    if cv < 1e-6:  # evenly spaced, except for the rounding to nanoseconds
         return cv, 0.0
     scores = (gaps_s - mean) / sd
     skewness, kurtosis = float((scores**3).mean()), float((scores**4).mean())

@@ -3,11 +3,10 @@
 Each distribution is a quantile function of a uniform number: with the same uniform numbers a longer
 mean makes every draw longer, and no other part of the workload moves.
 
-Logarithm, exponential and the normal distribution are the same to the last bit on every machine:
-numpy takes another logarithm on a processor with AVX-512 than on one without, and they differ in
-the last bit: a gap rounds to another nanosecond. Here everything is made of +, -, ·, /, sqrt and
-powers of two, each of them rounded as IEEE 754 says, one array operation at a time, so that no
-compiler can fuse two of them.
+Logarithm, exponential and the normal distribution are the same to the last bit on every machine.
+Numpy's logarithm differs in the last bit between processors with and without AVX-512, so that a gap
+may round to another nanosecond. Here all functions consist of +, -, ·, /, sqrt and powers of two,
+which IEEE 754 rounds exactly, one array operation at a time, so that no compiler can fuse two.
 """
 
 from collections.abc import Sequence
@@ -140,7 +139,7 @@ _MAX_S: Final = 9e9  # int64 nanoseconds hold 292 years
 
 Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
 Rate: TypeAlias = Annotated[float, msgspec.Meta(ge=1e-9, le=_MOST)]
-"""Requests per second, or how many times as fast: below, none comes in a lifetime."""
+"""Requests per second, or a speed-up; at lower values no request would ever arrive."""
 NotNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
@@ -159,7 +158,7 @@ def log(values: Floats) -> Floats:
 
 
 def exp(values: Floats) -> Floats:
-    """The exponential; beyond exp(±700) the value there."""
+    """The exponential, with arguments clipped to ±700."""
     within = np.clip(values, -_MAX_EXPONENT, _MAX_EXPONENT)
     n_doublings = np.rint(within / (_LN2_HIGH + _LN2_LOW))
     rest = (within - n_doublings * _LN2_HIGH) - n_doublings * _LN2_LOW
@@ -277,7 +276,7 @@ class Exponential(
     tag_field="kind",
     tag="exponential",
 ):
-    """Memoryless with this mean; moved into min and max."""
+    """Exponential with this mean, clipped to min and max."""
 
     mean: Positive
     min: NotNegative = 0.0
@@ -295,7 +294,7 @@ class Pareto(
     tag_field="kind",
     tag="pareto",
 ):
-    """From low on, with the fraction (low/x)^exponent beyond x; moved below max."""
+    """From low on, with the fraction (low/x)^exponent beyond x; clipped to max."""
 
     low: Positive
     exponent: Annotated[float, msgspec.Meta(gt=0, le=100)]
@@ -390,7 +389,7 @@ class TraceLengths(
 Sampled: TypeAlias = (
     Constant | Uniform | Normal | Lognormal | Exponential | Pareto | Zipf | Table | Quantiles
 )
-"""Distributions that can be drawn from as they are."""
+"""Distributions that can be sampled directly."""
 Distribution: TypeAlias = Sampled | TraceLengths
 
 
@@ -438,12 +437,12 @@ def seconds_to_ns(distribution: Sampled, fractions: Floats) -> NDArray[np.int64]
 
 
 def sampled(distribution: Distribution) -> Sampled:
-    """The distribution, which must not point to a trace any more.
+    """The distribution, after a check that it does not refer to a trace.
 
     Raises
     ------
     SpecError
-        It does: ``draw_workload`` reads traces, ``draw_classes`` does not.
+        It refers to a trace: ``draw_workload`` reads traces, ``draw_classes`` does not.
     """
     if isinstance(distribution, TraceLengths):
         raise SpecError(

@@ -1,8 +1,8 @@
 """Drawing the requests of a workload specification.
 
-Every part draws from a stream of its own, by the index of the session or of the request: another
-rate, length or class weight changes nothing else, and more requests are the same ones and some
-more. Letters of shapes: S sessions, N requests.
+Every part draws from its own stream, by the index of the session or of the request: another rate,
+length or class weight changes nothing else, and a larger number of requests begins with the same
+ones. Letters of shapes: S sessions, N requests.
 """
 
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ _SYNTHESIS: Final = 2
 class _Turns:
     """Requests before they are cut, session after session, turn after turn (N rows).
 
-    A turn is one row; where it fans out, its subtasks and its synthesis stand behind it.
+    A turn is one row; if it fans out, its subtasks and its synthesis follow it.
     """
 
     session: I64
@@ -86,14 +86,14 @@ class _Turns:
 
 
 def draw_classes(spec: WorkloadSpec, recorded: RecordedArrivals | None = None) -> DrawnWorkload:
-    """The requests of a workload of classes; ``recorded`` instants take the place of its arrivals.
+    """The requests of a workload of classes; ``recorded`` replaces its arrival times.
 
     No file is read.
 
     Raises
     ------
     SpecError
-        It has no end, cannot reach ``n_requests``, or says what cannot be.
+        It has no end, cannot reach ``n_requests``, or has an invalid value.
     """
     _check_end(spec, recorded)
     _check_size(spec)
@@ -157,7 +157,7 @@ def _check_end(spec: WorkloadSpec, recorded: RecordedArrivals | None) -> None:
 
 
 def no_duration(duration_s: float) -> SpecError:
-    """Refuse a time as the end of requests that come after answers."""
+    """Refuse a duration for loads whose requests depend on earlier answers."""
     return SpecError(
         f"how many requests come in {duration_s:g} s depends on the server, where they come after"
         " answers or all at once",
@@ -203,7 +203,7 @@ def _first_guess(spec: WorkloadSpec) -> int:
 
 
 def _mean_turns(spec: WorkloadSpec) -> float:
-    """Requests of a session on average, those not counted that ``max_context_tokens`` cuts off."""
+    """Mean number of requests of a session, without those beyond ``max_context_tokens``."""
     weights = np.array([one.weight_ratio for one in spec.classes])
     turns = np.array(
         [
@@ -307,7 +307,7 @@ class _Drawn:
 def _drawn(
     spec: WorkloadSpec, classes: dict[int, RequestClass], class_index: I64, stream: str
 ) -> _Drawn:
-    """Draw one request for each index of ``classes``; others stay 1 token long."""
+    """Draw one request for each index of ``classes``; others have a length of 1 token."""
     n_rows = len(class_index)
     u = {
         name: uniforms(spec.seed, stream + name, n_rows)
@@ -338,12 +338,12 @@ class _FannedOut:
     subtasks: _Drawn
     synthesis: _Drawn
     joined: I64
-    """(N) What the synthesis adds to the conversation: its new prompt and its answer."""
+    """(N) Tokens that the synthesis adds to the conversation: its new prompt and its answer."""
     shares_prefix: NDArray[np.bool_]
     """(B)"""
 
     def subtask_context(self, planned: I64) -> I64:
-        """(B) Prompt and answer of each subtask, where planners end with contexts so long (N)."""
+        """(B) Prompt and answer of each subtask, given the contexts at the planners' ends (N)."""
         return self.subtasks.new + self.subtasks.output + self.shares_prefix * planned[self.turn]
 
 
@@ -409,7 +409,7 @@ def _as_requests(spec: WorkloadSpec, fans: dict[int, FanOut], part: int) -> dict
 
 
 def _with_parts(turns: _Turns, fan_out: _FannedOut, stays: NDArray[np.bool_]) -> _Turns:
-    """The turns that stay, subtasks and synthesis behind each that has some."""
+    """The kept turns, each followed by its subtasks and synthesis if any."""
     n_parts = (1 + fan_out.n_subtasks + (fan_out.n_subtasks > 0))[stays]
     whose = np.repeat(np.flatnonzero(stays), n_parts)
     place = np.arange(len(whose)) - np.repeat(np.cumsum(n_parts) - n_parts, n_parts)
@@ -526,14 +526,14 @@ def _plan(spec: WorkloadSpec, arrival_ns: I64, turns: _Turns, n_kept: int) -> Re
 
 
 def _leaders(rows: _Turns) -> I64:
-    """The planner of each subtask and synthesis; of a turn, the last request of the turn before."""
+    """The planner of each subtask and synthesis; for a turn, the previous turn's last request."""
     index = np.arange(len(rows.part))
     planner = np.maximum.accumulate(np.where(rows.part == _OWN, index, 0))
     return np.where(rows.part == _OWN, index - 1, planner)
 
 
 def _joins(rows: _Turns) -> I64:
-    """The synthesis of each subtask; none where it was cut off."""
+    """The synthesis of each subtask; NONE where it was cut off."""
     n_rows = len(rows.part)
     synthesis = np.where(rows.part == _SYNTHESIS, np.arange(n_rows), n_rows)
     after = np.minimum.accumulate(synthesis[::-1])[::-1]
@@ -541,7 +541,7 @@ def _joins(rows: _Turns) -> I64:
 
 
 def _prefixes(spec: WorkloadSpec, rows: _Turns, leader: I64) -> tuple[I64, I64]:
-    """Shared prefixes: of followers the whole exchange, of first turns the system prompt."""
+    """Shared prefixes: the whole conversation for followers, the system prompt for first turns."""
     shares = np.array([one.fan_out is None or one.fan_out.shares_prefix for one in spec.classes])
     goes_on = np.where(
         rows.part == _OWN, rows.turn > 0, (rows.part == _SYNTHESIS) | shares[rows.class_index]

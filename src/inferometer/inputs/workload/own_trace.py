@@ -1,9 +1,9 @@
-"""How are the requests of a plan written to a file and read back the same: JSON lines, CSV or Parquet?
+"""Lossless files of a plan's requests: JSON lines, CSV or Parquet.
 
-One row a request, the columns those of ``RequestPlan``; what does not apply is null (CSV: empty).
-The names of classes and tenants stand in a head: the first line (CSV: behind ``#``), or Parquet's
-metadata. Lines of requests without classes and tenants need none. Tables of others are read too,
-where a column counts the tokens of prompts and one those of answers, whatever they are called.
+One row per request with the columns of ``RequestPlan``; inapplicable values are null (CSV: empty).
+The names of classes and tenants are in a header: the first line (CSV: after ``#``), or Parquet's
+metadata. Without classes and tenants none is needed. Tables of other tools are read too, if they
+have columns of prompt and output tokens, under any known names.
 """
 
 import csv
@@ -147,7 +147,7 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
     Raises
     ------
     SpecError
-        A head or row that is broken or impossible, by its number.
+        A malformed header or row; the message has its number.
     """
     numbers: list[int] | None = None
     if DOOR.start_of(path).startswith(b"PAR1"):
@@ -315,7 +315,7 @@ def _check_names(columns: Iterable[str], path: Path) -> None:
 
 
 def _root_arrival(columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """Arrival of the first request of each row's chain; the last where chains join."""
+    """Arrival of the first request of each row's chain; the latest if several chains join."""
     arrival: list[int] = columns["arrival_ns"].tolist()
     leaders: list[int] = columns["follows"].tolist() if "follows" in columns else []
     none = [NONE] * len(leaders)
@@ -354,19 +354,19 @@ class TableHeading(NamedTuple):
     output: str
     names: tuple[str, ...]
     delimiter: str
-    """Empty where each line is a JSON object."""
+    """Delimiter of columns; empty if each line is a JSON object."""
 
     @property
     def unit_ns(self) -> int | None:
-        """Nanoseconds of the instants' unit, where the column's name ends in one."""
+        """Unit of the times in nanoseconds, if the column's name ends in one."""
         match = None if self.at is None else _AT.fullmatch(_plain(self.at))
         return None if match is None or not match["unit"] else _UNITS_NS[match["unit"][0]]
 
 
 def table_heading(first: bytes) -> TableHeading | None:
-    """Columns by the first line of a table, under the names that tools use.
+    """Columns by the first line of a table, by the names that tools use.
 
-    None where no column counts the tokens of prompts, or none those of answers.
+    None without a column of prompt tokens, or of output tokens.
 
     Example
     -------
@@ -392,13 +392,13 @@ def table_heading(first: bytes) -> TableHeading | None:
 
 
 def _named_so(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
-    """Columns that match, those named as tokens before mere lengths."""
+    """Matching columns: those named as tokens, else those named as lengths."""
     found = [name for name in names if pattern.fullmatch(_plain(name))]
     return sorted(found, key=lambda name: "tok" not in name.lower())
 
 
 def _refuse_unclear(heading: TableHeading, path: Path, number: int) -> None:
-    """Two columns of one name, or two that both count the tokens of prompts, or of answers."""
+    """Refuse duplicate names, and several columns of prompt tokens or of output tokens."""
     if heading.delimiter:
         _refuse_repeated(heading.names, path, number)
     for what, pattern in (("prompts", _PROMPT), ("answers", _OUTPUT)):
@@ -434,7 +434,7 @@ def _plain(name: str) -> str:
 def wall_ns(text: str) -> int | None:
     """Instant of a date, in nanoseconds since 1970; UTC without a zone.
 
-    None where it is no date.
+    None if it is not a date.
 
     Example
     -------
@@ -455,12 +455,11 @@ def wall_ns(text: str) -> int | None:
 def table_rows(
     path: Path, *, is_csv: bool = False, skips_empty: bool = False
 ) -> Iterator[TraceRow]:
-    """Requests of a table that counts the tokens of prompts and answers.
+    """Requests of a table with columns of prompt and output tokens.
 
-    An empty count is refused; with ``skips_empty`` it is 0, for such requests to be left out.
-
-    Instants are dates, or numbers of the unit in their column's name. Without one the size of the
-    first tells which, if it counts from 1970; else they are seconds, and the rows say so.
+    An empty count is refused; with ``skips_empty`` it is 0, so that the request is left out. Times
+    are dates, or numbers in the unit of their column's name. Without a unit in the name, Unix
+    times have the unit that fits their size; other times are seconds, noted as an assumption.
     """
     found = lines(path)
     number, line = next(found, (0, b""))

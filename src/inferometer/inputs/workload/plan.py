@@ -1,4 +1,4 @@
-"""What is the one table of requests that both the simulator and the load generator take?
+"""The table of requests: input of both the simulator and the load generator.
 
 Letters of shapes: N requests, B full blocks of all requests.
 """
@@ -20,7 +20,7 @@ I64: TypeAlias = NDArray[np.int64]
 MOST_NS: Final = 2**62
 """The last instant, 146 years: sums of two fit into int64."""
 NONE: Final = -1
-"""No request, no session, no instant: what does not apply to a request. NULL in files."""
+"""No request, session or time: marks inapplicable values. NULL in files."""
 
 
 class RequestPlan(NamedTuple):
@@ -28,31 +28,31 @@ class RequestPlan(NamedTuple):
 
     Made by ``request_plan``, which checks.
 
-    Equal tokens are said by the tree of ``prefix_request`` and ``prefix_tokens``: a request's
-    prompt begins with the first tokens of what an earlier request holds at its end (prompt and
-    answer); all its other tokens are its own. System prompts, turns of sessions and the chained
-    block hashes of traces all come out of it exactly, for blocks of any size.
+    Equal tokens are described by the tree of ``prefix_request`` and ``prefix_tokens``: a request's
+    prompt begins with the first tokens of an earlier request's prompt and answer; its other tokens
+    are unique. System prompts, turns of sessions and chained block hashes of traces are all
+    represented exactly, for blocks of any size.
     """
 
     arrival_ns: I64
-    """Since the start; NONE of a request that follows another. The others stand in order of
-    arrival."""
+    """Arrival since the start; NONE for a request that follows another. The others are in order
+    of arrival."""
     follows: I32
-    """The request after whose end this one is sent, however that ended; NONE where ``arrival_ns``
-    says when. Several may follow one (a fan-out)."""
+    """The request after whose end, in any status, this one is sent; NONE with ``arrival_ns``.
+    Several may follow one (a fan-out)."""
     joins: I32
-    """The later request that waits for the end of this one too, beside that of the one it follows:
-    it is sent after the last of them. NONE where none does."""
+    """A later request that also waits for the end of this one, beside the one it follows: it is
+    sent after the last of them. NONE without one."""
     accompanies: I32
-    """The earlier request that follows the same one, for whose other ends this one waits too: it is
-    sent ``think_ns`` after the last of them. NONE where there is none."""
+    """An earlier request that follows the same one: this one also waits for what the earlier one
+    waits for, and is sent ``think_ns`` after the last of these ends. NONE without one."""
     think_ns: I64
-    """Time from the (last) awaited end to the send; NONE where it follows none."""
+    """Time from the (last) awaited end to the send; NONE if it follows none."""
     prompt_tokens: I32
     output_tokens: I32
     """Tokens after which the model stops."""
     max_tokens: I32
-    """Limit by the client, which is all that an engine knows in advance."""
+    """The client's limit; engines know no more of the output length in advance."""
     class_index: I32
     tenant_index: I32
     priority: I32
@@ -61,8 +61,7 @@ class RequestPlan(NamedTuple):
     """Time from the send until the client disconnects; NONE: never."""
     session_index: I32
     prefix_request: I32
-    """The earlier request with whose tokens this prompt begins; NONE where it shares none or is
-    the first to hold them."""
+    """The earlier request with whose tokens this prompt begins; NONE without a shared prefix."""
     prefix_tokens: I32
     """Tokens of the shared prefix; 0 without one."""
 
@@ -91,7 +90,7 @@ class DrawnWorkload:
 
 
 def first_of_each(follows: I32 | I64) -> NDArray[np.intp]:
-    """(N) The request with which each one's chain begins; itself where it follows none.
+    """(N) The first request of each one's chain; itself if it follows none.
 
     Example
     -------
@@ -105,7 +104,7 @@ def first_of_each(follows: I32 | I64) -> NDArray[np.intp]:
 
 
 def first_requests(plan: RequestPlan, n_requests: int | None) -> RequestPlan:
-    """The plan's first ``n_requests`` (None: all); they wait for none of the others."""
+    """The plan's first ``n_requests`` (None: all), which do not depend on later ones."""
     cut = RequestPlan._make(column[:n_requests] for column in plan)
     is_left_out = cut.joins >= cut.n_requests
     return cut._replace(joins=np.where(is_left_out, np.int32(NONE), cut.joins))
@@ -121,7 +120,7 @@ def only_requests(plan: RequestPlan, rows: NDArray[np.bool_]) -> RequestPlan:
     >>> only_requests(plan, np.array([False, True, True])).follows.tolist()
     [-1, 0]
     """
-    place_of = np.full(plan.n_requests + 1, NONE, np.int32)  # the last: of no request
+    place_of = np.full(plan.n_requests + 1, NONE, np.int32)  # the last entry: for NONE
     place_of[:-1][rows] = np.arange(int(rows.sum()), dtype=np.int32)
     chosen = RequestPlan._make(column[rows] for column in plan)
     prefix_request = place_of[chosen.prefix_request]
@@ -185,7 +184,7 @@ def workflow_parts(plan: RequestPlan) -> NDArray[np.int8]:
 
 
 def sent_by_server(accompanies: I32) -> NDArray[np.bool_]:
-    """(N) Does the server send it itself, as the steps of a beam search after its first request?
+    """(N) Does the server create it itself, like the later steps of a beam search?
 
     Example
     -------
@@ -201,7 +200,7 @@ def sent_by_server(accompanies: I32) -> NDArray[np.bool_]:
 class BlockContents(NamedTuple):
     """Contents of the full blocks of prompts and outputs.
 
-    Ids are equal if and only if all tokens from the start to the block's end are.
+    Ids are equal if and only if all tokens from the start to the block's end are equal.
     """
 
     start: I64
@@ -235,13 +234,12 @@ def request_plan(
 ) -> RequestPlan:
     """The plan of these columns.
 
-    Only arrivals, prompts and outputs must be given; ``max_tokens`` is else the output.
+    Required: arrivals, prompts and outputs; ``max_tokens`` defaults to the output.
 
     Raises
     ------
     SpecError
-        A column of another length or kind, a row that cannot be; ``row_name`` says how a row is
-        called.
+        A column of another length or kind, or an invalid row; ``row_name`` is its name in messages.
     """
     n_requests = len(np.asarray(columns["arrival_ns"]))
     given = {"max_tokens": columns["output_tokens"]} | columns
@@ -297,7 +295,7 @@ def _range_checks(
 def block_contents(plan: RequestPlan, block_size: int) -> BlockContents:
     """Contents of the full blocks of ``block_size`` tokens.
 
-    Request by request, those of the shared prefix are its owner's.
+    In order of requests; blocks of a shared prefix have the ids of its owner.
 
     Example
     -------
@@ -316,8 +314,8 @@ def block_contents(plan: RequestPlan, block_size: int) -> BlockContents:
             allowed="2^31 - 1",
             try_="fewer requests at once",
         )
-    # +1 and -1 at the ends of each shared stretch; summed up: whose a block is; summed up again:
-    # how many own ones came before.
+    # +1 and -1 at the ends of each shared stretch: their sum tells shared from own blocks, and
+    # the sum of those counts the own blocks before.
     ids = np.zeros(start[-1] + 1, np.int32)
     np.add.at(ids, start[:-1], 1)
     np.subtract.at(ids, start[:-1] + n_shared, 1)
@@ -436,7 +434,7 @@ def _column(name: str, values: ArrayLike, n_requests: int, where: str) -> NDArra
             allowed=f"one value for each of {n_requests} requests",
         )
     try:
-        with np.errstate(invalid="ignore"):  # what does not fit is refused below
+        with np.errstate(invalid="ignore"):  # values that do not fit are refused below
             cast = array.astype(_TYPES[name])
     except OverflowError:
         cast = None

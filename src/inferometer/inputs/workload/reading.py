@@ -1,4 +1,4 @@
-"""Which workload does a file, a preset or a set of changes describe?"""
+"""Workloads from files, presets, lengths and changes to them."""
 
 import re
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ def resolve_workload(text: str) -> WorkloadSpec:
     """The workload that this text names.
 
     A preset's name, lengths (`1024x256`), a workload file (.toml, .json), or a trace (any other
-    file)?
+    file).
 
-    Of ServeGen's rates of clients it is the first ten minutes.
+    For ServeGen's client rates: their first ten minutes.
 
     Raises
     ------
     SpecError
-        Neither a preset nor a file, or a file that says what cannot be.
+        Neither a preset nor a file, or a file with invalid content.
 
     Example
     -------
@@ -75,8 +75,8 @@ def read_workload(path: Path) -> WorkloadSpec:
     Raises
     ------
     SpecError
-        The file cannot be read, or a key or value of it cannot be: the message names file, key,
-        value and what is allowed.
+        The file cannot be read, or a key or value is invalid: the message names file, key, value
+        and the allowed ones.
     """
     text = text_of(path, noun="workload", endings=".toml or .json")
     spec = workload_from_text(text, where=str(path), is_json=path.suffix.lower() == ".json")
@@ -98,12 +98,12 @@ def workload_from_text(text: str, *, where: str, is_json: bool = False) -> Workl
 def with_changes(spec: WorkloadSpec, changes: Mapping[str, object], *, where: str) -> WorkloadSpec:
     """The same workload with some keys changed, tables within tables.
 
-    A table of another ``kind`` takes the old one's place.
+    A table of another ``kind`` replaces the old one.
 
     Raises
     ------
     SpecError
-        A key or value that cannot be; ``where`` names who asks for the change.
+        An invalid key or value; the message has ``where``, the origin of the change.
 
     Example
     -------
@@ -114,7 +114,7 @@ def with_changes(spec: WorkloadSpec, changes: Mapping[str, object], *, where: st
 
 
 def checked_workload(spec: WorkloadSpec) -> WorkloadSpec:
-    """The same workload, its ranges checked, which a specification built in code has not been.
+    """The same workload after a check of its ranges, for specifications built in code.
 
     Raises
     ------
@@ -135,11 +135,11 @@ _CALLED: Final = {
     **dict.fromkeys(("thinking", "cot", "math"), "reasoning"),
     **dict.fromkeys(("long", "mooncake"), "long-context"),
 }
-"""Other tools' names of traffic that a preset, or lengths, describe."""
+"""Other tools' names of traffic -> the preset or lengths that match it."""
 
 
 def _nearest(text: str) -> str:
-    """A preset or lengths that others call so, or spelled like it, or the prompt's length and another."""
+    """Suggestion: a synonymous or similar preset, or lengths if only one length was given."""
     if text.isdecimal():
         return f"--workload {text}x256"
     names = {name: name for name in preset_names()} | _CALLED
@@ -161,7 +161,7 @@ def _inside(folder: Path) -> str:
 
 
 def _is_workload_file(path: Path) -> bool:
-    """Is it a workload file: any .toml, or a .json that is no trace?"""
+    """Is it a workload file: any .toml, or a .json that is not a trace?"""
     suffix = path.suffix.lower()
     return suffix == ".toml" or (suffix == ".json" and known_format(path) is None)
 
@@ -193,7 +193,7 @@ def _rooted(value: object, folder: Path) -> object:
     }
 
 
-# Which workloads are built in?
+# The built-in workloads.
 # Files like the user's own, in ``preset_files``, each number with its source.
 
 
@@ -216,8 +216,8 @@ def preset_text(name: str) -> str:
     )
 
 
-# Which workload do bare lengths describe, as every benchmark's users write them.
-# `1024x256`, `8k1k`, `prompt=1024,output=64..256`?
+# Workloads from bare lengths, as benchmark users write them.
+# `1024x256`, `8k1k`, `prompt=1024,output=64..256`.
 
 
 _MOST_TOKENS: Final = 2**31 - 1
@@ -309,7 +309,7 @@ def _distribution(side: str, text: str) -> dict[str, Any]:
 
 def _tokens(number: str, text: str) -> int:
     is_kibi = number.lower().endswith("k")
-    # Capped before it becomes a float: 400 digits are an infinity.
+    # Capped before the conversion to float: 400 digits would become infinity.
     tokens = round(float(number.rstrip("kK")[:20]) * (_KIBI if is_kibi else 1))
     if not 1 <= tokens <= _MOST_TOKENS:
         raise SpecError(

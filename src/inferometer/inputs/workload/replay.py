@@ -1,4 +1,4 @@
-"""Which requests does a workload ask, whatever it is made of: classes, a trace, ServeGen's clients?"""
+"""Requests of any workload: classes, a trace, or ServeGen's clients."""
 
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -47,13 +47,13 @@ _WHERE: Final = "the workload"
 def draw_workload(spec: WorkloadSpec, *, has_beams: bool = False) -> DrawnWorkload:
     """The requests of a workload, the same for the same specification and files on every machine.
 
-    ``has_beams``: beam searches are made the requests of one token that a server makes of them.
+    ``has_beams``: expand beam searches to the one-token requests that a server makes of them.
 
     Raises
     ------
     SpecError
-        The specification or a file that it points to says what cannot be; a class has beams, and
-        not ``has_beams``.
+        The specification, or a file that it refers to, is invalid; or a class has beams without
+        ``has_beams``.
     """
     checked = reading.checked_workload(spec)
     if isinstance(checked.replay, ServeGenSource):
@@ -184,7 +184,7 @@ def _timed(
         spread_ns = np.floor(
             uniforms(spec.seed, "jitter", len(firsts)) * (source.jitter_s * NS_PER_S)
         )
-        # Sorted again: requests of one instant are spread over it in the order in which they stand.
+        # Sorted again: requests with equal times are spread over the interval in file order.
         arrival_ns[firsts] = _sped_up(
             np.sort(arrival_ns[firsts] + spread_ns).astype(np.float64), source.speed_up_ratio
         )
@@ -240,13 +240,13 @@ class _Searches(NamedTuple):
     """N requests, each replaced by the R requests of a beam search, or unchanged."""
 
     width: I64
-    """(N) 0 of one that stays."""
+    """(N) Beam width; 0 for requests without beams."""
     root: I64
     """(N) Its first row."""
     last: I64
     """(N) The first row of its last step."""
     whose: I64
-    """(R) The request of each row."""
+    """(R) The original request of each row."""
     step: I64
     """(R) From 0."""
     beam: I64
@@ -254,16 +254,16 @@ class _Searches(NamedTuple):
     is_last: NDArray[np.bool_]
     """(R) Is it a request of the last step?"""
     think_ns: I64
-    """(R) Of a later step: from the end of the step before."""
+    """(R) Think time of later steps: since the end of the step before."""
 
 
 def _with_beams(drawn: DrawnWorkload, spec: WorkloadSpec) -> DrawnWorkload:
     """The requests, with those of classes with beams replaced by their beams' requests.
 
     Step t of a search of width w has w requests of one token (the first step has one), whose prompts
-    are t tokens longer than the search's. All wait for all of the step before. Each goes on from one
-    of these, its parent, drawn with equal chances: with the parent's own token where it is the first
-    that does, else with another.
+    are t tokens longer than the search's. All wait for the whole step before. Each continues one of
+    that step's requests, its parent, drawn with equal probability: the first child of a parent has
+    the parent's own token, other children a different one.
     """
     plan, these = drawn.plan, _searches(drawn.plan, spec)
     whose, is_later = these.whose, these.step > 0
@@ -343,7 +343,7 @@ def _links_of_beams(plan: RequestPlan, these: _Searches) -> dict[str, I64]:
     links["follows"] = np.where(is_later, before, links["follows"])
     links["accompanies"] = np.where(is_beside, lead, links["accompanies"])
     waits = np.full(plan.n_requests, NONE)
-    """For each search, the first row of whatever follows it."""
+    """For each search, the first row of the request that follows it."""
     after = np.flatnonzero((plan.follows != NONE) & (these.width[plan.follows] > 0))
     waits[plan.follows[after]] = these.root[after]
     joined = np.where(these.is_last, waits[whose], lead + width)

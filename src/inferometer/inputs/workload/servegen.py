@@ -1,6 +1,6 @@
 """Requests from ServeGen's statistics of clients.
 
-A rate and a pattern of gaps for each ten minutes, tables of lengths?
+They have a rate and a gap pattern for each ten minutes, and tables of lengths.
 
 Source: Xiang et al. 2025, ServeGen, arXiv 2505.09999: gaps of a client are drawn from its gamma or
 Weibull distribution and stretched to fill the window.
@@ -42,7 +42,7 @@ class RateWindow(msgspec.Struct, frozen=True):
 
 
 class LengthWindow(msgspec.Struct, frozen=True):
-    """Length distributions of a client from a time on: value to probability."""
+    """Length distributions of a client from a time on: value -> probability."""
 
     client: int
     window_start_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -63,7 +63,7 @@ def servegen_beside(rates: Path) -> ServeGenSource:
     Raises
     ------
     SpecError
-        No tables of lengths, or several, whose name begins as that of the rates.
+        There is no table of lengths with a name like that of the rates, or several.
     """
     begin = rates.name.partition("client_rates")[0]
     found = sorted(
@@ -92,8 +92,8 @@ def draw_servegen(spec: WorkloadSpec, source: ServeGenSource) -> DrawnWorkload:
     Raises
     ------
     SpecError
-        A broken line, by its number; no duration; clients without tables of lengths, where the
-        source says to refuse them.
+        A malformed line (the message has its number); no duration; clients without tables of
+        lengths, if the source refuses them.
     """
     if spec.duration_s is None or spec.arrivals is not None:
         raise SpecError(
@@ -156,7 +156,7 @@ def _arrivals(
 
 
 def expected_requests(spec: WorkloadSpec, source: ServeGenSource) -> float:
-    """Expected number of requests by the rates of these windows."""
+    """Expected number of requests at the rates of these windows."""
     return _expected_requests(_windows_within(spec, source), source)
 
 

@@ -1,7 +1,7 @@
-"""What is in the lines of traces: Azure's, Mooncake's, LLMServingSim's counts, and files of texts?
+"""Readers of trace formats: Azure, Mooncake, LLMServingSim, and files of texts.
 
-Texts are ShareGPT conversations, OpenAI batches and lists of prompts. Counts that a file gives are
-taken; where it has only text, a token is taken for four characters, and the row says so.
+Texts are ShareGPT conversations, OpenAI batches and lists of prompts. Token counts in a file are
+used; for text alone four characters count as one token, and the row is marked as estimated.
 """
 
 import math
@@ -25,14 +25,13 @@ from inferometer.inputs.otlp_spans import (
 )
 from inferometer.units import NS_PER_S
 
-# Which lines does a trace file have, which of the known formats is it, and what is one request of
-# it?
+# Lines of a trace file, their errors, and one request of it.
 
 
 DOOR: Final = Door(noun="trace", allowed="a text file, or one compressed with gzip")
 OWN_FORMAT: Final = "inferometer-requests"
 _SINCE_1970: Final = ((1e17, 1), (1e14, 1000), (1e11, 1_000_000), (1e8, NS_PER_S))
-"""Above which an instant counts nanoseconds, microseconds, milliseconds or seconds since 1970."""
+"""Limits above which a Unix time is in nanoseconds, microseconds, milliseconds or seconds."""
 _Parsed = TypeVar("_Parsed")
 CHARACTERS_PER_TOKEN: Final = 4
 _ASKS: Final = ("human", "user", "system", "developer", "tool", "function", "observation")
@@ -40,7 +39,7 @@ _ANSWERS: Final = ("gpt", "assistant", "chatgpt", "bing", "bard", "model", "func
 
 
 class Spoken(NamedTuple):
-    """A message: who says it, and the text, or the parts of a message that has several."""
+    """A message: its role, and its text or its several parts."""
 
     role: str
     content: str | list[dict[str, object]]
@@ -51,7 +50,7 @@ class TraceRow(NamedTuple):
 
     line: int
     arrival_ns: int | None
-    """None where the trace has no instants."""
+    """None if the trace has no times."""
     prompt_tokens: int
     output_tokens: int
     max_tokens: int | None = None
@@ -62,13 +61,13 @@ class TraceRow(NamedTuple):
     """Rows of one session stand together: each prompt is the whole conversation before, and something
     new, where no ``think_ns`` is there."""
     think_ns: int | None = None
-    """Since the end of the session's request before, whose blocks say what both have in common."""
+    """Time since the end of the session's previous request; blocks show the shared prefix."""
     prompt_is_estimate: bool = False
     output_is_estimate: bool = False
     assumed_unit_ns: int = 0
-    """The instant's, where it is a number of a unit that the trace does not name."""
+    """Assumed unit of the time, where the trace names none."""
     n_later_turns: int = 0
-    """Left out, since the trace does not have the answers between."""
+    """Number of later turns left out, because the trace lacks the answers in between."""
     said: tuple[Spoken, ...] = ()
     """Messages that the prompt adds to the session's last one; empty unless requested."""
 
@@ -90,7 +89,7 @@ def decoded(line: bytes, kind: type[_Parsed], path: Path, number: int) -> _Parse
     Raises
     ------
     SpecError
-        It is broken or of another kind; the message names file and line.
+        It is malformed or of another kind; the message names file and line.
     """
     try:
         return DOOR.json(line, kind, where=str(path))
@@ -104,7 +103,7 @@ def ns_from_trace(value: float, unit_ns: int, path: Path, number: int) -> int:
     Raises
     ------
     SpecError
-        It is no number of the years that nanoseconds can count.
+        It is not a number, or beyond what int64 nanoseconds can hold.
     """
     if not math.isfinite(value) or abs(value) * unit_ns > 2**62:
         broken(path, number, f"{value} is no instant")
@@ -112,7 +111,7 @@ def ns_from_trace(value: float, unit_ns: int, path: Path, number: int) -> int:
 
 
 def unit_since_1970_ns(value: float) -> int | None:
-    """The unit of an instant that counts from 1970, by its size; None where it does not.
+    """The unit of a Unix time, by its size; None if it is not a Unix time.
 
     Example
     -------
@@ -125,7 +124,7 @@ def unit_since_1970_ns(value: float) -> int | None:
 def broken(
     path: Path, number: int, what: str, *, try_: str = "remove the line, or --trace-format"
 ) -> NoReturn:
-    """Refuse a line by its number."""
+    """The error for a line, with its number."""
     where, allowed = f"{path}, line {number}", "lines as docs/workloads.md says of each format"
     raise SpecError(f"line {number} is broken: {what}", where=where, allowed=allowed, try_=try_)
 
@@ -138,7 +137,7 @@ Id = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class MooncakeLine(msgspec.Struct, frozen=True):
-    """A request of a Mooncake trace, or of Qwen's (``chat_id``); other keys are passed over."""
+    """A request of a Mooncake trace, or of Qwen's (``chat_id``); other keys are ignored."""
 
     timestamp: float
     input_length: Count
@@ -148,9 +147,9 @@ class MooncakeLine(msgspec.Struct, frozen=True):
 
 
 class LlmServingSimCall(msgspec.Struct, frozen=True):
-    """A request of an LLMServingSim workload: the tokens of its prompt where it has them.
+    """A request of an LLMServingSim workload, with its prompt tokens if the file has them.
 
-    ``hash_runs`` ([first id, how many] of blocks) say the same of a workload without its texts.
+    ``hash_runs`` ([first id, count] of blocks) replace them in workloads without texts.
     """
 
     input_toks: Count
@@ -158,11 +157,11 @@ class LlmServingSimCall(msgspec.Struct, frozen=True):
     hash_runs: tuple[tuple[Id, Count], ...] = ()
     input_tok_ids: tuple[int, ...] = ()
     tool_duration_ns: Id = 0
-    """Until the next one of its session, from the end of this one."""
+    """Time from this request's end to the next request of its session."""
 
 
 class LlmServingSimLine(msgspec.Struct, frozen=True):
-    """When a request comes, or the first of a session of them."""
+    """Arrival time of a request, or of the first request of a session."""
 
     arrival_time_ns: int
     sub_requests: tuple[LlmServingSimCall, ...] = ()
@@ -171,8 +170,8 @@ class LlmServingSimLine(msgspec.Struct, frozen=True):
 def mooncake_rows(path: Path, block_tokens: int) -> Iterator[TraceRow]:
     """Requests of a Mooncake trace: ms, lengths, hash ids of ``block_tokens``-token blocks.
 
-    Qwen's traces have the same names, seconds, and blocks of 16 tokens. Instants that count from
-    1970 say their unit by their size; Mooncake's own are whole, and fractions may be seconds.
+    Qwen's traces have the same names, but seconds and blocks of 16 tokens. The unit of Unix times
+    follows from their size; Mooncake's own times are integers, and fractions may be seconds.
     """
     since_1970_ns: int | None = None
     for index, (number, line) in enumerate(_items(path)):
@@ -198,7 +197,7 @@ def mooncake_rows(path: Path, block_tokens: int) -> Iterator[TraceRow]:
 def llmservingsim_rows(path: Path) -> Iterator[TraceRow]:
     """Requests of an LLMServingSim workload, and sessions of them.
 
-    Nanoseconds, lengths, and the prompt's blocks of 16 tokens: as it caches them, whole ones alone.
+    Times in nanoseconds, lengths, and the prompt's full blocks of 16 tokens, as it caches them.
     """
     id_of: dict[tuple[int, ...], int] = {}
     for number, line in _items(path):
@@ -227,7 +226,7 @@ def llmservingsim_rows(path: Path) -> Iterator[TraceRow]:
 def otel_rows(path: Path) -> Iterator[TraceRow]:
     """Requests of spans with GenAI names, in order of their starts.
 
-    A client's span and the server's below it are one request: the client's counts.
+    A client's span and the server's below it are one request, with the client's numbers.
     """
     found = list[tuple[int, Span]]()
     for number, line in lines(path):
@@ -275,7 +274,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """An item of a ShareGPT file, or of one that calls it otherwise; other keys are passed over."""
+    """An item of a ShareGPT file, or of one with other names; other keys are ignored."""
 
     conversations: tuple[Said, ...] = ()
     conversation: tuple[Said, ...] = ()
@@ -342,16 +341,16 @@ class PromptLine(msgspec.Struct, frozen=True):
 
 
 def estimated_tokens(text: str) -> int:
-    """About how many tokens has a text? An estimate: a token for each four characters begun."""
+    """Estimated tokens of a text: one for each four characters, rounded up."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def sharegpt_rows(
     path: Path, *, only_first_turn: bool, with_texts: bool = False
 ) -> Iterator[TraceRow]:
-    """Requests of a ShareGPT file: each answer is one, its prompt everything said before.
+    """Requests of a ShareGPT file: one for each answer, its prompt all messages before.
 
-    A conversation is a session without instants.
+    A conversation is a session without times.
     """
     for index, (number, raw) in enumerate(_items(path)):
         said_tokens, n_turns, new = 0, 0, list[Spoken]()
@@ -383,7 +382,7 @@ def prompt_rows(
 ) -> Iterator[TraceRow]:
     """Requests of a list of prompts, without instants.
 
-    ``output_tokens`` where a line has no answer. Of several turns the first.
+    ``output_tokens`` is used for lines without an answer. Only the first of several turns.
     """
     for number, line in _items(path):
         row = decoded(line, PromptLine, path, number)
@@ -425,9 +424,9 @@ def prompt_rows(
 def openai_batch_rows(
     path: Path, *, output_tokens: int | None = None, with_texts: bool = False
 ) -> Iterator[TraceRow]:
-    """Requests of an OpenAI batch, all there at once.
+    """Requests of an OpenAI batch, all arriving at the start.
 
-    Of an output file what was counted, of an input file what can be told.
+    Output files have token counts; for input files they are estimated.
     """
     for number, line in _items(path):
         row = decoded(line, BatchLine, path, number)
@@ -495,7 +494,7 @@ def _texts(body: BatchBody) -> Iterator[str]:
 
 
 def _items(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The requests and the lines at which they begin, of a JSON list or of JSON lines."""
+    """The requests of a JSON list or of JSON lines, each with its first line's number."""
     if not DOOR.start_of(path).startswith(b"["):
         yield from lines(path)
         return

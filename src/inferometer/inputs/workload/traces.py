@@ -1,4 +1,4 @@
-"""Which requests does a trace file hold?"""
+"""Reader of the requests in trace files."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,11 +34,11 @@ from inferometer.units import NS_PER_S, format_duration
 
 _FEWEST_FOR_A_GAP: Final = 20
 _COARSE_S: Final = 0.1
-"""Where several requests share each instant and the next is this far or more, instants were
-rounded."""
+"""Times were rounded if several requests share each of them and the next is at least this
+much later."""
 
 _OWN_COLUMN: Final = b"arrival_ns"
-"""Stands in the first line of a file without a head: a CSV's names, or a JSON line."""
+"""Column in the first line of our files without a header: a CSV's names, or a JSON line."""
 _FORMATS: Final = (
     "azure, mooncake, llmservingsim, sharegpt, openai-batch, prompts, otel, inferometer, table"
 )
@@ -67,7 +67,7 @@ WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "promp
 class ReadTrace:
     """Contents of a trace file.
 
-    Without ``has_instants`` every first request is put at 0: the workload must say when they come.
+    Without ``has_instants`` all first requests are at 0: the workload must set arrivals.
     """
 
     format: TraceFormat
@@ -85,12 +85,12 @@ class PrefixTree:
         self._owner: list[int] = []
 
     def longest(self, request: int, block_ids: Iterable[int]) -> tuple[int, int]:
-        """The first request that had the longest known beginning of these blocks, and its length.
+        """The first request with the longest known prefix of these blocks, and the prefix length.
 
-        Remembers the rest as this one's.
+        The rest is stored as this request's.
 
-        Ids count together with all before them, so ids that name only a block's own content are
-        right too.
+        Ids are compared together with all before them, so ids of a block's own content alone also
+        work.
         """
         node, owner, n_shared = NONE, NONE, 0
         for block_id in block_ids:
@@ -165,7 +165,7 @@ def _format_of_list(path: Path) -> TraceFormat:
 
 
 def _is_of_others(first: bytes) -> bool:
-    """Is it a table of another tool, without columns of our own traces?"""
+    """Is it another tool's table, without the columns of our own traces?"""
     heading, own = table_heading(first), set(RequestPlan._fields)
     if heading is None:
         return False
@@ -180,8 +180,8 @@ def read_trace(source: TraceSource) -> ReadTrace:
     Raises
     ------
     SpecError
-        The file cannot be read or is of no known format; a line is broken, out of order or without
-        tokens: by its number.
+        The file cannot be read or is of no known format; or a line is malformed, out of order or
+        without tokens (the message has its number).
     """
     path = Path(source.path)
     kind = source.format or detect_format(path)
@@ -199,7 +199,7 @@ def read_trace(source: TraceSource) -> ReadTrace:
     has_instants = all(row.arrival_ns is not None for row in rows)
     start_ns = min((row.arrival_ns or 0 for row in rows), default=0)
     if has_instants and (kind in _WALL_CLOCK or start_ns > _A_YEAR_NS):
-        # the wall clock's instants: the first request comes at 0
+        # wall-clock times: the first request is at 0
         rows = [row._replace(arrival_ns=(row.arrival_ns or 0) - start_ns) for row in rows]
     cautions = [*_estimates(rows)]
     if source.skip_empty:
@@ -319,7 +319,7 @@ def _shared(rows: Sequence[TraceRow], prompt: I64) -> tuple[I64, I64]:
         [tree.longest(index, row.block_ids) for index, row in enumerate(rows)], np.int64
     ).reshape(-1, 2)
     owner = found[:, 0]
-    # The last block of either prompt may be a part of one.
+    # The last block of either prompt may be partial.
     whole = found[:, 1] * np.array([row.block_tokens for row in rows])
     return owner, np.where(owner == NONE, 0, np.minimum(whole, np.minimum(prompt, prompt[owner])))
 
@@ -398,7 +398,7 @@ def _coarse(rows: Sequence[TraceRow]) -> list[Caution]:
 
 
 def _gaps(rows: Sequence[TraceRow]) -> list[Caution]:
-    """A caution where most of a trace's time passes between two requests."""
+    """A caution if most of a trace's time is a gap between two requests."""
     instants = np.sort([row.arrival_ns or 0 for row in rows])
     if len(rows) < _FEWEST_FOR_A_GAP:
         return []

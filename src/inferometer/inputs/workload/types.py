@@ -1,7 +1,7 @@
 """Types of workloads: arrivals, classes of requests, sessions, tenants, replayed traces.
 
-These are the tables of a workload file, key for key; ``reading`` reads them, ``drawing`` makes
-requests of them.
+These are the tables of a workload file, key for key; ``reading`` reads them, ``drawing`` draws
+requests from them.
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -90,9 +90,9 @@ class OpenArrivals(
 ):
     """Requests arrive whether or not earlier ones are done.
 
-    ``rate_per_s`` counts requests; where sessions have several turns, sessions begin at the rate
-    that makes it so. ``burstiness_ratio`` is the shape of the gamma process, as ``--burstiness`` of
-    vLLM's ``bench serve``: gaps vary by its root's inverse.
+    ``rate_per_s`` counts requests; sessions of several turns begin at a correspondingly lower rate.
+    ``burstiness_ratio`` is the shape of the gamma process, as ``--burstiness`` of vLLM's ``bench
+    serve``: the gaps' coefficient of variation is 1 / its square root.
     """
 
     rate_per_s: Rate = 1.0
@@ -110,7 +110,7 @@ class ClosedArrivals(
     tag_field="kind",
     tag="closed",
 ):
-    """``concurrency`` users, who each send, wait for the end, think, and send again.
+    """``concurrency`` users; each sends, waits for the end, thinks, and sends again.
 
     They start evenly over ``start_over_s``.
     """
@@ -129,7 +129,7 @@ class TraceArrivals(
     tag_field="kind",
     tag="trace",
 ):
-    """The instants of a trace, ``speed_up_ratio`` times as fast; lengths come from the classes."""
+    """The arrival times of a trace, ``speed_up_ratio`` times as fast; lengths are the classes'."""
 
     path: str
     format: TraceFormat | None = None
@@ -185,7 +185,7 @@ class Multiple(
     tag_field="kind",
     tag="multiple",
 ):
-    """The client allows this many times the tokens that come."""
+    """The client's limit is this multiple of the output length."""
 
     ratio: Annotated[float, msgspec.Meta(ge=1, le=1e6)]
 
@@ -194,11 +194,11 @@ MaxTokens: TypeAlias = Exact | Cap | Multiple
 
 
 class Sessions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Conversations: each turn's prompt is all that was said before and new tokens.
+    """Conversations: each turn's prompt is the conversation so far plus new tokens.
 
-    New are ``prompt_tokens`` of the class, in later turns ``later_prompt_tokens`` where it is
-    given. A session ends early where a turn would exceed ``max_context_tokens`` with its answer;
-    its first turn is kept whatever its length.
+    New tokens are the class's ``prompt_tokens``, in later turns ``later_prompt_tokens`` if given.
+    A session ends early if a turn with its answer would exceed ``max_context_tokens``; its first
+    turn is always kept.
     """
 
     turns: Distribution
@@ -214,8 +214,8 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     The planner has the class's lengths. A subtask's prompt is ``prompt_tokens``, behind the
     planner's prompt and answer where ``shares_prefix``; that of the synthesis is the planner's
     prompt and answer, and the answers of all subtasks or else ``synthesis_prompt_tokens``. It
-    answers ``synthesis_output_tokens`` or else the class's. ``think_s`` passes before each subtask
-    and before the synthesis (tools); none where it is absent.
+    answers ``synthesis_output_tokens`` or else the class's. ``think_s`` is the time (of tools) before
+    each subtask and before the synthesis; by default none.
     """
 
     subtasks: Distribution
@@ -245,9 +245,9 @@ class Beams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class SystemPrompts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``n_prompts`` texts that sessions begin with, in front of ``prompt_tokens``.
+    """``n_prompts`` different texts; each session begins with one, before ``prompt_tokens``.
 
-    The k-th most popular goes as k^-exponent.
+    The frequency of the k-th most popular is proportional to k^-exponent.
     """
 
     n_prompts: Natural = 1
@@ -260,10 +260,9 @@ class RequestClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """One kind of request: share of sessions, lengths, priority, patience.
 
     ``correlation_ratio`` is that of the normal scores of prompt and output length (a Gaussian
-    copula). A smaller ``priority`` is more urgent. ``slo`` is carried along as text.
-    ``concurrency``: users of a closed loop who send requests of this class alone. All classes have
-    it or none; arrivals are then closed, and another ``concurrency`` of theirs is shared in the same
-    proportions.
+    copula). A smaller ``priority`` is more urgent. ``slo`` is passed on as text. ``concurrency``:
+    users of a closed loop who send only requests of this class. All classes have it or none;
+    arrivals are then closed, and another total ``concurrency`` is divided in the same proportions.
     ``weight_ratio`` is then the class's part of the requests that are drawn.
     """
 
@@ -309,7 +308,7 @@ class TraceSource(
     ``jitter_s`` spreads instants that the trace rounded down to multiples of it.
     ``hash_block_tokens``: tokens of a Mooncake block. ``is_sorted`` = false sorts the rows first.
     ``skip_empty`` leaves out requests without prompt or output, and says how many.
-    ``output_tokens`` is what is asked where the trace says nothing of an answer.
+    ``output_tokens`` is the output length where the trace has none.
     """
 
     path: str
@@ -334,8 +333,8 @@ class ServeGenSource(
 ):
     """ServeGen's per-client rates and length tables, drawn from; each client is a tenant.
 
-    ``without_lengths``: what happens to clients whose length tables are not in the file:
-    ``refuse``, ``drop`` them, or ``pool`` the tables of the others.
+    ``without_lengths``: treatment of clients without length tables: ``refuse``, ``drop`` them, or
+    ``pool`` the tables of the others.
     """
 
     rates_path: str
@@ -351,7 +350,7 @@ Replay: TypeAlias = TraceSource | ServeGenSource
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Requests drawn from ``classes`` at ``arrivals``, or those of a ``replay``.
 
-    Ends after ``n_requests``, or with the last request that comes within ``duration_s``, whichever
+    Ends after ``n_requests``, or with the last request that arrives within ``duration_s``, whichever
     is first.
     """
 

@@ -1,1 +1,1 @@
-"""How do other people's files become runs of the same type as ours?"""
+"""Readers of other tools' result files, which become runs of our own type."""

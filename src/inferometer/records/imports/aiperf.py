@@ -1,10 +1,10 @@
 """What do AIPerf's result files say?
 
 ``profile_export_aiperf.json`` holds statistics, ``profile_export.jsonl`` a line for each request.
-Each number carries its unit. It counts from before it connects; its inter-token latency is one
-value a request, our TPOT, and its inter-chunk latency is of chunks. A request is intended when its
-credit is issued: what lies between that and the send is AIPerf's own lag. Checked against files of
-AIPerf 0.13.
+Each number carries its unit. AIPerf's latencies start before it connects. Its inter-token latency
+is one value per request, our TPOT; its inter-chunk latency is of chunks. The intended send time is
+when AIPerf issues the request's credit; the delay until the send is AIPerf's own lag. Checked
+against files of AIPerf 0.13.
 """
 
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ LATENCIES: Final[dict[PublishedLatencyName, str]] = {
     "chunk_gap": "inter_chunk_latency",
     "e2e": "request_latency",
 }
-"""Ours -> AIPerf's."""
+"""Our name of each latency -> AIPerf's."""
 
 _UNIT_S: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 _PERCENTILES: Final = (1, 5, 10, 25, 50, 75, 90, 95, 99)
@@ -50,7 +50,7 @@ def read_aiperf_summary(path: Path) -> Imported:
     Raises
     ------
     RecordError
-        A field holds something else than it should; the message names it.
+        A field has a value of another kind; the message names it.
     """
     content = read_object(path)
     config = content.child("input_config")

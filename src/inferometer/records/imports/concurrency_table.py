@@ -1,8 +1,8 @@
-"""What does somebody's table of a serving sweep say: latencies by the number of requests at once?
+"""How is a user's table of a serving sweep read: latencies by concurrency?
 
-A line for each load: a column with the concurrency, the lengths of prompts and outputs, TTFT and
-TPOT (or ITL) with their unit. Model, device, engine, format and number of devices are read where
-there are columns of them; what a table does not say is for the reader's caller to fill in.
+One row per load, with columns for the concurrency, the lengths of prompts and outputs, TTFT and
+TPOT (or ITL) with their unit. Columns of model, device, engine, number format and number of devices
+are read if present; the caller fills in what the table lacks.
 """
 
 import re
@@ -74,13 +74,13 @@ _UNSTATED: Final[Row] = {
     "prefill_data_parallel": UNKNOWN,
     "n_devices": UNKNOWN,
 }
-"""A point of which nothing but its load is known."""
+"""A point without facts about its model, device and engine."""
 _MOST_MS: Final = 1e12
 _NEEDED: Final = {"prompt": "isl", "gen": "osl", "ttft": "ttft_p50_ms", "tpot": "tpot_p50_ms"}
 
 
 def is_concurrency_table(text: str) -> bool:
-    """Has the table a column of requests at once, and latencies?"""
+    """Does the table have a column of the concurrency, and latencies?"""
     header = next((line for line in text.splitlines() if line.strip()), "")
     try:
         columns = _columns(cells_of(header, "the header")[0][1])
@@ -90,12 +90,12 @@ def is_concurrency_table(text: str) -> bool:
 
 
 def read_concurrency_table(path: Path) -> PublishedPointTable:
-    """The lines of the table, as points of closed loops.
+    """The rows of the table, as points of closed loops.
 
     Raises
     ------
     RecordError
-        A column is missing, or a line is broken; the message has its number.
+        A column is missing, or a row is malformed; the message has its line number.
     """
     (_, header), *lines = cells_of(read_text(path), str(path))
     if (twice := repeated(header)) is not None:
@@ -124,9 +124,9 @@ def read_concurrency_table(path: Path) -> PublishedPointTable:
 def closed_loops(
     summaries: Sequence[PublishedSummary], file_name: str
 ) -> PublishedPointTable | None:
-    """The closed loops among a tool's results, as points; None where there are none.
+    """The closed loops among a tool's results, as points; None if there are none.
 
-    Their lengths are the means; device and engine are for the caller to fill in.
+    Their lengths are the means; the caller fills in device and engine.
     """
     rows = [
         _UNSTATED
@@ -146,7 +146,7 @@ def closed_loops(
 
 
 def _stated_times_s(one: PublishedSummary) -> dict[str, float]:
-    """TTFT and TPOT: medians, or means where a tool tells no median of both."""
+    """TTFT and TPOT: medians, or means where the tool lacks one of the medians."""
     known = [latency for name in _LATENCIES if (latency := one.latency(name)) is not None]
     medians = {latency.name: latency.percentile_s(0.5) for latency in known}
     if len(known) == len(_LATENCIES) and None not in medians.values():
@@ -159,7 +159,7 @@ def _stated_times_s(one: PublishedSummary) -> dict[str, float]:
 
 
 def _columns(header: Sequence[str]) -> dict[str, tuple[int, Column]]:
-    """Where each field is; of several columns for one, the one of lowest rank."""
+    """The column index of each field; of several for one field, that of the lowest rank."""
     found: dict[str, tuple[int, Column]] = {}
     for index, cell in enumerate(header):
         column = column_of(cell) or Column("flag", 1.0, 0)
@@ -210,7 +210,7 @@ def _point(
 def _times_s(
     cells: Sequence[str], columns: Mapping[str, tuple[int, Column]], where: str
 ) -> dict[str, float]:
-    """TTFT and TPOT; medians only where both are, as tables with one statistic are read."""
+    """TTFT and TPOT: medians if the row has both, else means."""
     are_medians = all(columns[name][1].is_median for name in _LATENCIES)
     statistic = "median" if are_medians else "unnamed"
     found: dict[str, float] = {}
@@ -230,6 +230,6 @@ def _hardware_id(name: str) -> str:
 
 
 def _precision(name: str) -> str:
-    """As published tables write it; a name that nobody knows stays, and its rows are left out."""
+    """The precision as published tables name it; rows of an unknown name are left out."""
     known = known_format(name) if name else ""
     return name if known is None else _FORMATS.get(known, "bf16" if known else "")

@@ -1,4 +1,4 @@
-"""Whose results are in this file? Found out from what is in it, not from its name."""
+"""Which tool wrote this file of results? Detected from the content, not from the file name."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -35,12 +35,12 @@ class _Format(NamedTuple):
 
 
 def read_results(path: Path) -> Imported:
-    """All that this file of somebody else's results holds.
+    """The runs and summaries in a result file of another tool.
 
     Raises
     ------
     RecordError
-        It is of no format that is known, or broken; the message names file and field.
+        The format is unknown or the file malformed; the message names file and field.
     """
     path = _log_of(path) if path.is_dir() else path
     with DOOR.refusing(str(path)):
@@ -86,14 +86,14 @@ def _text_of(path: Path) -> str:
 
 
 def results_in(path: Path) -> tuple[Path, ...]:
-    """The files of results in a folder, by name; a file or a log that is a folder alone."""
+    """The result files in a folder, by name; just ``path`` if it is a file or a log's folder."""
     if not path.is_dir() or llmservingsim.log_of(path) is not None:
         return (path,)
     return tuple(sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES)) or (path,)
 
 
 def _log_of(folder: Path) -> Path:
-    """The log in a folder of LLMServingSim, the one kind of result that is a folder."""
+    """The log in a folder of LLMServingSim, the only result format that is a folder."""
     log = llmservingsim.log_of(folder)
     if log is None:
         allowed = (
@@ -114,7 +114,7 @@ def _log_of(folder: Path) -> Path:
 
 
 def _candidates(text: str, path: Path) -> list[tuple[_Format, JsonFields]]:
-    """Each format with the object to look at: the file's, its list's first, or its first line's."""
+    """Each format with its JSON object: the file's, its list's first, or its first line's."""
     where = str(path)
     first_line = text.lstrip().partition("\n")[0]
     try:
@@ -173,7 +173,7 @@ def _is_vllm_bench(content: JsonFields) -> bool:
 
 
 def _has_vllm_names(given: Iterable[str]) -> bool:
-    """Did vLLM write it? Before 0.6 it counted input tokens in place of all of them."""
+    """Does it have vLLM's field names? Before 0.6 vLLM counted input tokens, not all tokens."""
     names = set(given)
     is_of_either = names >= {"request_throughput", "output_throughput", "completed", "duration"}
     is_old = "input_throughput" in names and "total_output_tokens_retokenized" not in names
@@ -283,4 +283,4 @@ _TABLE: Final = (
 KNOWN: Final = ", ".join(
     dict.fromkeys((*(format_.name for format_ in (*_OBJECTS, *_LISTS, *_LINES)), *_TABLES))
 )
-"""The formats, for people."""
+"""The known formats, as messages list them."""

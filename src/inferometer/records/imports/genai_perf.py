@@ -1,11 +1,11 @@
-"""What do GenAI-Perf's files say: the statistics, and the requests that perf_analyzer exported?
+"""How are GenAI-Perf's files read: its statistics, and the requests of perf_analyzer's export?
 
 ``profile_export_genai_perf.json`` holds statistics under the names that AIPerf took over; where the
 answers were not streamed, its TTFT is the whole latency and its ITL 0: both are left out here.
-``profile_export.json`` holds the instant of each request and of each response, and what was sent
-and answered, but no tokens: they are the server's count where an answer carries one, else a
-response with text is taken for one token, and four characters of a prompt for one. A response
-without text (the first of a chat, ``[DONE]``) is no token, as in GenAI-Perf. Checked against
+``profile_export.json`` holds the time and the text of each request and of each response, but no
+token counts. Token counts are those of the server where a response has its ``usage``; else each
+response with text counts as one token, and four characters of a prompt as one. A response without
+text (the first of a chat, ``[DONE]``) is no token, as in GenAI-Perf. Checked against
 ``genai_perf/profile_data_parser`` of triton-inference-server/perf_analyzer, version 0.0.16.
 """
 
@@ -126,7 +126,7 @@ def _run(experiment: JsonFields, path: Path, version: str) -> Run | None:
 class _Answer:
     request: ImportedRequest
     is_counted: bool
-    """Did the server count its tokens?"""
+    """Does the response have the server's token counts?"""
 
 
 def _answer(request: JsonFields) -> _Answer:
@@ -170,7 +170,7 @@ def _tokens_of(n_letters: int) -> int:
 
 
 def _events(outputs: tuple[JsonFields, ...], where: str) -> list[list[dict[str, Json]]]:
-    """The JSON objects that each response brought; one that came in pieces is of its last piece."""
+    """The JSON objects of each response; a split object belongs to its last response."""
     found = list[list[dict[str, Json]]]()
     begun = ""
     for output in outputs:
@@ -198,7 +198,7 @@ def _events(outputs: tuple[JsonFields, ...], where: str) -> list[list[dict[str, 
 
 
 def _event(text: str, where: str) -> list[dict[str, Json]]:
-    """The object of one server-sent event, or of an answer that was not streamed."""
+    """The JSON object of one server-sent event, or of a response that was not streamed."""
     body = text.strip().removeprefix("data:").strip()
     if not body.startswith("{"):
         return []
@@ -207,7 +207,7 @@ def _event(text: str, where: str) -> list[dict[str, Json]]:
 
 
 def _text(event: dict[str, Json]) -> str:
-    """What the event says, of its first choice; '' where it says nothing."""
+    """Text of the event's first choice; '' if none."""
     choices = event.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else event
     if not isinstance(choice, dict):
@@ -219,14 +219,14 @@ def _text(event: dict[str, Json]) -> str:
 
 
 def _usage(events: list[list[dict[str, Json]]], where: str) -> JsonFields:
-    """What the server counted, in its last event that says so; empty where none does."""
+    """The server's token counts, from its last event with ``usage``; empty if none has it."""
     counted = (event.get("usage") for of_one in reversed(events) for event in reversed(of_one))
     found = next((one for one in counted if isinstance(one, dict)), {})
     return JsonFields(content=found, where=where, path="usage")
 
 
 def _n_prompt_letters(request: JsonFields) -> int:
-    """Of all messages of a request, or of its prompt."""
+    """Number of characters of a request's messages or prompt."""
     inputs = request.child("request_inputs")
     payload = inputs.content.get("payload")
     body = parse_json(payload, request.where) if isinstance(payload, str) and payload else None

@@ -1,7 +1,7 @@
-"""What does GuideLLM's ``benchmarks.json`` say?
+"""How is GuideLLM's ``benchmarks.json`` read?
 
 A list of benchmarks, each with statistics of its successful requests and the requests themselves.
-GuideLLM counts from when it writes the request's head, on the wall clock. Its
+GuideLLM's latencies start when it writes the request's headers, on the wall clock. Its
 ``time_per_output_token_ms`` is end to end / output tokens, the first token's time included; its
 ``inter_token_latency_ms`` is our TPOT, but means and percentiles weigh a request by its tokens.
 Statistics of nothing are 0 in the file and left out here. Checked against files of GuideLLM 0.8.
@@ -59,13 +59,13 @@ LATENCIES: Final[dict[PublishedLatencyName, _Theirs]] = {
     ),
     "e2e": _Theirs("request_latency", 1.0, "end of the stream - head of the request written"),
 }
-"""Ours -> GuideLLM's."""
+"""Our name of each latency -> GuideLLM's."""
 
 _INSTANTS: Final = (
     *("request_start", "first_token_iteration", "last_token_iteration", "request_end"),
 )
 _OLD_INSTANTS: Final = ("start_time", "first_token_time", "last_token_time", "end_time")
-"""Of the send, the first and the last token, and the end."""
+"""Old field names of the send, the first and last token, and the end."""
 _STATUSES: Final = {
     "successful": RequestStatus.LENGTH,
     "errored": RequestStatus.FAILED,
@@ -83,7 +83,7 @@ def is_guidellm(content: JsonFields) -> bool:
 
 
 def read_guidellm(path: Path) -> Imported:
-    """A summary and, where its requests were requests, a run of each benchmark.
+    """A summary of each benchmark, and a run where the file has its requests.
 
     Raises
     ------
@@ -189,7 +189,7 @@ def _rows(benchmark: JsonFields) -> Iterator[ImportedRequest]:
 
 
 def _request(request: JsonFields, status: RequestStatus) -> ImportedRequest | None:
-    """None: it was never sent."""
+    """One request; None if it was never sent."""
     timings, names = request.child("info", "timings"), _INSTANTS
     if not timings.content:
         timings, names = request, _OLD_INSTANTS
@@ -212,7 +212,7 @@ def _request(request: JsonFields, status: RequestStatus) -> ImportedRequest | No
 
 
 def _ns(timings: JsonFields, name: str) -> int | None:
-    """Wall clock as a float: good to about a quarter of a microsecond."""
+    """Nanoseconds of a wall-clock float, which resolves a quarter of a microsecond."""
     value = timings.number(name)
     return None if value is None else ns_from_s(value)
 

@@ -1,7 +1,7 @@
-"""What comes out of another tool's file of results: a run, or a published summary without requests.
+"""Types of what is read from another tool's results: a run, or a summary without requests.
 
-The statistics of a summary keep their tool's definition, under our names, because the same word
-means different numbers. What the tool did not report is None or left out, never 0.
+The statistics of a summary have our names but keep their tool's definitions, because tools use the
+same word for different numbers. What the tool did not report is None or left out, never 0.
 """
 
 import hashlib
@@ -55,13 +55,13 @@ DEFINITIONS: Final[dict[PublishedLatencyName, str]] = {
     "normalized_tpot": "(last token - send) / output tokens, one value a request",
     "e2e": "last token - send",
 }
-"""What each latency is in our words; a tool's own deviation from it stands beside its numbers."""
+"""Our definition of each latency; a tool's deviation from it is noted beside its numbers."""
 UNKNOWN: Final = -1
-"""Stands in int32 columns for what a file does not tell."""
+"""Marks a value in an int32 column that the file does not have."""
 
 
 _AT_ONCE_RATIO: Final = 100
-"""Offered to completed requests: all were due in a hundredth of the time that they took."""
+"""Ratio of offered to completed rate from which all requests count as sent at once."""
 
 
 class PublishedPercentile(NamedTuple):
@@ -77,14 +77,14 @@ class PublishedLatency:
 
     name: PublishedLatencyName
     named: str
-    """As the tool calls it."""
+    """The tool's name of the latency."""
     definition: str
     mean_s: float | None = None
     std_s: float | None = None
     min_s: float | None = None
     max_s: float | None = None
     percentiles: tuple[PublishedPercentile, ...] = ()
-    """By fraction."""
+    """Sorted by fraction."""
 
     def percentile_s(self, fraction: float) -> float | None:
         """The percentile of that fraction, where it was published."""
@@ -101,12 +101,12 @@ class PublishedLatency:
 def percentiles_of(
     found: Iterable[tuple[float, float | None]],
 ) -> tuple[PublishedPercentile, ...]:
-    """Those that a tool published, of fractions and seconds; None: it did not."""
+    """The percentiles that are not None, from pairs of fraction and seconds."""
     return tuple(PublishedPercentile(at, value_s) for at, value_s in found if value_s is not None)
 
 
 class StatisticKeys(NamedTuple):
-    """Under which names a tool writes the statistics of a latency; '': it writes none."""
+    """A tool's field names of a latency's statistics; '' for those that it does not write."""
 
     mean: str
     std: str
@@ -124,9 +124,9 @@ def latency_of(
     percentiles: Mapping[str, float],
     unit_s: float = 1.0,
 ) -> PublishedLatency:
-    """The statistics of one latency, which stand beside each other in ``fields``.
+    """The statistics of one latency, from the fields of one object.
 
-    ``percentiles`` are fractions by the tool's names, ``unit_s`` the seconds of its unit.
+    ``percentiles`` maps the tool's names to fractions; ``unit_s`` is its unit in seconds.
     """
 
     def seconds(key: str) -> float | None:
@@ -152,25 +152,25 @@ def published(found: Iterable[PublishedLatency | None]) -> tuple[PublishedLatenc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSummary:
-    """One run, or one stage of one, as its tool summarised it. None: it did not say."""
+    """A tool's summary of one run, or of one stage; None marks what it did not report."""
 
     tool: Tool
     source: Source
     tool_version: str | None = None
     label: str = ""
-    """Which of the runs of its file it is."""
+    """Name of the run within its file."""
     model: str | None = None
     engine: str | None = None
     hardware: str | None = None
     offered_requests_per_s: float | None = None
-    """As asked for; infinite: all at once."""
+    """The requested rate; infinite: all at once."""
     concurrency: int | None = None
-    """As asked for."""
+    """The requested concurrency."""
     settings: tuple[tuple[str, str], ...] = ()
     """Further settings, in the tool's words, sorted."""
     duration_s: float | None = None
     n_requested: int | None = None
-    """How many requests it was to send."""
+    """Number of requests that were to be sent."""
     n_completed: int | None = None
     n_failed: int | None = None
     mean_prompt_tokens: float | None = None
@@ -184,9 +184,9 @@ class PublishedSummary:
 
     @property
     def is_closed_loop(self) -> bool:
-        """Was the next request sent when one ended, rather than at a rate?
+        """Was each request sent when another ended (closed loop), rather than at a rate?
 
-        A rate far above what was completed, such as 1e9, is another way to say: all at once.
+        A rate far above the completed one, such as 1e9, means that all were sent at once.
         """
         offered_per_s, done_per_s = self.offered_requests_per_s, self.completed_requests_per_s
         is_at_once = (
@@ -197,11 +197,11 @@ class PublishedSummary:
         return self.concurrency is not None and is_at_once
 
     def latency(self, name: PublishedLatencyName) -> PublishedLatency | None:
-        """The statistics of this latency, where the tool published them."""
+        """The statistics of this latency; None where the tool did not publish them."""
         return next((one for one in self.latencies if one.name == name), None)
 
 
-# What did others measure, point by point: one row for a model on a device under a load?
+# Published measurements, point by point: one row for a model on a device under a load.
 # The tables of InferenceX (InferenceMAX before) and of AIConfigurator's collection of them come
 # as these. Absent floats are NaN, absent counts -1. Letters of shapes: N points.
 
@@ -211,49 +211,49 @@ class PublishedPointTable(NamedTuple):
 
     source_file: Texts
     row: I32
-    """Of the file, from 0."""
+    """Row number in the file, from 0."""
     hardware: Texts
-    """As the file says."""
+    """Name of the device in the file."""
     hardware_id: Texts
-    """Of the catalogue; '' where it has no such device."""
+    """Id in the catalogue; '' where it has no such device."""
     model: Texts
     precision: Texts
     """fp4, fp8, int4, bf16; '' where the file does not say."""
     framework: Texts
     framework_version: Texts
     is_disaggregated: Bools
-    """Prefill and decode on devices of their own: the parallelism is then that of a decode worker,
-    where the file states it."""
+    """Prefill and decode on separate devices; the parallelism is then that of a decode server, if
+    the file states it."""
     uses_speculation: Bools
-    """The file says so; where it has no column for it, False says nothing."""
+    """Does the file state speculation? False also where it has no column for it."""
     is_provisional: Bools
     tensor_parallel: I32
     expert_parallel: I32
     data_parallel: I32
-    """Of attention."""
+    """Data parallel size of attention."""
     decode_workers: I32
-    """Servers that decode: where prefill is not apart, the users over those whom one server's batches
-    hold. -1 where not stated."""
+    """Number of decode servers. Without disaggregation: all users divided by the users that one
+    server's batches hold. -1 where not stated."""
     prefill_workers: I32
-    """-1 where not disaggregated or not stated, as the two below."""
+    """Number of prefill servers. -1, as the two below, where not disaggregated or not stated."""
     prefill_tensor_parallel: I32
     prefill_data_parallel: I32
     n_devices: I32
     """-1 where disaggregated."""
     prompt_tokens: I32
-    """Nominal. InferenceX draws lengths from 80 to 100 % of it: the mean is 0.9 times as much."""
+    """Nominal length. InferenceX draws lengths from 80 to 100 % of it, on average 90 %."""
     output_tokens: I32
     concurrency: I32
-    """Of the whole deployment, closed loop."""
+    """Concurrency of the closed loop, of the whole deployment."""
     device_total_tokens_per_s: F64
-    """Input and output, per device."""
+    """Throughput of input and output tokens, per device."""
     device_output_tokens_per_s: F64
     device_input_tokens_per_s: F64
     ttft_mean_s: F64
     ttft_median_s: F64
     ttft_p99_s: F64
     ttft_unnamed_s: F64
-    """Of a statistic that the file does not name."""
+    """TTFT in a statistic that the file does not name."""
     tpot_mean_s: F64
     tpot_median_s: F64
     tpot_p99_s: F64
@@ -265,13 +265,13 @@ class PublishedPointTable(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """All that a file holds."""
+    """Runs, summaries and points of a file."""
 
     tool: Tool
     runs: tuple[Run, ...] = ()
     summaries: tuple[PublishedSummary, ...] = ()
     points: PublishedPointTable | None = None
-    """Of a published table."""
+    """Points of a published table."""
 
 
 def file_source(path: Path, tool: Tool) -> Source:
@@ -283,12 +283,12 @@ def file_source(path: Path, tool: Tool) -> Source:
 
 
 def same_length(columns: dict[str, Sequence[object] | None], fields: JsonFields) -> int:
-    """How many rows have these columns, those that are not there left out?
+    """The length of these columns, without those that are absent.
 
     Raises
     ------
     RecordError
-        They differ.
+        The lengths differ.
     """
     lengths = {name: len(column) for name, column in columns.items() if column is not None}
     if len(set(lengths.values())) > 1:
@@ -301,7 +301,7 @@ def same_length(columns: dict[str, Sequence[object] | None], fields: JsonFields)
 
 
 class ImportedRequest(NamedTuple):
-    """One request of somebody else's log. Instants in nanoseconds of whatever clock it had."""
+    """One request of another tool's log. Times are in nanoseconds of that tool's clock."""
 
     intended_ns: int
     sent_ns: int
@@ -311,12 +311,12 @@ class ImportedRequest(NamedTuple):
     output_tokens: int
     status: RequestStatus
     chunks_ns: tuple[int, ...] = ()
-    """When each chunk came; empty where the log does not tell."""
+    """Arrival time of each chunk; empty where the log has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportFacts:
-    """What is known of an imported run beside its requests."""
+    """Facts about an imported run, beside its requests."""
 
     tool: Tool
     tool_version: str
@@ -328,12 +328,12 @@ class ImportFacts:
 
 
 def imported_run(requests: Sequence[ImportedRequest], facts: ImportFacts) -> Run:
-    """The run of these requests: in order of sending, the first intended send at 0.
+    """The run of these requests, in order of sending, with the first intended send at 0.
 
     Raises
     ------
     RecordError
-        There is no request.
+        The log has no requests.
     """
     if not requests:
         raise RecordError(
@@ -363,7 +363,7 @@ def imported_run(requests: Sequence[ImportedRequest], facts: ImportFacts) -> Run
 
 
 def _check_order(requests: Sequence[ImportedRequest], where: str) -> None:
-    """No answer begins or ends before its request was sent: no run is written that cannot be read."""
+    """Check that no response begins or ends before its request was sent."""
     for number, one in enumerate(requests, start=1):
         for what, at_ns in (("begins", one.first_token_ns), ("ends", one.finished_ns)):
             early_ns = 0 if at_ns is None else max(one.intended_ns, one.sent_ns) - at_ns
@@ -405,7 +405,7 @@ def _requests(rows: Sequence[ImportedRequest], start_ns: int) -> RequestTable:
 
 
 def _chunks(rows: Sequence[ImportedRequest], start_ns: int) -> ChunkTable | None:
-    """A token a chunk where there are as many; else nobody can tell how the tokens are spread."""
+    """One token per chunk if the counts agree; else the tokens of each chunk are unknown."""
     if not any(row.chunks_ns for row in rows):
         return None
     n_chunks = [len(row.chunks_ns) for row in rows]

@@ -1,11 +1,11 @@
-"""What do inference-perf's reports say?
+"""How are inference-perf's reports read?
 
 ``summary_lifecycle_metrics.json`` and ``stage_N_lifecycle_metrics.json`` hold statistics in
 seconds, ``per_request_lifecycle_metrics.json`` the requests. ``*_prometheus_metrics.json`` hold the
 server's own histograms: there ``mean`` of ``prompt_len`` and ``output_len`` is tokens a *second*,
-not of a request (``reportgen/base.py``, ``metrics/counter/base.py``). It counts output tokens with its own
-tokenizer from the text: its time per output token, and what is divided by it, is wrong where that
-does not give the server's tokens back (``token_count_mismatches``). Requests are read with the
+not of a request (``reportgen/base.py``, ``metrics/counter/base.py``). It counts output tokens by
+tokenizing the text itself: its time per output token and its throughput are wrong where that
+count differs from the server's (``token_count_mismatches``). Requests are read with the
 server's count. Checked against files of inference-perf 0.7.
 """
 
@@ -62,7 +62,7 @@ LATENCIES: Final[dict[PublishedLatencyName, tuple[str, str]]] = {
     ),
     "e2e": ("request_latency", "end of the answer - send"),
 }
-"""Ours -> inference-perf's, and what it is."""
+"""Our name of each latency -> inference-perf's, and its definition."""
 
 _OF_SERVER: Final = "by the server's histogram, as Prometheus added it up"
 _PERCENTILES: Final = {
@@ -108,7 +108,7 @@ def read_inference_perf_summary(path: Path) -> Imported:
 
 
 def _of_prometheus(done: JsonFields, path: Path) -> PublishedSummary:
-    """What the server counted of the requests that it completed."""
+    """The server's own statistics of its completed requests."""
     n, per_s = done.whole("count"), done.number("rate")
     into_per_s, out_per_s = (done.child(one).number("rate") for one in ("prompt_len", "output_len"))
     return PublishedSummary(
@@ -133,7 +133,7 @@ def _label(path: Path) -> str:
 
 
 def read_inference_perf_requests(path: Path) -> Imported:
-    """The run of these requests. It does not tell when a request was due, nor the date.
+    """The run of these requests; the file has no intended send times and no date.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def _mean(fields: JsonFields, names: tuple[str, ...]) -> float | None:
 
 
 # What does a table of inference-perf's stages say, one line for each engine setting and rate?
-# Such a table is made of several lifecycle reports; times are in milliseconds. At KubeCon NA 2025
+# Such a table combines several lifecycle reports; times are in milliseconds. At KubeCon NA 2025
 # *reported* TPOT and ITL are half of the truth, because the server sent two events a token;
 # ``tpot_from_e2e_mean_ms`` beside them was made from E2E, TTFT and length.
 
@@ -214,7 +214,7 @@ _STAGE_PERCENTILES: Final = {"median": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def is_stages(header: Sequence[str]) -> bool:
-    """Does it look like one?"""
+    """Does it look like such a table?"""
     return set(header) >= _HEADER
 
 
@@ -224,7 +224,7 @@ def read_stages(path: Path) -> Imported:
     Raises
     ------
     RecordError
-        A line is broken; the message has its number and the column.
+        A row is malformed; the message has its line number and the column.
     """
     source = file_source(path, "inference-perf")
     rows = DOOR.csv_records(read_text(path).splitlines(), where=str(path))

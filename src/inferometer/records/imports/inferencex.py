@@ -1,11 +1,10 @@
-"""What do the published tables of InferenceX say, and AIConfigurator's collection of them?
+"""How are the published tables of InferenceX read, and AIConfigurator's collection of them?
 
 ``agg_*.json`` holds points of one model and workload (InferenceMAX and InferenceX alike; times in
-seconds; also as CSV, a line each), ``silicon_sample.csv`` those of all (times in milliseconds, of a
-statistic that it does not name, and no throughput; ``_layout`` has its way of stating devices).
-Traps: ``tput_per_gpu`` counts input *and*
-output tokens; lengths are drawn from 80 to 100 % of the nominal; a mean time to first token may be
-far above the median, because of warm-up.
+seconds; also as CSV, one row per point). ``silicon_sample.csv`` holds the points of all (times in
+milliseconds, of an unnamed statistic, without throughput; ``_layout`` interprets its columns of
+devices). Traps: ``tput_per_gpu`` counts input *and* output tokens; lengths are drawn from 80 to
+100 % of the nominal; a mean time to first token may be far above the median, because of warm-up.
 """
 
 import re
@@ -76,10 +75,10 @@ _SILICON_HEADER: Final = frozenset(
 )
 
 _POINT: Final = frozenset({"hw", "tp", "framework", "precision"})
-"""Enough to know one by; which others are missing is said when it is read."""
+"""Fields that identify a point; the reader names any others that are missing."""
 _COLLECTED: Final = frozenset({"backend", "model_path", "system"})
 _LENGTHS_OF_LINES: Final = {"isl": "isl_max", "osl": "osl_max"}
-"""As some name the nominal lengths in a CSV."""
+"""Column names of the nominal lengths in some CSV files."""
 
 _WITH_REPLICAS: Final = frozenset({"cfg707", "cfg727", "cfg827"})
 """Configurations of vLLM with ``dp-attn: true``, by the end of a row's name: MiniMax in 4 bit on B200
@@ -87,8 +86,8 @@ and B300 and in 8 bit on B300 (SemiAnalysisAI/InferenceX@165968ea7, ``nvidia-mas
 _SPECULATING_IMAGE: Final = "1.2.0rc6.post3"
 """TensorRT-LLM's version in the ``dsr1-*-trt-mtp`` configurations, and in no other."""
 _SPECULATING_DAY: Final = ("1.1.0rc2.post2", "2026-01-14")
-"""When these configurations ran with the version of those without speculation, which ran on other
-days."""
+"""The day on which these configurations ran with the version of those without speculation,
+which ran on other days."""
 _WORKERS: Final = (
     "decode_workers",
     "prefill_workers",
@@ -96,7 +95,7 @@ _WORKERS: Final = (
     "prefill_data_parallel",
 )
 Row = dict[str, str | float | int | bool]
-"""A point: a value for each column of the table that is known."""
+"""A point: its known values, by column of the table."""
 
 
 def is_inferencex(content: JsonFields) -> bool:
@@ -207,7 +206,7 @@ def _point(path: Path, number: int, fields: JsonFields) -> Row:
 
 
 def _json_of(line: Mapping[str, str | None]) -> dict[str, Json]:
-    """What the line's cells are; empty ones are absent."""
+    """The row's cells as JSON values; empty ones are absent."""
     values: dict[str, Json] = {name: _value(text) for name, text in line.items() if text}
     return values | {
         ours: values[theirs]
@@ -320,7 +319,7 @@ class _Layout(NamedTuple):
 
     @classmethod
     def stated(cls, row: Mapping[str, str], count: Callable[[str], int], prefix: str) -> "_Layout":
-        """That of a row, or of its workers with this prefix."""
+        """The layout in a row, or of its servers with this prefix."""
         names = ("tp", "attention_dp", "moe_tp", "moe_ep")
         layout = cls(*(max(count(f"{prefix}{name}_size"), 1) for name in names))
         if prefix:
@@ -331,7 +330,7 @@ class _Layout(NamedTuple):
         return layout if row.get("attention_dp_size") else layout.with_replicas()
 
     def with_replicas(self) -> "_Layout":
-        """Replicas of the attention, which are not stated: experts are over as many devices."""
+        """The layout if the attention is replicated over all devices of the experts."""
         return self._replace(
             replicas=max(self.expert_tensor * self.expert_parallel // self.tensor, 1)
         )
@@ -358,7 +357,7 @@ class _Layout(NamedTuple):
 
 
 def point_table(rows: Sequence[Row]) -> PublishedPointTable:
-    """Columns that a row does not have are NaN: only floats can be left out."""
+    """The table of these rows; float columns that a row lacks are NaN, others are required."""
 
     def column(name: str) -> np.ndarray:
         values = [row.get(name, float("nan")) for row in rows]

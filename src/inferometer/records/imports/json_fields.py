@@ -1,6 +1,6 @@
 """How is a field of another tool's JSON or YAML read, and how is a wrong one reported?
 
-Absent, null and NaN are all None: the tool did not say. A value of another kind is an error with
+Absent, null and NaN are all None: not reported. A value of another kind is an error with
 the field's path.
 """
 
@@ -19,9 +19,9 @@ from inferometer.units import MOST_COUNT
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _LARGEST: Final = 2**62
-"""In nanoseconds the year 2116."""
+"""Largest number: a Unix time of the year 2116 in nanoseconds."""
 _YAML: Final = re.compile(r"(?:---)?\s*(?:#[^\n]*\s+)*[A-Za-z_]\w*:(?:[ \t][^\n]*)?\n")
-"""How a mapping in YAML begins: no JSON does."""
+"""The start of a YAML mapping, which no JSON matches."""
 DOOR: Final = Door(
     noun="file",
     allowed="a text file in UTF-8",
@@ -36,9 +36,9 @@ class JsonFields:
 
     content: dict[str, Json]
     where: str
-    """The file."""
+    """Path of the file."""
     path: str = ""
-    """Of this object within the file."""
+    """Path of this object within the file."""
 
     def has(self, name: str) -> bool:
         """Is there anything under this name?"""
@@ -75,7 +75,7 @@ class JsonFields:
         return None if value is None else str(value)
 
     def child(self, *names: str) -> "JsonFields":
-        """The object of this name, or of that in the object of the first; empty where none is."""
+        """The object of this name (names: nested objects); empty if there is none."""
         found = self
         for name in names:
             value = found.content.get(name)
@@ -90,7 +90,7 @@ class JsonFields:
         return tuple((name, text) for name, text in found if text is not None)
 
     def children(self, name: str) -> "tuple[JsonFields, ...]":
-        """The objects of the list of this name; empty where there is none."""
+        """The objects in the list of this name; empty if there is none."""
         value = self.content.get(name)
         if value is None:
             return ()
@@ -136,12 +136,12 @@ class JsonFields:
         return ["" if item is None else str(item) for item in value]
 
     def required(self, name: str) -> Self:
-        """The object itself, having something under that name.
+        """The object itself, after a check that it has a field of that name.
 
         Raises
         ------
         RecordError
-            It has not.
+            It has no such field.
         """
         if not self.has(name):
             raise RecordError(
@@ -152,7 +152,7 @@ class JsonFields:
         return self
 
     def refuse(self, name: str, allowed: str) -> RecordError:
-        """The error that says what this field holds and what it may hold."""
+        """The error for this field, with its value and the allowed ones."""
         shown = repr(self.content.get(name))
         return RecordError(
             f"{self._path(name)} is {shown[:60]}{'...' if len(shown) > 60 else ''}",
@@ -170,13 +170,13 @@ def read_object(path: Path) -> JsonFields:
     Raises
     ------
     RecordError
-        It cannot be read, is no JSON, or is something else than an object.
+        It cannot be read, is not JSON, or is not an object.
     """
     return _object(parse_json(read_text(path), str(path)), str(path), "")
 
 
 def read_objects(path: Path) -> tuple[JsonFields, ...]:
-    """The JSON objects of the list that is this file."""
+    """The JSON objects of a file that holds a list."""
     where = str(path)
     content = parse_json(read_text(path), where)
     if not isinstance(content, list):
@@ -192,18 +192,18 @@ def read_lines(path: Path) -> Iterator[JsonFields]:
 
 
 def read_text(path: Path) -> str:
-    """What the file says.
+    """The file's text.
 
     Raises
     ------
     RecordError
-        It is not there, too large, or no text.
+        The file is missing, too large, or not text.
     """
     return DOOR.text_of(path)
 
 
 def parse_json(text: str, where: str) -> Json:
-    """What the JSON or YAML says; NaN and Infinity may occur: Python's tools write them.
+    """The parsed JSON or YAML; NaN and Infinity are accepted, because Python's tools write them.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How long did single kernels take on a device? The tables of AIConfigurator's database, as arrays.
+"""Measured times of single kernels on a device: tables of AIConfigurator's database, as arrays.
 
 Kernels are timed alone: no gaps between layers, no norms, no sampling, no scheduler. Letters of
 shapes: N rows of a table.
@@ -60,7 +60,7 @@ class ReduceTable(NamedTuple):
 
 
 class KernelTables(NamedTuple):
-    """All that is known of one device."""
+    """The tables of one device."""
 
     gemm: GemmTable
     decode: AttentionTable
@@ -70,7 +70,7 @@ class KernelTables(NamedTuple):
 
 
 def read_kernel_tables(folder: Path) -> KernelTables:
-    """The tables of the device whose folder this is.
+    """The tables in a device's folder.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def is_kernel_folder(folder: Path) -> bool:
 
 
 def version_of(folder: Path) -> str | None:
-    """Of the engine whose kernels were timed: ``0.24.0`` of ``gemm_perf.vllm-0.24.0.csv.gz``."""
+    """Version of the engine whose kernels were timed, e.g. 0.24.0 in ``*.vllm-0.24.0.csv.gz``."""
     names = [
         path.name.removeprefix(f"{_GEMM}.").removesuffix(".csv.gz")
         for path in sorted(folder.glob(f"{_GEMM}.*.csv.gz"))

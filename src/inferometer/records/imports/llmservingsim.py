@@ -1,9 +1,9 @@
-"""What did vLLM do in LLMServingSim's published runs, and how well was it predicted?
+"""Reader of LLMServingSim's published runs of vLLM, and of its predictions of them.
 
 A folder holds ``requests.csv`` or ``requests.jsonl`` (one row a request), ``meta.json`` (the
 engine's arguments) and ``llmservingsim_prediction_summary.txt`` (their simulator beside vLLM); the
-workload's prefix blocks lie beside the folders. Instants are the engine core's: what a client would
-see of detokenising and sending is not in them. Letters of shapes: N requests, K prefix blocks.
+workload's prefix blocks lie beside the folders. Times are the engine core's: they exclude the time
+for detokenising and sending. Letters of shapes: N requests, K prefix blocks.
 """
 
 import hashlib
@@ -33,10 +33,10 @@ from inferometer.units import MOST_COUNT, MOST_S
 
 _LOGS: Final = ("requests.csv", "requests.jsonl")
 BLOCK_TOKENS: Final = 16
-"""Of the workload's prefix blocks, and vLLM's default."""
+"""Size of the workload's prefix blocks, and vLLM's default block size."""
 
 UNKNOWN: Final = -1
-"""Stands in int32 columns for what the log does not tell: cached tokens and preemptions."""
+"""Marks int32 values that the log does not have: cached tokens and preemptions."""
 
 Metric: TypeAlias = Literal["ttft", "tpot", "e2e"]
 Statistic: TypeAlias = Literal["mean", "p50", "p90", "p95", "p99"]
@@ -56,7 +56,7 @@ _WHERE: Final = "github casys-kaist/LLMServingSim @5daddb2 bench/examples (MIT)"
 class Claim(NamedTuple):
     """One line of the authors' summary.
 
-    Their TTFT counts from when the engine core saw the request.
+    Their TTFT starts when the engine core receives the request.
     """
 
     metric: Metric
@@ -69,7 +69,7 @@ class PrefixBlocks(NamedTuple):
     """Chained ids of full prompt blocks of N requests: equal ids mean equal tokens so far."""
 
     start: I64
-    """(N + 1) Where each request's ids begin."""
+    """(N + 1) Index of each request's first id."""
     ids: I64
 
 
@@ -87,7 +87,7 @@ class _Line(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineArguments:
-    """What the engine was started with, in vLLM's names."""
+    """Arguments of the engine's start, in vLLM's names."""
 
     model: str
     tensor_parallel_size: int
@@ -117,12 +117,12 @@ class _Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedServing:
-    """A measured serving run and what its authors said of it."""
+    """A measured serving run, and its authors' summary of it."""
 
     run: Run
     arguments: EngineArguments
     queued_ns: I64
-    """(N) When the engine core saw each request."""
+    """(N) Time at which the engine core received each request."""
     prefix: PrefixBlocks | None
     claims: tuple[Claim, ...]
 
@@ -138,7 +138,7 @@ def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedS
     Raises
     ------
     RecordError
-        A file is missing, or a line is broken; the message has its number.
+        A file is missing, or a line is malformed; the message has its number.
     """
     requests, queued_ns, digest = _requests(log_of(folder) or folder / "requests.csv")
     raw = DOOR.text_of(folder / "meta.json")
@@ -165,7 +165,7 @@ def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedS
 
 
 def log_of(folder: Path) -> Path | None:
-    """The file with the requests in a folder of LLMServingSim's; None where it is none."""
+    """The file of requests in a folder of LLMServingSim; None if the folder is not one."""
     logs = (folder / name for name in _LOGS)
     return (
         next((log for log in logs if log.is_file()), None)
@@ -175,12 +175,12 @@ def log_of(folder: Path) -> Path | None:
 
 
 def check_place(path: Path) -> None:
-    """Nothing, if this log lies as LLMServingSim writes it.
+    """Check that the log has LLMServingSim's file name and neighbours.
 
     Raises
     ------
     RecordError
-        It has another name, or what belongs to it is not beside it.
+        It has another name, or a file that belongs to it is missing beside it.
     """
     if log_of(path.parent) != path:
         is_named = path.name in _LOGS
@@ -268,7 +268,7 @@ def _requests(path: Path) -> tuple[RequestTable, I64, str]:
 
 
 def _prefix(path: Path, requests: RequestTable) -> PrefixBlocks:
-    """The blocks of each prompt, without what exceeds its last full block."""
+    """The full blocks of each prompt."""
     start, ids = [0], list[int]()
     lines = DOOR.text_of(path).splitlines()
     if len(lines) != len(requests.prompt_tokens):
@@ -299,8 +299,8 @@ def _claims(text: str) -> tuple[Claim, ...]:
     )
 
 
-# Which limits does a record of a vLLM server's configuration name?
-# LLMServingSim's ``meta.json`` holds the arguments and what they became.
+# Which limits does a record of a vLLM server's configuration have?
+# LLMServingSim's ``meta.json`` holds the arguments and the configuration that vLLM resolved.
 # What vLLM resolved (``resolved_config``, ``kv_cache``) is the server's; the arguments stand in
 # where it was not stored.
 
@@ -339,7 +339,7 @@ class _RunMeta:
 
 
 def vllm_facts(text: str, where: str) -> EngineFacts:
-    """What a ``meta.json`` names of the server.
+    """The server's limits in a ``meta.json``.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""What does MLPerf's ``mlperf_log_summary.txt`` say?
+"""How is MLPerf's ``mlperf_log_summary.txt`` read?
 
-Loadgen prints it as ``name : value``, times in nanoseconds. Its latencies count from when a query
-was scheduled: in Server at its place in a Poisson process, in Offline all at the start. Percentiles
-are values of the sorted list, without interpolation. Where no token latencies were recorded, the
-only latency is that of the whole answer. Checked against ``loadgen/results.cc`` of
+Loadgen prints it as ``name : value``, times in nanoseconds. Its latencies start when a query is
+scheduled: at its arrival in a Poisson process (Server), or at the start (Offline). Percentiles
+are values of the sorted list, without interpolation. If token latencies were not recorded, the
+only latency is that of the whole response. Checked against ``loadgen/results.cc`` of
 mlcommons/inference 5.1, which has called TPOT *time to output token* and *time per output token*.
 """
 
@@ -39,7 +39,7 @@ _LATENCIES: Final[dict[PublishedLatencyName, tuple[str, ...]]] = {
     "tpot": ("time per output token", "time to output token"),
     "e2e": ("latency",),
 }
-"""Ours -> loadgen's words for it, in small letters."""
+"""Our name of each latency -> loadgen's names, in lower case."""
 _DEFINITIONS: Final[dict[PublishedLatencyName, str]] = {
     "ttft": "first token - when the query was scheduled",
     "tpot": "(last - first token) / (output tokens - 1), one value a query",
@@ -67,7 +67,7 @@ def read_mlperf(path: Path) -> Imported:
     Raises
     ------
     RecordError
-        It is the detailed log or a run for accuracy, or a number is none.
+        It is the detailed log or an accuracy run, or a value is not a number.
     """
     text, where = read_text(path), str(path)
     if _TITLE not in text:
@@ -108,7 +108,7 @@ def read_mlperf(path: Path) -> Imported:
 
 
 def _named_values(text: str) -> dict[str, Json]:
-    """Each value by its name in small letters, the first of each; a title without a value has none."""
+    """Each value by its name in lower case: the first of each name; titles have none."""
     found = dict[str, Json]()
     for name, value in _LINE.findall(text):
         found.setdefault(" ".join(name.lower().split()), value)
@@ -116,14 +116,14 @@ def _named_values(text: str) -> dict[str, Json]:
 
 
 def _offered(found: JsonFields, scenario: str) -> float | None:
-    """Offline all queries come at once; the rate of a stream follows from its answers."""
+    """The offered rate: infinite in Offline; None in stream scenarios, which have none."""
     if scenario == "Offline":
         return inf
     return found.number("target_qps") if scenario == "Server" else None
 
 
 def _latency(found: JsonFields, name: PublishedLatencyName) -> PublishedLatency | None:
-    """Loadgen writes percentiles of the *time to output token* beside a mean *per output token*."""
+    """The statistics of a latency; loadgen may name its mean and its percentiles differently."""
     words = _LATENCIES[name]
     mean = next((one for one in words if found.has(f"mean {one} (ns)")), None)
     percentiles = {

@@ -1,7 +1,7 @@
-"""What does the table of requests say that ``inferometer export --format csv`` wrote?
+"""Reader of the table of requests that ``inferometer export --format csv`` writes.
 
-Everything of a request comes back but its priority, which the table does not have, and the arrival
-of each chunk. Latencies of the table follow from its instants and are not read.
+All of a request is restored except its priority, which the table lacks, and the arrival of each
+chunk. Latencies in the table follow from its times and are not read.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def read_own_requests(path: Path) -> Imported:
     Raises
     ------
     RecordError
-        There is no request, or a field is missing or holds something else; the message has its line.
+        There are no requests, or a field is missing or of another kind; the message has its line.
     """
     rows = list(DOOR.csv_records(DOOR.text_of(path).splitlines(), where=str(path)))
     if not rows:
@@ -95,7 +95,7 @@ def _instant_ns(text: str, where: str) -> int:
 
 
 def _present_ns(text: str, where: str) -> int:
-    """Every request has an instant at which it was to be sent."""
+    """The intended send time, which every request must have."""
     return ns_from_s(DOOR.number(text, "instant", where=where, most=MOST_S))
 
 

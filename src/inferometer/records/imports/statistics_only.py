@@ -1,7 +1,7 @@
 """What do reports without requests say: of LLMPerf, trtllm-bench, llm-d, vLLM's offline benchmarks?
 
-LLMPerf counts output tokens with its own tokenizer from the text, and spreads the whole time to the
-last of them, TTFT too, over all: a normalised TPOT (``token_benchmark_ray.py`` and
+LLMPerf counts output tokens by tokenizing the text itself, and divides the whole latency, TTFT
+included, by their number: a normalised TPOT (``token_benchmark_ray.py`` and
 ``openai_chat_completions_client.py`` of version 2023-08-31). trtllm-bench writes what
 ``--report_json`` asks for (``tensorrt_llm/bench/dataclasses/reporting.py``); an answer of one token
 counts there with a TPOT of 0. ``vllm bench latency`` and ``throughput`` write what their
@@ -38,12 +38,12 @@ _LLMPERF: Final[dict[PublishedLatencyName, tuple[str, str]]] = {
     ),
     "e2e": ("end_to_end_latency_s", "end of the answer - send"),
 }
-"""Ours -> LLMPerf's, and what it is."""
+"""Our name of each latency -> LLMPerf's, and its definition."""
 _LLMPERF_PERCENTILES: Final = (25, 50, 75, 90, 95, 99)
 
 
 def refuse_llmperf_responses(path: Path) -> Never:
-    """Nothing in them says when a request was sent: they make no run."""
+    """Refuse them: without send times they cannot become a run."""
     raise RecordError(
         "LLMPerf's individual responses do not tell when each request was sent",
         where=str(path),
@@ -119,7 +119,7 @@ _TRTLLM_SETTINGS: Final = {
 
 
 def read_trtllm_report(path: Path) -> Imported:
-    """The statistics of a run. How many at once were asked for, it does not say; how many were, it does.
+    """The statistics of a run; the report has its actual concurrency, not the requested one.
 
     Raises
     ------
@@ -187,8 +187,8 @@ def _trtllm_latency(
     return PublishedLatency(name=name, named=average, definition=definition, mean_s=mean_ms / 1e3)
 
 
-# What does an llm-d Benchmark Report of version 0.2 say?
-# Read as YAML or JSON: its own tools write both. Units stand beside each number. Version 0.1 is
+# How is an llm-d Benchmark Report of version 0.2 read?
+# YAML or JSON: llm-d's tools write both. Each number has its unit beside it. Version 0.1 is
 # refused with what to do.
 
 
@@ -199,7 +199,7 @@ LATENCIES: Final[dict[PublishedLatencyName, str]] = {
     "normalized_tpot": "normalized_time_per_output_token",
     "e2e": "request_latency",
 }
-"""Ours -> the report's, which leaves the definitions to the tool that measured."""
+"""Our name of each latency -> the report's; its definition is that of the measuring tool."""
 
 _UNIT_S: Final = {"s": 1.0, "ms": 1e-3, "s/token": 1.0, "ms/token": 1e-3}
 _PERCENTILES: Final = {
@@ -214,8 +214,7 @@ def read_llmd(path: Path) -> Imported:
     Raises
     ------
     RecordError
-        It is of another version, or a field holds something else than it should; the message names
-        it.
+        It is of another version, or a field has a value of another kind; the message names it.
     """
     content = read_object(path)
     version = content.text("version") or ""

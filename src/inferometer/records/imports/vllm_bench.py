@@ -1,15 +1,15 @@
-"""What does a result file of ``vllm bench serve`` say, or of SGLang's ``bench_serving``?
+"""How are result files of ``vllm bench serve`` and SGLang's ``bench_serving`` read?
 
-One JSON object; with ``--save-detailed`` it has lists with a value for each request. vLLM counts a
-latency from just before it connects, after the wait for a free place under ``--max-concurrency``,
-which ``queue_times`` holds. Its ITL is of chunks. It writes 0 for the latencies of nothing: those
-are left out here. Checked against files of vLLM 0.32.
+One JSON object; with ``--save-detailed`` it has lists with a value for each request. vLLM's
+latencies start just before it connects, after the wait for a free slot under
+``--max-concurrency``, which is in ``queue_times``. Its ITL is of chunks. Where it has no samples
+it writes 0, which is left out here. Checked against files of vLLM 0.32.
 
-SGLang's JSON lines, and the block of results that both print, descend from the same script: they
-become the fields of ``vllm bench serve`` and are read as its summary. SGLang writes a line for each
-run; even with ``--output-details`` it does not write when a request was sent, so there is no run of
-requests. Blocks are found in any text, such as a log or an issue. Checked against SGLang 0.5.23's
-source.
+SGLang's JSON lines, and the block of results that both tools print, come from the same original
+script: they are converted to the fields of ``vllm bench serve`` and read as its summary. SGLang
+writes a line for each run, without send times even with ``--output-details``, so there is no run
+of requests. Printed blocks are found in any text, such as a log or an issue. Checked against
+SGLang 0.5.23's source.
 """
 
 import re
@@ -53,7 +53,7 @@ LATENCIES: Final[dict[PublishedLatencyName, str]] = {
     "chunk_gap": "itl",
     "e2e": "e2el",
 }
-"""Ours -> vLLM's."""
+"""Our name of each latency -> vLLM's."""
 
 _SETTINGS: Final = (
     "backend",
@@ -65,7 +65,7 @@ _SETTINGS: Final = (
     "ramp_up_end_rps",
 )
 _STATISTIC: Final = re.compile(r"(mean|median|std|p(\d+(?:\.\d+)?))_(ttft|tpot|itl|e2el)(_ms)?")
-"""Without a unit it is in seconds, as InferenceX writes the same fields."""
+"""Field names of statistics; without a unit (InferenceX) they are in seconds."""
 
 
 def read_vllm_bench(path: Path) -> Imported:
@@ -80,7 +80,7 @@ def read_vllm_bench(path: Path) -> Imported:
 
 
 def read_vllm_lines(path: Path) -> Imported:
-    """The same of each line, as ``--append-result`` writes them, or of each object of a list.
+    """The summaries and runs of each line (``--append-result``), or of each object of a list.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def _imported(contents: list[JsonFields], source: Source) -> Imported:
 
 
 def _objects(path: Path) -> Iterator[JsonFields]:
-    """The object in each line that is not blank, or those of a list, or the lines of a table."""
+    """The objects of a list, of the lines that are not blank, or of the rows of a table."""
     text = read_text(path)
     found: list[tuple[str, Json]]
     if text.lstrip()[:1] not in {"[", "{"}:
@@ -241,7 +241,7 @@ def _check_durations(columns: Mapping[str, list[float] | None], where: str) -> N
 
 
 def _token_times_s(ttft_s: float, itls_s: list[float]) -> list[float]:
-    """When did each chunk come, since the send? vLLM writes a TTFT of 0 where there was none."""
+    """Arrival of each chunk since the send; none if TTFT is 0, as vLLM writes without a token."""
     return list(accumulate([ttft_s, *itls_s])) if ttft_s > 0 else []
 
 
@@ -272,7 +272,7 @@ def _request(
 
 
 def _utc(date: str | None) -> str:
-    """Its date is the local time of a machine it does not name."""
+    """The file's date as UTC; it is local time of an unknown zone."""
     try:
         return (
             "unknown"
@@ -284,7 +284,7 @@ def _utc(date: str | None) -> str:
 
 
 _OLD_GOODPUT: Final = "request_goodput:"
-"""As vLLM 0.6.3 to 0.7 wrote it."""
+"""Name of goodput's field in vLLM 0.6.3 to 0.7."""
 
 
 class _TokensPerS(NamedTuple):
@@ -294,7 +294,7 @@ class _TokensPerS(NamedTuple):
 
 
 def _tokens_per_s(content: JsonFields) -> _TokensPerS:
-    """The two that stand there, and the third by them; a total below its part tells of neither."""
+    """The input, output and total rates, one of them from the other two if it is missing."""
     found_input, output = content.number("input_throughput"), content.number("output_throughput")
     total = content.number("total_token_throughput")
     if found_input is None and total is not None and output is not None:
@@ -328,7 +328,7 @@ _LABELS: Final = {
     "total token throughput (tok/s)": "total_token_throughput",
     "total throughput (tok/s)": "total_token_throughput",
 }
-"""Printed labels in small letters -> vLLM's fields."""
+"""Printed labels in lower case -> vLLM's fields."""
 _LATENCIES: Final = {"e2e_latency": "e2el", "e2e latency": "e2el"}
 
 
@@ -356,12 +356,12 @@ def has_blocks(text: str) -> bool:
 
 
 def read_blocks(path: Path) -> Imported:
-    """The summary of each block, in the order in which they stand.
+    """The summary of each block, in the order of the text.
 
     Raises
     ------
     RecordError
-        A block does not say how many requests were completed, or in what time.
+        A block lacks the number of completed requests, or the duration.
     """
     text = read_text(path)
     is_sglang = "retokenized" in text
