@@ -52,7 +52,7 @@ _KINDS: Final = tuple(
 """Kinds by words of kernels' names; the first that fits."""
 _FUNCTOR: Final = re.compile(r"(\w+Functor)\b|(\w+_kernel_cuda)\b")
 _WRAPPERS: Final = frozenset({"kernel", "kernel2", "device_kernel"})
-"""CUTLASS's, of which the first type is the kernel."""
+"""CUTLASS's, whose first type is the kernel."""
 _MOST_NAME: Final = 72
 
 

@@ -112,6 +112,38 @@ def test_a_setting_that_may_help_is_not_ruled_out(of_full_batch):
 
 
 @pytest.mark.slow
+def test_latencies_that_no_simulated_server_has_are_a_caution():
+    """The longest waits of an order by priority, which metrics do not show."""
+    samples, _ = served_pages(
+        replace(ROOMY, max_num_seqs=16), STEPS, PLAN, start_s=START_S, for_s=FOR_S
+    )
+    window = observed_window(samples)
+    ttft = window.spreads["ttft"]
+    agreement = rebuilt_servers(window, {})
+    counts = np.where(ttft.edges >= 600, ttft.counts.sum(), 0.0)
+    counts[-1] = 0.0
+    late = ttft._replace(counts=counts)
+    for seen, n_cautions in ((ttft, 0), (late, 1)):
+        of = replace(window, spreads={**window.spreads, "ttft": seen})
+        answer = diagnosis.answer_of("s", Source(window=of), agreement, None, {}).answer
+        assert len(answer.cautions) == n_cautions
+
+
+@pytest.mark.slow
+def test_what_decides_an_open_step_budget_is_a_probe(of_full_batch):
+    now_s = of_full_batch.latencies[0].simulated_s.value
+    answer = with_cost(of_full_batch, "small_step_budget", -0.4 * now_s, -0.1 * now_s, 0.4 * now_s)
+    answer = replace(answer, finding="undecided", cause="overload")
+    budget = answer.limits[1]
+    for limit, word in (
+        (replace(budget, low=64, high=512), "--probe"),
+        (replace(budget, low=64, high=64), "5min"),
+    ):
+        shown = diagnose_page(replace(answer, limits=(limit,))).lines[-1]
+        assert word in shown.command
+
+
+@pytest.mark.slow
 def test_a_healthy_server_with_a_limit_is_not_without_one(of_full_batch):
     healthy = replace(of_full_batch, finding="healthy", cause=None, check=None)
     assert "is healthy: max_num_seqs costs " in diagnose_page(healthy).title
