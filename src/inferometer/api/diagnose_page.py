@@ -316,6 +316,8 @@ def _next(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
 
 def _what_decides(answer: DiagnoseAnswer, slo: list[str]) -> str:
     """The command that may decide what this window left open."""
+    if _is_budget_open(answer) and answer.probe is not None:
+        return "the step budget does, which the server's start command has (--known)"
     if _is_budget_open(answer):
         probed = suggestions.command("diagnose", answer.target, *slo, "--probe")
         return f"--known max_num_batched_tokens=N if you know it, or a small load: {probed}"

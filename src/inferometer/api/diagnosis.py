@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from inferometer.api.answer import Answer
 from inferometer.api.diagnose_check import Advised, SealedCheck
@@ -119,6 +119,19 @@ class DiagnoseAnswer(Answer):
         """Exit code of the SLO's verdict if it was not met, else 11 where the cause is unknown."""
         of_slo = EXIT_OF_SLO[self.slo_verdict]
         return of_slo or (EXIT_UNDECIDED if self.finding == "undecided" else EXIT_ANSWERED)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each cause, with what it costs of each latency."""
+        return [
+            row
+            | {
+                f"{latency.name}.{name}.{end}": getattr(seconds[rank], end)
+                for rank, latency in enumerate(self.latencies)
+                for name, seconds in (("share_s", one.shares_s), ("predicted_s", one.predicted_s))
+                for end in ("value", "low", "high")
+            }
+            for row, one in zip(self.rows_of("causes"), self.causes, strict=True)
+        ]
 
 
 class Diagnosed(NamedTuple):

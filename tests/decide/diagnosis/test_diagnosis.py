@@ -13,6 +13,7 @@ from tests.records.server_pages import page, samples_of
 
 from inferometer.api import diagnosis
 from inferometer.api.diagnose_page import diagnose_page
+from inferometer.api.diagnose_probe import Probe
 from inferometer.api.diagnose_source import Source
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
 from inferometer.decide.diagnosis.window import observed_window
@@ -95,6 +96,18 @@ def with_cost(answer, name, low_s, value_s, high_s):
 
 
 @pytest.mark.slow
+def test_rows_hold_what_each_cause_costs(of_full_batch):
+    first, *_ = of_full_batch.rows()
+    cost_s = of_full_batch.causes[0].shares_s[0]
+    assert first["name"] == "max_num_seqs"
+    assert (first["ttft:p95.share_s.value"], first["ttft:p95.share_s.low"]) == (
+        cost_s.value,
+        cost_s.low,
+    )
+    assert "tpot:p95.predicted_s.high" in of_full_batch.to_csv().splitlines()[0]
+
+
+@pytest.mark.slow
 def test_a_setting_that_may_help_is_not_ruled_out(of_full_batch):
     now_s = of_full_batch.latencies[0].simulated_s.value
     open_one = with_cost(
@@ -141,6 +154,11 @@ def test_what_decides_an_open_step_budget_is_a_probe(of_full_batch):
     ):
         shown = diagnose_page(replace(answer, limits=(limit,))).lines[-1]
         assert word in shown.command
+    probe = Probe(42, 9918, None, None, None, None)
+    probed = diagnose_page(
+        replace(answer, limits=(replace(budget, low=64, high=512),), probe=probe)
+    )
+    assert "start command" in probed.lines[-1].text
 
 
 @pytest.mark.slow
