@@ -154,7 +154,14 @@ def test_what_decides_an_open_step_budget_is_a_probe(of_full_batch):
     ):
         shown = diagnose_page(replace(answer, limits=(limit,))).lines[-1]
         assert word in shown.command
-    probe = Probe(42, 9918, None, None, None, None)
+    probe = Probe(
+        n_requests=42,
+        most_tokens=9918,
+        idle_ttft_s=None,
+        max_num_seqs=None,
+        least_budget_tokens=None,
+        most_budget_tokens=None,
+    )
     probed = diagnose_page(
         replace(answer, limits=(replace(budget, low=64, high=512),), probe=probe)
     )
