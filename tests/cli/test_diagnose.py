@@ -1,10 +1,16 @@
 """What does `inferometer diagnose` refuse, and does it read a stored load test?"""
 
 import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import numpy as np
 import pytest
 from command_line import check_refused, run
+from tests.records.server_pages import page
+
+from inferometer.api.diagnose_source import live_source
+from inferometer.errors import MeasureError
 
 PAST = ("--prometheus", "http://127.0.0.1:9")
 
@@ -23,6 +29,7 @@ PAST = ("--prometheus", "http://127.0.0.1:9")
         (("a:1", *PAST, "--last", "2h"), 2, ("2 h 0 min of metrics", "up to 1 h")),
         (("http://127.0.0.1:9", "--fpm", "http://x"), 2, ("is no endpoint", "tcp://HOST:PORT")),
         (("a:1", *PAST, "--probe"), 2, ("--probe without a server's URL",)),
+        (("a-run", "--for", "20s"), 2, ("--for of a load test that was made",)),
         (("a:1", *PAST, "--local"), 2, ("--local without a server's URL",)),
         (("http://192.0.2.9:8000", "--local"), 2, ("is not on this machine", "--local")),
         (("http://127.0.0.1:9", "--local"), 3, ("no process of this machine listens",)),
@@ -33,6 +40,29 @@ PAST = ("--prometheus", "http://127.0.0.1:9")
 )
 def test_what_cannot_be_is_refused(words, code, said, tmp_path):
     check_refused(run("diagnose", *words, folder=tmp_path), code, *said)
+
+
+def test_a_server_that_stops_within_the_window_is_not_diagnosed():
+    """Half of a window would be that of a server in health."""
+    left = iter(range(3))
+
+    class Dying(BaseHTTPRequestHandler):
+        def do_GET(self):
+            text = page("vllm-0.32-after").encode()
+            self.send_response(200 if next(left, None) is not None else 503)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *words):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Dying) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(MeasureError, match=r"stopped answering \d s into the window"):
+            live_source(url, 4.0)
+        server.shutdown()
 
 
 LINE = (

@@ -224,6 +224,10 @@ def _measured(question: Diagnose) -> Source:
     if question.prometheus is not None:
         past = past_of(question.range, question.last)
         return past_source(question.prometheus, question.target, past)
+    if not is_live and "duration" in question.given:
+        raise SpecError(
+            "--for of a load test that was made", where="--for", try_="the same without --for"
+        )
     flag = next((f"--{name}" for name in ("range", "last") if name in question.given), None)
     if flag is not None:
         raise SpecError(f"{flag} without --prometheus", where=flag, try_="--prometheus URL")

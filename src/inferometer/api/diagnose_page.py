@@ -3,8 +3,9 @@
 from typing import Final
 
 from inferometer import __version__, suggestions
+from inferometer.api.diagnose_latencies import words_of
 from inferometer.api.diagnose_limits import LimitSource
-from inferometer.api.diagnosis import CauseRow, DiagnoseAnswer, LatencyRow
+from inferometer.api.diagnosis import CauseRow, DiagnoseAnswer
 from inferometer.api.verify_view import METRICS
 from inferometer.records.pitfalls import found_sentence
 from inferometer.records.server_summaries import Level
@@ -52,6 +53,7 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
             ("DATA", _probed(answer)),
             ("NEXT", _next(answer, cause)),
         ),
+        lead_cautions=answer.cautions,
         sections=(
             *_then(answer),
             Section(
@@ -150,12 +152,7 @@ def _mean(level: Level | None) -> str:
 
 
 def _first(answer: DiagnoseAnswer) -> str:
-    return _words(answer.latencies[0])
-
-
-def _words(row: LatencyRow) -> str:
-    metric, _, percentile = row.name.partition(":")
-    return f"{metric.upper()} {percentile}" if metric != "queue" else f"queue {percentile}"
+    return words_of(answer.latencies[0].name)
 
 
 def _chip(answer: DiagnoseAnswer) -> Chip:
@@ -177,11 +174,11 @@ def _numbers(answer: DiagnoseAnswer, cause: CauseRow | None) -> tuple[Number, ..
         if low is not None and high is not None:
             note = f"measured: {format_duration(low)} to {_edge(high)}"
         numbers += duration_number(
-            f"{_words(row)} now", row.simulated_s, limit_s=row.limit_s, note=note
+            f"{words_of(row.name)} now", row.simulated_s, limit_s=row.limit_s, note=note
         )
         if cause is not None and cause.kind != "work":
             numbers += duration_number(
-                f"{_words(row)} then", cause.predicted_s[index], limit_s=row.limit_s
+                f"{words_of(row.name)} then", cause.predicted_s[index], limit_s=row.limit_s
             )
     return tuple(numbers)
 
@@ -313,9 +310,27 @@ def _next(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
     if cause is None or "://" not in answer.target or answer.when is not None:
         return ""
     if answer.finding == "undecided":
-        longer = suggestions.command("diagnose", answer.target, *slo, "--for", "5min")
-        return f"a longer window decides: {longer}"
+        return _what_decides(answer, slo)
     return f"change it, and see whether the prediction was true: {again}"
+
+
+def _what_decides(answer: DiagnoseAnswer, slo: list[str]) -> str:
+    """The command that may decide what this window left open."""
+    if _is_budget_open(answer) and answer.probe is not None:
+        return "the step budget does, which the server's start command has (--known)"
+    if _is_budget_open(answer):
+        probed = suggestions.command("diagnose", answer.target, *slo, "--probe")
+        return f"--known max_num_batched_tokens=N if you know it, or a small load: {probed}"
+    longer = suggestions.command("diagnose", answer.target, *slo, "--for", "5min")
+    return f"a longer window decides: {longer}"
+
+
+def _is_budget_open(answer: DiagnoseAnswer) -> bool:
+    """May a larger step budget help, and is the server's own not known?"""
+    small = any(one.name == "small_step_budget" and _may_help(answer, one) for one in answer.causes)
+    return small and any(
+        one.name == "max_num_batched_tokens" and one.low != one.high for one in answer.limits
+    )
 
 
 def _causes(answer: DiagnoseAnswer) -> TextTable:
@@ -327,7 +342,7 @@ def _causes(answer: DiagnoseAnswer) -> TextTable:
         )
         for one in answer.causes
     )
-    header = ("cause", *(f"of {_words(row)}" for row in answer.latencies), "change")
+    header = ("cause", *(f"of {words_of(row.name)}" for row in answer.latencies), "change")
     return TextTable(caption="What each cause costs", header=header, rows=rows)
 
 

@@ -64,7 +64,7 @@ def live_source(
     SpecError
         ``fpm`` is no endpoint, or the server is not on this machine.
     MeasureError
-        Its metrics or processes cannot be read, or no steps are published.
+        Its metrics or processes cannot be read, or it stops answering, or no steps are published.
     """
     started_ns = time.monotonic_ns()
     n_parts = max(round(for_s / _EVERY_S), 1)
@@ -87,6 +87,13 @@ def live_source(
             allowed=error.allowed,
             try_=scrape.remedy(error.what, _WHERE_METRICS_ARE),
         ) from error
+    if scraper.silent_from_s is not None:
+        raise MeasureError(
+            f"the server stopped answering {scraper.silent_from_s:.0f} s into the window",
+            where=url,
+            allowed="a server that answers until the window ends",
+            try_="its log says why; the same command when it runs again",
+        )
     source = scraped_source(url, scraper.table())
     if listener is not None:
         log = listener.step_log()

@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple, TypeAlias
-
-import numpy as np
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from inferometer.api.answer import Answer
 from inferometer.api.diagnose_check import Advised, SealedCheck
+from inferometer.api.diagnose_latencies import (
+    Cautions,
+    LatencyRow,
+    cautions_of,
+    latencies_of,
+    verdicts_of,
+    with_all_limits,
+)
 from inferometer.api.diagnose_limits import LimitSource, StatedLimit
 from inferometer.api.diagnose_probe import Probe
 from inferometer.api.diagnose_source import Source
@@ -16,29 +22,16 @@ from inferometer.decide.diagnosis import causes, observed, rebuilding, shares
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import EXIT_ANSWERED, EXIT_OF_SLO, EXIT_UNDECIDED
 from inferometer.fit.loads.server import LIMITS, Limit
-from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, percentile_name
+from inferometer.inputs.objectives import ObjectiveSpec, Threshold
 from inferometer.records.pitfalls import CheckRow, PitfallName
 from inferometer.records.server_names import ServerKind
-from inferometer.records.server_summaries import Level, bucket_percentile
+from inferometer.records.server_summaries import Level
 from inferometer.records.types import SchedulerFacts
 from inferometer.stats.estimate import Estimate, Verdict, worst_verdict
 
 Named: TypeAlias = causes.CauseName | PitfallName
 
 _USUAL: Final[shares.Percentiles] = (("ttft", 0.95), ("tpot", 0.95))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyRow:
-    """One latency: measured by the server, and simulated for the rebuilt server."""
-
-    name: str
-    """``ttft:p95``"""
-    measured_low_s: float | None
-    """Edges of the bucket in which it lies; None: the server has no buckets."""
-    measured_high_s: float | None
-    simulated_s: Estimate
-    limit_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +110,7 @@ class DiagnoseAnswer(Answer):
     """For a load test: latencies of its clients beside those of the server."""
     probe: Probe | None = None
     """Result of a small probe load; None: nothing was sent."""
+    cautions: Cautions = ()
     check: SealedCheck | None = None
     """Sealed prediction of the change; None: no setting is to be changed."""
 
@@ -125,6 +119,19 @@ class DiagnoseAnswer(Answer):
         """Exit code of the SLO's verdict if it was not met, else 11 where the cause is unknown."""
         of_slo = EXIT_OF_SLO[self.slo_verdict]
         return of_slo or (EXIT_UNDECIDED if self.finding == "undecided" else EXIT_ANSWERED)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each cause, with what it costs of each latency."""
+        return [
+            row
+            | {
+                f"{latency.name}.{name}.{end}": getattr(seconds[rank], end)
+                for rank, latency in enumerate(self.latencies)
+                for name, seconds in (("share_s", one.shares_s), ("predicted_s", one.predicted_s))
+                for end in ("value", "low", "high")
+            }
+            for row, one in zip(self.rows_of("causes"), self.causes, strict=True)
+        ]
 
 
 class Diagnosed(NamedTuple):
@@ -147,12 +154,10 @@ def answer_of(
     draws = [one.rebuilt for one in agreement.draws]
     thresholds = _by_need(agreement, objective)
     percentiles = _percentiles(thresholds) or _USUAL
-    base = np.stack(
-        [shares.seconds_at(one.rebuilt, one.simulation, percentiles) for one in agreement.draws]
-    )
+    base = with_all_limits(agreement, percentiles)
     now = shares.estimates(base)
-    latencies = _latencies(window, percentiles, now, thresholds)
-    slo = worst_verdict(verdicts := _verdicts(latencies))
+    latencies = latencies_of(window, percentiles, now, thresholds)
+    slo = worst_verdict(verdicts := verdicts_of(latencies))
     fresh = rebuilding.under_fresh_requests(window, draws)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
     concluded = shares.conclusion(found, now[0], slo, verdicts, mean_waiting=window.mean_waiting)
@@ -183,6 +188,7 @@ def answer_of(
         n_preemptions=window.summary.n_preemptions,
         is_closed_loop=window.is_closed_loop,
         outside=source.outside,
+        cautions=cautions_of(latencies),
     )
     return Diagnosed(answer, _advised(answer, concluded.cause, fresh))
 
@@ -233,7 +239,8 @@ def _by_need(
     near = agreement.draws[0]
     seconds = shares.seconds_at(near.rebuilt, near.simulation, _percentiles(limited))
     ratios = [seen / one.limit_s for seen, one in zip(seconds.tolist(), limited, strict=True)]
-    return tuple(limited[index] for index in np.argsort(ratios)[::-1])
+    worst_first = sorted(range(len(ratios)), key=lambda index: -ratios[index])
+    return tuple(limited[index] for index in worst_first)
 
 
 def _percentiles(thresholds: Sequence[Threshold]) -> shares.Percentiles:
@@ -242,55 +249,6 @@ def _percentiles(thresholds: Sequence[Threshold]) -> shares.Percentiles:
         for one in thresholds
         if one.percentile_fraction is not None
     )
-
-
-def _latencies(
-    window: ServerWindow,
-    percentiles: shares.Percentiles,
-    now: Sequence[Estimate],
-    thresholds: Sequence[Threshold],
-) -> tuple[LatencyRow, ...]:
-    limits_s: list[float | None] = [one.limit_s for one in thresholds]
-    limits_s = limits_s or [None] * len(now)
-    return tuple(
-        _latency(window, *which, simulated, limit_s)
-        for which, simulated, limit_s in zip(percentiles, now, limits_s, strict=True)
-    )
-
-
-def _latency(
-    window: ServerWindow,
-    metric: Metric,
-    fraction: float,
-    simulated: Estimate,
-    limit_s: float | None,
-) -> LatencyRow:
-    seen = None if metric == "workflow" else window.spreads.get(metric)
-    bucket = None if seen is None else bucket_percentile(seen, fraction)
-    return LatencyRow(
-        name=f"{metric}:{percentile_name(fraction)}",
-        measured_low_s=None if bucket is None else bucket.low_s,
-        measured_high_s=None if bucket is None else bucket.high_s,
-        simulated_s=simulated,
-        limit_s=limit_s,
-    )
-
-
-def _verdicts(latencies: Sequence[LatencyRow]) -> list[Verdict]:
-    """Verdict on each limit by the server's buckets, and inside a bucket by simulation."""
-    return [_is_met(one, one.limit_s) for one in latencies if one.limit_s is not None]
-
-
-def _is_met(row: LatencyRow, limit_s: float) -> Verdict:
-    low, high = row.measured_low_s, row.measured_high_s
-    if high is not None and high <= limit_s:
-        return "met"
-    if low is not None and low > limit_s:
-        return "missed"
-    simulated = row.simulated_s
-    if simulated.high is not None and simulated.high <= limit_s:
-        return "met"
-    return "missed" if simulated.low is not None and simulated.low > limit_s else "undecided"
 
 
 def _rows(

@@ -32,11 +32,14 @@ from inferometer.records.exposition import MAX_PAGE_BYTES
 from inferometer.records.server_names import ServerKind
 from inferometer.records.server_series import page_kind, sample_table
 from inferometer.records.types import ServerSampleTable
+from inferometer.units import NS_PER_S
 
 ACCEPT: Final = "text/plain;version=0.0.4"
 """What is wanted: answers in OpenMetrics may have ``vllm_x`` for ``vllm:x``."""
 
 _PORTS: Final = {"http": 80, "https": 443}
+_SILENT_SCRAPES: Final = 3
+"""Attempts in a row without an answer, after which a server has stopped."""
 _FAILURES: Final = (OSError, http.client.HTTPException, ValueError)
 TIMEOUT_S: Final = 5.0
 MAX_PAGES: Final = 7200
@@ -294,6 +297,15 @@ class Scraper:
     def problems(self) -> tuple[str, ...]:
         """Reasons of failed attempts, each once."""
         return tuple(dict.fromkeys(scrape.problem for scrape in self._scrapes if scrape.problem))
+
+    @property
+    def silent_from_s(self) -> float | None:
+        """When the last three attempts or more began to have no answer; None: one of them had."""
+        answered = [rank for rank, one in enumerate(self._scrapes) if one.page is not None]
+        silent = self._scrapes[answered[-1] + 1 :] if answered else []
+        if len(silent) < _SILENT_SCRAPES:
+            return None
+        return (silent[0].at_ns - self._started_ns) / NS_PER_S
 
     def start(self) -> None:
         """Scrape now, and then periodically.

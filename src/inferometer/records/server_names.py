@@ -414,7 +414,7 @@ def kept_series(series: SeriesName) -> SeriesName | None:
 
 
 def _families() -> dict[str, tuple[str, ...]]:
-    """The labels that are kept of each family; (): none is dropped."""
+    """The labels that are stored of each family; (): none is dropped."""
     found: dict[str, tuple[str, ...]] = dict.fromkeys(
         (family for names in SERVERS for family in known_families(names)), ()
     )

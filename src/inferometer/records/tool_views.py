@@ -176,7 +176,7 @@ _TOOLS: Final = (
         tpot=("sent_s", "last_s", "n_tokens"),
         itl="per request",
         definitions="from the header's write; TPOT holds TTFT; E2E ends with the stream",
-        # Its warm-up and cool-down are off unless asked for.
+        # Its warm-up and cool-down are off unless requested.
         source=(
             "GuideLLM 0.8.1: schemas/base/statistics.py, rate_distribution_from_timings;"
             " scheduler/strategies.py numbers requests from 1"

@@ -229,7 +229,8 @@ def _as_section(rank: int, page: Page) -> Section:
         nav=f"Answer {rank}",
         tables=() if page.table is None else (page.table,),
         definitions=(
-            *((chip.verdict, chip.text) for chip in page.chips),
+            ("load", page.subtitle),
+            *(("state", chip.text) for chip in page.chips),
             *((line.label, f"{line.text} {line.command}".strip()) for line in page.lines),
         ),
     )

@@ -13,6 +13,7 @@ from tests.records.server_pages import page, samples_of
 
 from inferometer.api import diagnosis
 from inferometer.api.diagnose_page import diagnose_page
+from inferometer.api.diagnose_probe import Probe
 from inferometer.api.diagnose_source import Source
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
 from inferometer.decide.diagnosis.window import observed_window
@@ -95,6 +96,18 @@ def with_cost(answer, name, low_s, value_s, high_s):
 
 
 @pytest.mark.slow
+def test_rows_hold_what_each_cause_costs(of_full_batch):
+    first, *_ = of_full_batch.rows()
+    cost_s = of_full_batch.causes[0].shares_s[0]
+    assert first["name"] == "max_num_seqs"
+    assert (first["ttft:p95.share_s.value"], first["ttft:p95.share_s.low"]) == (
+        cost_s.value,
+        cost_s.low,
+    )
+    assert "tpot:p95.predicted_s.high" in of_full_batch.to_csv().splitlines()[0]
+
+
+@pytest.mark.slow
 def test_a_setting_that_may_help_is_not_ruled_out(of_full_batch):
     now_s = of_full_batch.latencies[0].simulated_s.value
     open_one = with_cost(
@@ -109,6 +122,50 @@ def test_a_setting_that_may_help_is_not_ruled_out(of_full_batch):
         assert ("small_step_budget (-" in why.partition("may help or not: ")[2]) == is_open
         change = next(row[-1] for row in page.table.rows if row[0] == "small_step_budget")
         assert (change != "would not help") == is_open
+
+
+@pytest.mark.slow
+def test_latencies_that_no_simulated_server_has_are_a_caution():
+    """The longest waits of an order by priority, which metrics do not show."""
+    samples, _ = served_pages(
+        replace(ROOMY, max_num_seqs=16), STEPS, PLAN, start_s=START_S, for_s=FOR_S
+    )
+    window = observed_window(samples)
+    ttft = window.spreads["ttft"]
+    agreement = rebuilt_servers(window, {})
+    counts = np.where(ttft.edges >= 600, ttft.counts.sum(), 0.0)
+    counts[-1] = 0.0
+    late = ttft._replace(counts=counts)
+    for seen, n_cautions in ((ttft, 0), (late, 1)):
+        of = replace(window, spreads={**window.spreads, "ttft": seen})
+        answer = diagnosis.answer_of("s", Source(window=of), agreement, None, {}).answer
+        assert len(answer.cautions) == n_cautions
+
+
+@pytest.mark.slow
+def test_what_decides_an_open_step_budget_is_a_probe(of_full_batch):
+    now_s = of_full_batch.latencies[0].simulated_s.value
+    answer = with_cost(of_full_batch, "small_step_budget", -0.4 * now_s, -0.1 * now_s, 0.4 * now_s)
+    answer = replace(answer, finding="undecided", cause="overload")
+    budget = answer.limits[1]
+    for limit, word in (
+        (replace(budget, low=64, high=512), "--probe"),
+        (replace(budget, low=64, high=64), "5min"),
+    ):
+        shown = diagnose_page(replace(answer, limits=(limit,))).lines[-1]
+        assert word in shown.command
+    probe = Probe(
+        n_requests=42,
+        most_tokens=9918,
+        idle_ttft_s=None,
+        max_num_seqs=None,
+        least_budget_tokens=None,
+        most_budget_tokens=None,
+    )
+    probed = diagnose_page(
+        replace(answer, limits=(replace(budget, low=64, high=512),), probe=probe)
+    )
+    assert "start command" in probed.lines[-1].text
 
 
 @pytest.mark.slow

@@ -422,6 +422,15 @@ def test_each_step_says_what_it_tries_or_why_nothing():
     assert "TP 1 x 1 replica" in [change.words for change in fewer]
     assert STEP["prefix_cache"].tries(now).startswith("no prompt")
     assert STEP["kernels"].tries(now) == "no kernel's speed is predicted"
+    assert STEP["scheduling"].tries(now) == "all requests have one priority"
+    urgent = now.plan.priority.copy()
+    urgent[::2] += 1
+    plan = now.plan._replace(priority=urgent)
+    config = replace(now.deployment.config, policy="priority")
+    by_priority = now._replace(plan=plan, deployment=replace(now.deployment, config=config))
+    assert STEP["scheduling"].tries(by_priority) == "it goes by priority already"
+    (change,) = STEP["scheduling"].tries(now._replace(plan=plan))
+    assert change.words == "policy priority"
     values = [
         dict(change.settings[0])["max_num_seqs"] for change in STEP["max_num_seqs"].tries(now)
     ]

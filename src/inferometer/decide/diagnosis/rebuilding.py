@@ -58,7 +58,7 @@ _BUDGET_SPREAD: Final = 0.2
 _ANEW_CHANCE: Final = 0.5
 """Probability that a neighbour has another step budget, so that draws stay diverse."""
 _LEAST_SHARED_FRACTION: Final = 0.02
-_WORST_RATIO: Final = 1.5
+WORST_RATIO: Final = 1.5
 """A mean that no draw comes nearer to: the server does something that is not simulated."""
 _LATENCIES: Final[dict[str, Histogram]] = {
     "ttft_s": "ttft",
@@ -136,7 +136,7 @@ class Agreement(NamedTuple):
     @property
     def is_close(self) -> bool:
         """Does the nearest draw agree with every measured mean?"""
-        return self.worst[1] <= _WORST_RATIO
+        return self.worst[1] <= WORST_RATIO
 
     def check(self) -> None:
         """Refuse a server that none of the draws resembles.
@@ -153,7 +153,7 @@ class Agreement(NamedTuple):
                 f"no simulated server shows what this one shows: {name} {simulated:.3g} where"
                 f" {seen:.3g} was measured",
                 where="the window",
-                allowed=f"within {_WORST_RATIO:g} times of each mean",
+                allowed=f"within {WORST_RATIO:g} times of each mean",
                 try_="--known with its limits, or a longer window (--for, --last)",
             )
 

@@ -288,7 +288,9 @@ def _scheduling(now: Now) -> Tries:
             for one in _CONSERVATIVENESS
             if one != config.schedule_conservativeness_ratio
         ]
-    return tuple(changes) or "all requests have one priority"
+    if changes:
+        return tuple(changes)
+    return "it goes by priority already" if has_priorities else "all requests have one priority"
 
 
 def _routing(now: Now) -> Tries:

@@ -230,7 +230,7 @@ def read_llmd(path: Path) -> Imported:
     load = content.child("scenario", "load", "standardized")
     engine = _engine(content)
     total, n_failed = requests.whole("total"), requests.whole("failures")
-    is_bounded = load.number("concurrency") != inf  # else none was asked for
+    is_bounded = load.number("concurrency") != inf  # else none was requested
     summary = PublishedSummary(
         tool="llm-d",
         source=file_source(path, "llm-d"),
