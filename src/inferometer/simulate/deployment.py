@@ -567,7 +567,7 @@ def kv_link(prefill: Deployment, decode: Deployment, link_knobs: LinkAsked) -> t
     Raises
     ------
     SpecError
-        Nobody says how fast it is; the two keep different KV caches.
+        The link's speed is unknown, or the KV cache formats differ.
     """
     block_bytes, other_bytes = (one.kv_block_bytes for one in (decode, prefill))
     if block_bytes != other_bytes:
