@@ -134,7 +134,7 @@ def pool_of_requests(pools: Sequence[KvPool], requests: Sorted) -> I32:
             f" {requests.prompt_tokens[index]:,} prompt tokens)",
             where=POOLS_KNOB,
             allowed="a pool for each request",
-            try_="a last pool without class and max_prompt_tokens, which takes what is left",
+            try_="a last pool without class and max_prompt_tokens, for all other requests",
         )
     return chosen
 

@@ -287,7 +287,7 @@ class DisaggregatedConfig:
             raise SpecError(
                 "a pool in lockstep",
                 where=_WHERE_POOLS,
-                allowed="pools whose replicas step each by itself",
+                allowed="pools of replicas that step independently",
             )
         for engine in self.engines:
             if engine.sliding_window:
@@ -472,7 +472,7 @@ class Placement:
                 f"no group takes request {index} (class {requests.class_index[index]}, tenant"
                 f" {requests.tenant_index[index]}, {requests.prompt_tokens[index]:,} prompt tokens)",
                 where=_WHERE_GROUPS,
-                try_="a last group without rules, which takes what is left",
+                try_="a last group without rules, for all other requests",
             )
         return chosen
 

@@ -163,7 +163,7 @@ def _of_pools(
 
 
 def _bottleneck(where: str, remedy: str) -> Caution:
-    return Caution(code="bottleneck", text=f"what grows is the queue {where}", remedy=remedy)
+    return Caution(code="bottleneck", text=f"the growing queue is the one {where}", remedy=remedy)
 
 
 def _grows(simulation: Simulation, window: _Window, slots: Sequence[int], replicas: range) -> bool:
