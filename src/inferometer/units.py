@@ -385,7 +385,7 @@ def _parse_quantity(
     most = _MOST_OF_KIND[kind]
     if not value <= most:
         raise SpecError(
-            f"{text!r} is too much",
+            f"{text!r} is too large",
             where=where,
             allowed=f"up to {format_limit(most)} {_UNIT_OF_KIND[kind]}",
             try_=example,

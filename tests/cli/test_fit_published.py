@@ -246,7 +246,7 @@ def test_rows_that_cannot_be_simulated_are_counted(table, tmp_path):
 
 def test_a_file_without_points_is_refused(tmp_path):
     (tmp_path / "other.json").write_text("{}")
-    check_refused(run("fit", "other.json", folder=tmp_path), 4, "no format that is known")
+    check_refused(run("fit", "other.json", folder=tmp_path), 4, "no known format")
 
 
 def test_json_of_llama_bench_is_a_table_of_a_sweep(tmp_path):

@@ -119,7 +119,7 @@ def test_what_cannot_be_imported_is_refused(tmp_path):
     check_refused(
         run("import", "other.json", folder=tmp_path),
         4,
-        "no format that is known",
+        "no known format",
         "other.json",
         "AIPerf",
     )
@@ -130,7 +130,7 @@ def test_what_cannot_be_imported_is_refused(tmp_path):
         4,
         "no run to write",
         "profile_export.jsonl",
-        f"try: what they say, without --out: inferometer import {summary}",
+        f"try: their statistics, without --out: inferometer import {summary}",
     )
     detailed = RESULTS / "vllm-bench-detailed.json"
     check_refused(

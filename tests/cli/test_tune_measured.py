@@ -37,7 +37,7 @@ def check_nobody_is_left(url):
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        ((*SLO, *LOAD), ("nothing says how", "--start")),
+        ((*SLO, *LOAD), ("no start command", "--start")),
         (("--start", "vllm serve m", *LOAD), ("--slo",)),
         (("--start", "vllm 'serve", *SLO, *LOAD), ("No closing quotation",)),
         (("--start", "vllm serve m --port 9", *SLO, *LOAD), ("listens at port 9",)),
@@ -74,7 +74,7 @@ def test_what_is_no_port_of_this_machine_is_refused(address, tmp_path):
 
 
 def test_an_address_needs_no_scheme(tmp_path):
-    check_refused(run("tune", "localhost:8000", *SLO, folder=tmp_path), 2, "nothing says how")
+    check_refused(run("tune", "localhost:8000", *SLO, folder=tmp_path), 2, "no start command")
 
 
 @pytest.mark.parametrize("flag", ["--try", "--usd-per-hour", "--pairs", "--start-timeout"])

@@ -310,8 +310,12 @@ def test_another_workload_is_refused(folder):
 @pytest.mark.parametrize(
     ("words", "exit_code", "said"),
     [
-        (("loads.toml",), 2, "nothing says how to verify"),
-        (("loads.toml", "--seal-only", "--url", "http://127.0.0.1:1"), 2, "two ways to verify"),
+        (("loads.toml",), 2, "no ways to verify are given"),
+        (
+            ("loads.toml", "--seal-only", "--url", "http://127.0.0.1:1"),
+            2,
+            "several ways to verify are given",
+        ),
         (("points.toml", "--url", "http://127.0.0.1:1"), 2, "cannot be timed from outside"),
         (("none.toml", "--seal-only"), 2, "cannot be read"),
         (("loads.toml", "--url", "ftp://x"), 2, "ftp"),

@@ -116,7 +116,7 @@ def test_a_simulated_side_is_no_measured_one():
         replace(run, manifest=replace(run.manifest, origin="published")) for run in measured
     )
     (imported,) = unlike_origins(measured, published)
-    assert "may be how it was measured" in imported.text
+    assert "may come from the measurement" in imported.text
     assert "verify" not in imported.remedy
 
 

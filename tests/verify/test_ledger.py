@@ -86,7 +86,7 @@ def test_the_first_valid_measurement_counts(path):
 
 
 def test_an_unknown_seal_is_not_checked(path):
-    with pytest.raises(RecordError, match="does not know"):
+    with pytest.raises(RecordError, match="not in the ledger"):
         record(path, measurement(estimate(2.0)), sha256="0")
 
 

@@ -348,7 +348,7 @@ def _require_valid(run: types.Run, folder: Path, *, forced: bool) -> None:
             where=str(folder),
             allowed=error.allowed,
             try_=(
-                f"{error.try_}; without that folder the same command makes the pair again, with"
-                " --force it goes on"
+                f"{error.try_}; delete that folder to measure the pair again with the same"
+                " command, or add --force to continue"
             ),
         ) from error

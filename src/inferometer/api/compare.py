@@ -278,7 +278,7 @@ def _refuse_same(old: Sequence[Run], new: Sequence[Run]) -> None:
             f"the run {min(both)} is on both sides: its difference from itself is 0",
             where="the runs",
             allowed="other runs on each side; one sweep against itself with --equal-tokens",
-            try_="the same measurement again, into a folder of its own",
+            try_="the same measurement again, into a new folder",
         )
 
 
@@ -298,7 +298,7 @@ def folders_of(path: Path) -> tuple[Path, ...]:
             "there is no run",
             where=str(path),
             allowed="the folder of a run, or a folder of such folders",
-            try_="what --out of quick, sweep, load or simulate named",
+            try_="the folder given with --out to quick, sweep, load or simulate",
         )
     return found
 

@@ -205,7 +205,7 @@ def checked_change(
         return standing
     if len(runs) + (url is not None) != 1:
         raise SpecError(
-            "nothing to measure the change by, or several things",
+            "exactly one measurement of the change is needed",
             where="--url, --check",
             allowed="the changed server, or one load test of it",
             try_=suggestions.command("verify", folder, "--url", change.target),
@@ -226,9 +226,9 @@ def _standing(ledger_path: Path, sha256: str) -> ledger.Experiment:
     sealed = ledger.sealed_entry(entries, sha256)
     if sealed is None:
         raise RecordError(
-            "the ledger does not know this prediction",
+            "this prediction is not in the ledger",
             where=str(ledger_path),
-            try_="the ledger that it was sealed in, with --ledger",
+            try_="--ledger with the ledger in which it was sealed",
         )
     return ledger.experiment_of(entries, sealed)
 

@@ -104,7 +104,7 @@ def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> re
         return servers
     if servers.rules.class_replicas:
         raise SpecError(
-            "replicas by class in two pools",
+            "--class-replicas with prefill and decode pools",
             where="--class-replicas",
             allowed="one pool",
             try_="no --class-replicas",
@@ -367,7 +367,7 @@ def check_searched(options: FleetOptions) -> None:
     """
     if options.cluster.class_replicas and options.cluster.replicas is None:
         raise SpecError(
-            "replicas of classes by their places, and no number of replicas",
+            "--class-replicas by index needs the number of replicas",
             where="--class-replicas",
             allowed="--replicas N with it, or class-aware alone: classes share replicas evenly",
         )

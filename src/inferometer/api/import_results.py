@@ -102,7 +102,7 @@ def imported(question: Import) -> ImportAnswer:
                 "vllm bench serve --save-detailed, AIPerf's profile_export.jsonl, inference-perf's"
                 " per_request_lifecycle_metrics.json"
             ),
-            try_="what they say, without --out: " + suggestions.command("import", *files),
+            try_="their statistics, without --out: " + suggestions.command("import", *files),
         )
     folders = _write(runs, out)
     return ImportAnswer(

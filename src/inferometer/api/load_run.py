@@ -265,7 +265,7 @@ def _refuse_dead(outcome: watch.LoadOutcome, folder: Path) -> None:
         raise MeasureError(
             f"a client process died: {'; '.join(outcome.dead_processes)}",
             where=str(folder),
-            try_="the same command again: what ended before is stored, and it goes on from there",
+            try_="the same command again: finished requests are stored, and it continues from there",
         )
 
 

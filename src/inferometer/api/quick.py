@@ -110,7 +110,7 @@ def quick_points(
         raise SpecError(
             f"{model.model_id!r} does not fit into {hardware.name}",
             where="quick",
-            try_="a smaller model or number format; inferometer predict says what is missing",
+            try_="a smaller model or number format; inferometer predict shows the missing memory",
         )
     return tuple(chosen)
 

@@ -290,7 +290,7 @@ def step_times_of(
         )
         return Steps(times, hardware)
     raise SpecError(
-        "nothing says how long a step takes",
+        "the step times are unknown",
         where="--hardware, --fit",
         allowed="a device of the catalogue, or a fit",
         try_="--hardware h100_sxm",

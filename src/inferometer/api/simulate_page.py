@@ -435,8 +435,8 @@ def _memory_words(
             " hole, "
         )
         line += (
-            f"and for {memory.waits_for_compaction_fraction:.0%} of the time somebody waited whom"
-            " moving pieces would have let in"
+            f"and for {memory.waits_for_compaction_fraction:.0%} of the time a request waited that"
+            " compaction would have admitted"
         )
     if memory.moved_blocks is not None:
         line += (

@@ -367,7 +367,7 @@ def _in_fleets(
         raise SpecError(
             f"--routing {question.routing} without groups of replicas",
             where="--routing",
-            allowed="it beside --groups FILE; --router for replicas of one kind",
+            allowed="--routing with --groups FILE; --router for replicas of one kind",
         )
     has_total = question.total_gpus is not None
     check_searched(question.fleet)

@@ -320,7 +320,7 @@ def _with_shares(sized: Sized, plan: RequestPlan, path: Path) -> group_sizing.Gr
                 f"no request of {question.sizing.spec.name} goes to group {one.name}"
                 f" ({one.rule_text})",
                 where=str(path),
-                allowed="rules that let some requests in which no group before takes",
+                allowed="rules that match requests which no earlier group takes",
                 try_=f"the file without group {one.name}",
             )
         own = RequestPlan._make(column[is_own] for column in plan)

@@ -165,7 +165,7 @@ def _measured(question: Tune, url: str) -> MeasuredTune | PlannedTune:
     stated = sorted(question.given & _OF_START)
     if stated:
         raise SpecError(
-            f"--{stated[0].replace('_', '-')} describes a server that is simulated",
+            f"--{stated[0].replace('_', '-')} describes a simulated server",
             where="--start",
             allowed="its own flags, in --start",
             try_="--start 'vllm serve MODEL --max-num-seqs 64'",

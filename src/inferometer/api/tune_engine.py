@@ -360,7 +360,7 @@ def measured(job: EngineJob) -> EngineDone:
         raise MeasureError(
             "interrupted: whole pairs are stored",
             where=str(folder),
-            try_="the same command again: it goes on with what is missing",
+            try_="the same command again: it continues where it stopped",
         ) from None
     finally:
         lock.release()

@@ -273,7 +273,7 @@ class Engines:
             raise MeasureError(
                 f"{facts.engine} is {facts.version}, and was {self.began_with} when this began",
                 where="the pairs that are stored",
-                try_="the same command with another --out, or the engine as it was",
+                try_="the same command with another --out, or the original engine",
             )
 
 

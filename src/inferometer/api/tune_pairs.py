@@ -321,6 +321,6 @@ def _check_version(bench: Bench, facts: ServedFacts) -> None:
         raise MeasureError(
             f"the server is {facts.version} now, and was {bench.version} at the beginning",
             where=bench.url,
-            allowed="one version in a tuning: what was measured before stays",
+            allowed="one version for a tuning, as earlier measurements are kept",
             try_="the same command with another folder in --out, or the version of before",
         )

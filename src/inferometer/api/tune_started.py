@@ -98,7 +98,7 @@ def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
     """
     if starting.start is None:
         raise SpecError(
-            "a server is started anew for each change, and nothing says how",
+            "no start command: tune restarts the server for each change",
             where="--start",
             try_="--start 'vllm serve MODEL'",
         )
@@ -116,7 +116,7 @@ def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
         raise SpecError(
             f"goal {remainder.wanted.goal} at a rate: a server answers no more than is sent",
             where="--goal",
-            allowed="--concurrency, whose users ask as fast as they are answered",
+            allowed="--concurrency, whose users send as soon as they are answered",
             try_="--concurrency 32",
         )
     check_fittable(spec)

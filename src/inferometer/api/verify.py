@@ -112,9 +112,7 @@ def verify(question: Verify) -> VerifyAnswer:
     plan = None if is_change else verify_plan.read_plan(plan_path)
     if (url is not None) + bool(runs) + seal_only != 1:
         raise SpecError(
-            "nothing says how to verify"
-            if not (url or runs or seal_only)
-            else "two ways to verify",
+            ("several" if url or runs or seal_only else "no") + " ways to verify are given",
             where="--url, --check, --seal-only",
             allowed=(
                 "one of them: --url URL measures now, --check RUN takes what was measured elsewhere,"

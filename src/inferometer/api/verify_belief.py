@@ -65,7 +65,7 @@ def _refuse_this_machine(believed: Believed) -> None:
                 "this machine's ceilings are measured again in each run, so nobody could check what"
                 " was sealed",
                 where="the plan's [server]: hardware",
-                allowed="a device of the catalogue, or fit, which has what was measured",
+                allowed="a device of the catalogue, or a fit, which has the measured device",
                 try_=f'{sweep}, then {fit}, and fit = "here" in the plan',
             )
 

@@ -193,7 +193,7 @@ def _is_alike(load: verify_loads.PlannedLoad, requests: RequestTable) -> bool:
 
 def _other(run: Run, what: str, allowed: str) -> RecordError:
     return RecordError(
-        f"run {run.manifest.run_id} is no check of these predictions: {what}",
+        f"run {run.manifest.run_id} cannot check these predictions: {what}",
         where="--check",
         allowed=allowed,
     )

@@ -282,7 +282,7 @@ def _refuse_changed(
             " sealed",
             where=str(folder),
             allowed="what was sealed",
-            try_="another folder with --out, for predictions of their own",
+            try_="another folder with --out, for new predictions",
         )
 
 

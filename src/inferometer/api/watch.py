@@ -158,9 +158,9 @@ def watch(question: Watch) -> Paged[WatchAnswer]:
         answer = watching.answer()
     if all("several_servers" in one.conditions for one in answer.servers):
         raise MeasureError(
-            "several servers answer at this address in turn: nothing is known of any of them",
+            "several servers answer at this address in turn, so their metrics cannot be told apart",
             where=", ".join(one.url for one in answer.servers),
-            allowed="addresses of one server each, not of what spreads requests over several",
+            allowed="the address of a single server, not of a load balancer",
             try_="inferometer watch with the address of each server: its own port",
         )
     if not question.once and not answer.changes:

@@ -252,4 +252,4 @@ def _introduce(plan: EmulatorPlan, url: str) -> None:
     gate = ", behind a gate" if plan.fleet.gate is not None else ""
     talk(f"{url} answers as {plan.model_name} on {where}{gate}, {ends}")
     if plan.host != LOOPBACK:
-        talk(f"whoever reaches {plan.host} may ask: there is no key")
+        talk(f"anyone who can reach {plan.host} can send requests: there is no API key")

@@ -208,7 +208,7 @@ def _workload(
         )
     if len(lengths) < len(("prompt", "output")):
         raise SpecError(
-            f"{flags} says one length of two",
+            f"{flags} gives only one of the two lengths",
             where=flags,
             allowed="both, as --workload PROMPTxOUTPUT",
             try_="--workload 1024x256",

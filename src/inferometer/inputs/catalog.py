@@ -481,6 +481,8 @@ def _converted(entry: dict[str, object], *, where: str) -> ModelSpec:
 def _source(key: str, sources: dict[str, Source], *, where: str) -> Source:
     if key not in sources:
         raise SpecError(
-            f"source {key!r} is not spelled out", where=where, allowed=", ".join(sorted(sources))
+            f"source {key!r} is not defined in [sources]",
+            where=where,
+            allowed=", ".join(sorted(sources)),
         )
     return sources[key]

@@ -79,7 +79,7 @@ class Listener:
                     "the endpoint to which a server under load binds its Forward Pass Metrics"
                     " (version 1): Dynamo's relay, or SGLang's --enable-forward-pass-metrics"
                 ),
-                try_="the same without --fpm: its metrics alone",
+                try_="the same command without --fpm, which reads only the metrics",
             )
         return log
 

@@ -184,7 +184,7 @@ def _free_memory() -> Caution | None:
     return Caution(
         code="LITTLE_MEMORY",
         text=f"{format_bytes(memory.available)} of {format_bytes(memory.total)} are free",
-        remedy="end what holds memory; points that need more are refused as out of memory",
+        remedy="end other processes that hold memory; points that need more are refused as out of memory",
     )
 
 

@@ -552,7 +552,7 @@ def _measure(
             f"interrupted: {len(writer.done_parts)} of {len(plan.points) * plan.n_rounds} visits to"
             " points are stored",
             where=str(directory),
-            try_="the same command again: it goes on with what is missing",
+            try_="the same command again: it continues where it stopped",
         ) from None
 
 

@@ -92,7 +92,7 @@ def _llama_lines(
             raise RecordError(
                 f"llama-bench ran with several values of {name}: {', '.join(values[:4])}",
                 where=where,
-                allowed="one model with one setting: keep its rows, each other in a file of its own",
+                allowed="rows of one model with one setting: put each other one into its own file",
             )
     tests = [_test(row, door, where) for row in rows]
     lines = [line for test in tests if test is not None for line in _lines(test)]
@@ -183,7 +183,7 @@ def _one_batch_lines(text: str, door: Door, where: str) -> list[tuple[object, ..
         raise RecordError(
             f"the lines are of several runs: {', '.join(names[:4])}",
             where=where,
-            allowed="one run name: keep its lines, each other in a file of its own",
+            allowed="lines of one run name: put each run into its own file",
         )
     return [_one_batch_line(row, door, f"{where}, line {number}") for number, row in rows]
 

@@ -388,7 +388,7 @@ def read_counters(path: Path) -> tuple[DeviceCounter, ...]:
     for device, name, value in _of_table(text) if is_table else _of_pages(text):
         found.setdefault((device, name), []).append(value)
     if not found:
-        raise RecordError("no counter of a device", where=str(path), allowed=_ALLOWED)
+        raise RecordError("the file has no device counters", where=str(path), allowed=_ALLOWED)
     names = [one.name for one in _FIELDS]
     ranked = sorted(found, key=lambda key: (key[0], names.index(key[1])))
     return tuple(DeviceCounter(*key, np.array(found[key])) for key in ranked)

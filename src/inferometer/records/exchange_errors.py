@@ -86,7 +86,7 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
     ),
     "head_too_long": ExchangeError(
         meaning="the answer's head does not end",
-        remedy="check what stands between here and the server",
+        remedy="check proxies and load balancers between this machine and the server",
     ),
     "body_too_long": ExchangeError(
         meaning="the answer went past the cap of its bytes",
@@ -102,7 +102,7 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
     ),
     "foreign_answer": ExchangeError(
         meaning="the answer is another request's, as its id says",
-        remedy="check what stands between here and the server",
+        remedy="check proxies and load balancers between this machine and the server",
     ),
     # errors reported by the server
     "redirected": ExchangeError(

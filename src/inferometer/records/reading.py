@@ -86,7 +86,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
         Caution(
             code="DAMAGED_RECORD",
             text=f"left out: {path.relative_to(directory)} {why}",
-            remedy="measure what is missing again",
+            remedy="measure the missing points again",
         )
         for path, why in stored.damages.items()
     )
@@ -290,7 +290,7 @@ def _damage_error(
         f"the record is damaged: {'; '.join(shown)}"
         + (f"; and {len(damages) - _MAX_SHOWN} more" if len(damages) > _MAX_SHOWN else ""),
         where=str(next(iter(damages))),
-        try_=f"put back a copy, or give --skip-damaged to read what is whole: {whole}",
+        try_=f"restore a copy, or give --skip-damaged to read the intact parts: {whole}",
     )
 
 

@@ -107,7 +107,7 @@ def server_record(samples: ServerSampleTable) -> ServerRecord:
             "no metric of a known model server is among the samples",
             where=f"{len(families)} families",
             allowed=", ".join(f"{one.kind} ({one.prefix}...)" for one in SERVERS),
-            try_="the server's metrics have to be switched on: SGLang and llama.cpp need a flag",
+            try_="switch on the server's metrics: option enable-metrics of SGLang, metrics of llama.cpp",
         )
     return ServerRecord(
         names=names,

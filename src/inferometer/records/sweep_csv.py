@@ -326,7 +326,7 @@ def _check_header(names: list[FieldName | None], header: list[str], path: str, n
         )
     if not {"prefill_ms", "decode_ms", "step_ms"} & set(names):
         raise RecordError(
-            f"no column with times is known in the header {', '.join(header)[:200]!r}",
+            f"no known column of times in the header {', '.join(header)[:200]!r}",
             where=where,
             allowed=_ALLOWED,
             try_=unit_wanted(header)

@@ -69,13 +69,13 @@ def unlike_origins(old: Sequence[Run], new: Sequence[Run]) -> Iterator[Caution]:
     if "simulated" in f"{a} {b}":
         yield Caution(
             code="UNLIKE_ORIGINS",
-            text=f"A is {a}, B is {b}: what differs may be the prediction, not the server",
-            remedy="inferometer verify PLAN: the very requests, and the interval of what was predicted",
+            text=f"A is {a}, B is {b}: the difference may be the prediction's error, not the server's",
+            remedy="inferometer verify PLAN: sends the same requests and checks predicted intervals",
         )
     else:
         yield Caution(
             code="UNLIKE_ORIGINS",
-            text=f"A is {a}, B is {b}: what differs may be how it was measured, not the server",
+            text=f"A is {a}, B is {b}: the difference may come from the measurement, not the server",
             remedy="both sides measured with the same tool",
         )
 

@@ -390,7 +390,7 @@ def _kv_blocks(
 ) -> _KvBlocks:
     if hardware is None:
         raise SpecError(
-            "nothing says how large the KV cache is",
+            "the size of the KV cache is unknown",
             where="--num-blocks, --hardware",
             try_=(
                 "--num-blocks N (vLLM's log: 'GPU KV cache size' over the block size), or"
@@ -566,7 +566,7 @@ def kv_link(prefill: Deployment, decode: Deployment, link_knobs: LinkAsked) -> t
     Raises
     ------
     SpecError
-        Nobody says how fast it is; the two keep different KV caches.
+        The link's speed is unknown, or the KV cache formats differ.
     """
     block_bytes, other_bytes = (one.kv_block_bytes for one in (decode, prefill))
     if block_bytes != other_bytes:
@@ -586,7 +586,7 @@ def kv_link(prefill: Deployment, decode: Deployment, link_knobs: LinkAsked) -> t
     ]
     if len(known) < len(ends):
         raise SpecError(
-            "nothing says how fast KV caches travel",
+            "the speed of KV transfers is unknown",
             where=_WHERE,
             allowed="a device whose links the catalogue knows, or a speed",
             try_="--kv-link 50GB/s (a network card of 400 Gbit/s)",

@@ -1,35 +1,32 @@
 """Configurations of all engines, how each is made, and how to add an engine.
 
-``engine_config`` makes one from the knobs that all engines share, under vLLM's names, and from its own.
+``engine_config`` makes one from the settings that all engines share, under vLLM's names, and from
+the engine's own. Each engine's rules (its *policy*) exist twice with the same interface: in plain
+Python and compiled. To add an engine:
 
-Each engine's rules (its *policy*) exist twice, in plain Python and compiled, behind one seam; both
-loops run any of them.
-
-1. A frozen dataclass with the engine's own names, refusing what the engine refuses. It carries
-   ``engine`` (a name to confess by),
-   ``max_model_len``, ``max_prompt_tokens`` (longer ones are refused), ``step_budget_tokens`` (0:
-   none), ``max_num_active`` (concurrent requests), ``depth`` (batches in flight), ``n_instances``
-   (1, unless batches run side by side), ``block_size``, ``n_kv_blocks`` (that can hold tokens) and
-   ``enable_prefix_caching``. It joins ``EngineConfig`` below.
+1. A frozen dataclass with the engine's own names, which refuses what the engine refuses. It has
+   ``engine`` (the policy's name for reports), ``max_model_len``, ``max_prompt_tokens`` (longer ones
+   are refused), ``step_budget_tokens`` (0: none), ``max_num_active`` (concurrent requests),
+   ``depth`` (batches in flight), ``n_instances`` (1, unless batches run side by side),
+   ``block_size``, ``n_kv_blocks`` (that can hold tokens) and ``enable_prefix_caching``. It joins
+   ``EngineConfig`` below.
 2. A class with the methods of ``reference.policy.Policy``, and one line in
-   ``reference.policy.policy_of``. ``reference.Scheduler``
-   is the example; ``reference.batch.launch`` counts a request's tokens as computed.
+   ``reference.policy.policy_of``. ``reference.Scheduler`` is the example;
+   ``reference.batch.launch`` counts a request's tokens as computed.
 3. A member of ``kernel.config.Kind`` and one case of its ``_own_columns``; columns that only it
-   needs join ``kernel.config.Config``, arrays ``State``
-   (empty for the others).
+   needs join ``kernel.config.Config``, arrays ``State`` (empty for the others).
 4. Functions ``add``, ``schedule``, ``update`` and ``abort``, one line each in ``kernel/policy.py``
-   (compiled once per kind, without the
-   others: ``kernel/loop.py``); what every step calls is ``compiling.inlined``. ``schedule`` fills a
-   ``Batch`` and its ``Part``s (``kernel.vllm.launch`` does) and keeps ``n_running``,
-   ``n_waiting``, ``n_free`` (KV blocks) and ``n_preempted`` true.
-5. Who begins to run takes a slot (``kernel/slots.py``, ``reference.batch.Seats``: the lowest free
-   one), who is done or thrown out
-   gives it back: throw out before you admit, admit in the order of the batch. Who ends does so by
-   ``kernel.arrivals.end``.
-6. Whoever waits for a time, not for a client, says when to be asked again: ``wake_ns``, later than
-   now.
-7. A Hypothesis test holds the two equal to the nanosecond, worked examples hold both to the
-   engine's rules.
+   (compiled once per kind, without the others: ``kernel/loop.py``); functions called in every step
+   are ``compiling.inlined``. ``schedule`` fills a ``Batch`` and its ``Part``s
+   (``kernel.vllm.launch`` does) and keeps ``n_running``, ``n_waiting``, ``n_free`` (KV blocks) and
+   ``n_preempted`` up to date.
+5. A request that begins to run takes the lowest free slot (``kernel/slots.py``,
+   ``reference.batch.Seats``); one that ends or is preempted gives it back. Preempt before
+   admitting, and admit in batch order. Requests end through ``kernel.arrivals.end``.
+6. If a request waits for a time, ``schedule`` sets ``wake_ns``, the time of its next call, later
+   than now.
+7. A Hypothesis test checks that both forms agree to the nanosecond; worked examples check both
+   against the engine's rules.
 """
 
 import re
@@ -75,7 +72,7 @@ def n_stages_of(config: EngineConfig) -> int:
 
 
 def n_state_blocks_of(config: EngineConfig) -> int:
-    """How many blocks does a request hold for the states of recurrent layers?"""
+    """Number of blocks that a request holds for the states of recurrent layers."""
     return config.num_state_blocks if isinstance(config, SchedulerConfig) else 0
 
 
@@ -104,14 +101,14 @@ class Sorted(Protocol):
 
 
 def pool_of_requests(pools: Sequence[KvPool], requests: Sorted) -> I32:
-    """(N) In which pool does each request keep its KV blocks? The first that takes it.
+    """(N) The KV pool of each request: the first whose rules match.
 
     None (0) without pools.
 
     Raises
     ------
     SpecError
-        No pool takes one of them, or pools are for classes of which the workload says nothing.
+        No pool takes a request, or a pool is for classes that the workload does not have.
     """
     if not pools:
         return np.empty(0, np.int32)
@@ -137,13 +134,13 @@ def pool_of_requests(pools: Sequence[KvPool], requests: Sorted) -> I32:
             f" {requests.prompt_tokens[index]:,} prompt tokens)",
             where=POOLS_KNOB,
             allowed="a pool for each request",
-            try_="a last pool without class and max_prompt_tokens, which takes what is left",
+            try_="a last pool without class and max_prompt_tokens, for all other requests",
         )
     return chosen
 
 
 def block_sizes_of(config: EngineConfig, requests: Sorted) -> int | I64:
-    """Tokens in a KV block: of all requests, or (N) of each where pools differ."""
+    """Tokens in a KV block: one number for all requests, or (N) one for each if pools differ."""
     pools = kv_pools_of(config)
     if not pools:
         return config.block_size
@@ -168,7 +165,7 @@ def asked_pools(text: str) -> tuple[AskedPool, ...]:
     Raises
     ------
     SpecError
-        A word that is not known, a value that it does not take, or shares that are not 100 %.
+        An unknown word, an invalid value, or shares that do not add up to 100 %.
 
     Example
     -------
@@ -196,13 +193,13 @@ def with_pools(
     """The same with a KV cache that is divided into the pools of this text.
 
     ``dtype`` is the server's own format, ``token_bytes`` of a token in any. A pool has as many
-    whole blocks as its share of the bytes holds. ``is_longest``: contexts may be as long as each
-    pool can hold, else as long as they were.
+    whole blocks as its share of the bytes holds. ``is_longest``: raise the context limit to what
+    each pool can hold; else it stays.
 
     Raises
     ------
     SpecError
-        See ``asked_pools``; too small a pool, or rules that know none.
+        See ``asked_pools``; a pool is too small, or the engine's rules have no pools.
     """
     if not isinstance(config, SchedulerConfig):
         return config
@@ -239,7 +236,7 @@ def for_classes(config: EngineConfig, class_names: Sequence[str]) -> EngineConfi
     Raises
     ------
     SpecError
-        A pool of the KV cache is for a class that there is not.
+        A KV pool is for a class that does not exist.
     """
     pools = kv_pools_of(config)
     wanted = {name for pool in pools for name in pool.classes}
@@ -312,7 +309,7 @@ class _Engine(NamedTuple):
     counts_tokens: bool = False
     """Is its KV cache counted in tokens, not in blocks?"""
     preset: Mapping[str, object] = MappingProxyType({})
-    """Its own defaults, where it uses another engine's configuration."""
+    """Its own defaults, if it uses another engine's configuration."""
 
 
 _OLD: Final[dict[str, object]] = {"enable_prefix_caching": False, "async_scheduling": False}
@@ -398,7 +395,7 @@ def default_block_size(engine: str) -> int:
 
 
 def has_knob(engine: str, name: str) -> bool:
-    """Has this engine a setting of vLLM's name, or of its own name for it?
+    """Does this engine have a setting of this name, vLLM's or its own?
 
     Example
     -------
@@ -420,7 +417,7 @@ def own_name(engine: str, name: str) -> str:
 
 
 def check_knob(engine: str, name: str, *, where: str) -> None:
-    """Refuse a name that is no setting of this engine."""
+    """Refuse a name that is not a setting of this engine."""
     known = [field.name for field in fields(_ENGINES[engine].config)]
     if name not in known:
         raise SpecError(f"{engine} has no {name}", where=where, allowed=", ".join(known))
@@ -429,7 +426,7 @@ def check_knob(engine: str, name: str, *, where: str) -> None:
 def with_defaults(
     limits: BatchLimits, shared: Mapping[str, int], own: Mapping[str, str]
 ) -> dict[str, int]:
-    """The knobs of all engines, with vLLM's defaults: a step has a token for each of ``max_num_seqs``."""
+    """The common settings with vLLM's defaults: a step has a token for each of ``max_num_seqs``."""
     budget = own.get("max_num_batched_tokens", str(shared.get("max_num_batched_tokens", limits[1])))
     n_most = min(limits.max_num_seqs, int(budget)) if budget.isdecimal() else limits.max_num_seqs
     usual = limits._replace(max_num_seqs=n_most)._asdict()
@@ -469,8 +466,7 @@ def engine_config(
     Raises
     ------
     SpecError
-        A name that this engine does not have, or a value that it does not take; the message says
-        which it has.
+        An unknown name or an invalid value for this engine; the message has the allowed ones.
 
     Example
     -------

@@ -1,57 +1,56 @@
-"""Which servers are simulated: replicas behind a router, pools for prompts and answers, a gate?
+"""The simulated servers: replicas behind a router, prefill and decode pools, a gate.
 
-**Routers.** Each rule is that of a router in use, or of the theory of load balancing; what a router knows is
-what it has sent, what of that has ended, and (prefix-affine) the prompts that it sent where. It
-learns of an end at once and asks no engine, but for vLLM's own two.
+**Routers.** Each rule is that of a router in use, or of the theory of load balancing. A router
+knows the requests that it has sent, their ends (at once), and (prefix-affine) which prompts it sent
+to which replica. Only vLLM's own two routers use reports of the engines.
 
 ``random``
-    A replica drawn evenly: the standard that others are better than.
+    A replica drawn with equal probability: the baseline.
 ``round-robin``
     One after the other.
 ``least-loaded``
-    The fewest requests in flight, waiting or running; of equals the next behind the last one
-    chosen. *Join the shortest queue* (Winston, J. Appl. Prob. 14, 1977); ``least_conn`` of nginx.
+    The fewest requests in flight, waiting or running; of equals the next after the last one chosen.
+    *Join the shortest queue* (Winston, J. Appl. Prob. 14, 1977); ``least_conn`` of nginx.
 ``power-of-two``
-    Of two different replicas drawn evenly the one with fewer requests in flight, of equals the
-    first (Mitzenmacher, IEEE Trans. Parallel Distrib. Syst. 12(10), 2001).
+    The one of two randomly drawn replicas with fewer requests in flight, of equals the first
+    (Mitzenmacher, IEEE Trans. Parallel Distrib. Syst. 12(10), 2001).
 ``prefix-affine``
-    Where its longest known prefix went, if that is a large enough part of the prompt; else where
-    the fewest different blocks have been sent. While the load is uneven: as least-loaded. The rule
-    and its three constants are those of ``cache_aware`` of SGLang's router
+    The replica that got the prompt's longest known prefix, if that is a large enough part of the
+    prompt; else the one that got the fewest different blocks. While the load is uneven: as
+    least-loaded. The rule and its three constants are those of ``cache_aware`` of SGLang's router
     (``sgl-router/src/policies/cache_aware.rs``). Here a prefix is known in whole KV blocks of
     prompts and is never forgotten.
 ``class-aware``
-    Each class of requests has replicas of its own, the least loaded of which gets it.
+    Each class of requests has its own replicas; the least loaded of them gets the request.
 ``vllm``
     The front end of vLLM's data parallelism (``DPLBAsyncMPClient``,
-    ``vllm/v1/engine/core_client.py`` of 0.32.0): the most of what is in flight and what was last
-    reported to wait and to run, and where somebody waits 6 times as many for each part of the KV
-    cache that is in use beyond a half; of equals the first from a place that goes on by one with
-    each request. Engines report their counts as their steps begin; the coordinator passes them on
-    at most every ``report_interval_s``, and meanwhile the front end counts as waiting what it
-    sends.
+    ``vllm/v1/engine/core_client.py`` of 0.32.0): the lowest score. The score is the larger of the
+    requests in flight and the waiting and running ones by the last report, plus 6 · waiting
+    requests · the share of the KV cache in use beyond one half. Of equals the first, from a start
+    that advances with each request. Engines report their counts as their steps begin; the
+    coordinator forwards them at most every ``report_interval_s``; in between the front end counts
+    the requests that it sends as waiting.
 ``vllm-0.19``
-    The same before: 4 times those that wait and those that run, by report; of equals the first
-    (0.10 to 0.26, read in 0.10.2). A report makes it forget what it has sent since the engine's
-    step began.
+    Its older form (0.10 to 0.26, read in 0.10.2): the score is 4 times the waiting requests plus
+    the running ones, by report; of equals the first. A report replaces the counts of requests sent
+    since the engine's step began.
 
-**Disaggregation.** Engines agree on the course: a prefill replica computes the prompt and one token; its KV cache stays
-there until a decode replica, where blocks must be free for it, has fetched it; there the answer
-goes on. They differ in who gives the client the first token:
+**Disaggregation.** In all engines a prefill replica computes the prompt and one token; its KV cache
+stays there until a decode replica with enough free blocks has fetched it and continues the answer.
+They differ in which replica sends the client the first token:
 
 ``decode``
     vLLM 0.32.0 (``NixlConnector`` in pull mode behind ``toy_proxy_server.py``): the prefill replica
-    is asked for one token, which the proxy reads and drops; the decode replica computes the
-    prompt's last token again and samples the first token itself. In SGLang
-    (``disaggregation/decode.py``) the first token travels with the KV cache: one decode step
-    sooner.
+    gets a request for one token, which the proxy drops; the decode replica computes the prompt's
+    last token again and samples the first token itself. In SGLang (``disaggregation/decode.py``)
+    the first token travels with the KV cache: one decode step sooner.
 ``prefill``
     The client sees the first token when the prefill is done, as in DistServe (Zhong et al., OSDI
-    2024, §3) and Splitwise (Patel et al., ISCA 2024, §4): TTFT is without the transfer, which the
-    second token waits for.
+    2024, §3) and Splitwise (Patel et al., ISCA 2024, §4): the transfer delays the second token, not
+    TTFT.
 
-Not modelled: a transfer layer by layer while the prompt is still computed, prompts that the decode
-replica had better compute itself, and vLLM's blocks kept free for prefills under way
+Not modelled: transfer layer by layer during the prefill, prompts that the decode replica would
+better compute itself, and vLLM's blocks kept free for prefills under way
 (``_inflight_prefill_reserved_blocks``).
 """
 
@@ -84,7 +83,7 @@ Router: TypeAlias = Literal[
 ]
 ROUTERS: Final[tuple[Router, ...]] = get_args(Router)
 DRAWING_ROUTERS: Final[frozenset[Router]] = frozenset({"random", "power-of-two"})
-"""They choose at random."""
+"""Routers that choose at random."""
 
 _WHERE: Final = "the cluster"
 _MAX_INTERVAL_S: Final = 3600.0
@@ -288,7 +287,7 @@ class DisaggregatedConfig:
             raise SpecError(
                 "a pool in lockstep",
                 where=_WHERE_POOLS,
-                allowed="pools whose replicas step each by itself",
+                allowed="pools of replicas that step independently",
             )
         for engine in self.engines:
             if engine.sliding_window:
@@ -473,7 +472,7 @@ class Placement:
                 f"no group takes request {index} (class {requests.class_index[index]}, tenant"
                 f" {requests.tenant_index[index]}, {requests.prompt_tokens[index]:,} prompt tokens)",
                 where=_WHERE_GROUPS,
-                try_="a last group without rules, which takes what is left",
+                try_="a last group without rules, for all other requests",
             )
         return chosen
 

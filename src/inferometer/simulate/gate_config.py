@@ -1,55 +1,52 @@
-"""What are the rules of the gate before the engines, which holds requests back, orders and rejects them?
+"""Rules of the gate before the engines, which holds requests back, orders and rejects them.
 
-As the flow control of an inference gateway it knows classes, tenants and declared lengths, and
-nothing of the engines but how many more requests they take. It works in front of every engine's
-rules and of any number of replicas; whoever runs the replicas (a *loop*) talks to it in five calls.
-Plain form: methods of ``reference.gate.Gate``. Compiled form: functions of ``kernel/gating.py``
-over a ``kernel.gate_state.GateState`` (``new_gate_state(requests, config)``, allocated once), with
-the same names and the ``gate`` first.
+Like the flow control of an inference gateway, it knows classes, tenants and declared lengths, and
+of the engines only how many more requests they can take. It works with every engine and any number
+of replicas; the event loop of the replicas makes five calls to it. Plain form: methods of
+``reference.gate.Gate``. Compiled form: functions of ``kernel/gating.py`` over a
+``kernel.gate_state.GateState`` (``new_gate_state(requests, config)``, allocated once), with the
+same names and the ``gate`` first.
 
 ``offer(index, now_ns) -> bool``
     The request arrives (its deadline and waits count from ``now_ns``). True: it waits at the gate.
     False: it is turned away; the loop ends it as REJECTED at ``now_ns``.
 ``shed(now_ns) -> int``
-    Who is turned away by now because it waited too long or its deadline is lost? An index, or
-    ``NOTHING``; ask until ``NOTHING``. The loop ends it as REJECTED at ``now_ns``.
+    A request to reject now, because it waited too long or cannot meet its deadline; repeat until
+    ``NOTHING``. The loop ends it as REJECTED at ``now_ns``.
 ``release(now_ns, n_room) -> int``
-    Who goes in now, if all replicas together have room for ``n_room`` more? An index, or
-    ``NOTHING``; ask until ``NOTHING``, with ``n_room`` smaller by one each time. Whom a router
-    sends it to is the loop's business.
+    The next request to release, if all replicas together have room for ``n_room`` more; repeat
+    until ``NOTHING``, with ``n_room`` smaller by one each time. The loop routes it to a replica.
 ``gone(index, now_ns)``
-    The client of a request that waits at the gate went away. (Of one that was released: ``ended``.)
-    Of others: nothing happens.
+    The client of a request at the gate has disconnected. (For released requests: ``ended``.)
+    Ignored for others.
 ``ended(index, n_output_tokens, now_ns)``
-    A released request has left its engine, however it did (stopped, cut, aborted, rejected by the
-    engine), with so many tokens.
+    A released request has left its engine in any way (stopped, cut, aborted, rejected by the
+    engine), with this number of tokens.
 ``wake_ns``
-    When is the gate to be asked again if nothing else happens before? ``FAR_NS``: never. An
-    attribute of ``Gate``, ``gate.counters[0].wake_ns`` in compiled code. Always later than the last
-    ``now_ns``.
+    Time of the next call if nothing else happens before; ``FAR_NS``: none. An attribute of
+    ``Gate``, ``gate.counters[0].wake_ns`` in compiled code. Always later than the last ``now_ns``.
 ``n_waiting``
-    How many wait at the gate: an attribute of ``Gate``, ``gate.counters[0].n_waiting`` in compiled
-    code.
+    Number of requests at the gate: an attribute of ``Gate``, ``gate.counters[0].n_waiting`` in
+    compiled code.
 
-The contract: ``now_ns`` never decreases. At each instant at which anything happens (an arrival, an
-end, a client going away, ``wake_ns``) the loop first tells all that happened, in its own order of
-events, then asks ``shed`` until ``NOTHING``, then ``release`` until ``NOTHING`` (also with
-``n_room`` = 0), then reads ``wake_ns``. Room is ``max_in_flight`` (where 0: the engine's
-``max_num_active``) less what is in flight, summed over replicas that take requests. Where
-``max_in_flight`` is 0 there is none, too, while those that were let in and are not admitted yet
-have as many prompt tokens as the engines' batches in flight can compute, or more than fit into free
-KV blocks: engines that lack memory or step budget queue too, and whoever waits longer waits at the
-gate. A gate never deadlocks: where requests wait and none is in flight, ``release`` with room gives
-one, or ``wake_ns`` is not ``FAR_NS``.
+The contract: ``now_ns`` never decreases. At each event time (an arrival, an end, a disconnection,
+``wake_ns``) the loop first reports all events, in its own order, then calls ``shed`` until
+``NOTHING``, then ``release`` until ``NOTHING`` (also with ``n_room`` = 0), then reads ``wake_ns``.
+Room is ``max_in_flight`` (where 0: the engine's ``max_num_active``) less the requests in flight,
+summed over replicas that take requests. With ``max_in_flight`` = 0 there is also no room while the
+released requests that no engine has admitted yet have as many prompt tokens as the engines' batches
+in flight can compute, or more than fit into free KV blocks: engines short of memory or step budget
+hold a short queue of their own; longer waits are at the gate. A gate never deadlocks: if requests
+wait and none is in flight, ``release`` with room returns one, or ``wake_ns`` is not ``FAR_NS``.
 
 Before a simulation ``cut_answers(requests, config)`` applies the classes' caps on tokens: a longer
-answer then ends as LENGTH. After it ``gate_outcome.shed_counts`` says who was turned away why, from
-``reasons`` (N, ``Gate.reasons`` and ``gate.requests["reason"]``).
+answer then ends as LENGTH. Afterwards ``gate_outcome.shed_counts`` counts rejections by reason,
+from ``reasons`` (N, ``Gate.reasons`` and ``gate.requests["reason"]``).
 
 Ties, in this order: priority band (where bands count), the tenant's service (fair queueing), the
 order's key, arrival, index.
 
-``gate_rules`` makes the configuration of the user's rules for a workload: classes and tenants by
+``gate_rules`` converts the user's rules to a configuration for a workload: classes and tenants by
 number, times in nanoseconds.
 """
 
@@ -78,7 +75,7 @@ Lateness: TypeAlias = Literal["keep", "passed", "hopeless"]
 Rules = TypeVar("Rules")
 
 NOTHING: Final = -1
-"""Nobody goes in, nobody is turned away."""
+"""No request to release or to reject."""
 
 
 MAX_WEIGHT: Final = 1000
@@ -118,7 +115,7 @@ class ClassRules:
     priority: int | None = None
     """Priority band, smaller is more urgent; None: each request's own."""
     window_ns: int = 0
-    """Requests of the class gather until the oldest of them has waited so long, …"""
+    """Requests of the class gather until the oldest of them has waited this time, …"""
     window_size: int = 0
     """… or until this number is waiting; then all of them are released."""
     widest_window_ns: int = 0
@@ -164,8 +161,8 @@ class TenantRules:
 
     Its bucket holds ``burst_tokens``, full at first, and fills at a rate; 0: no bucket.
 
-    A release takes prompt and ``max_tokens`` (as cut) out of it; what the answer does not use is
-    not given back.
+    A release takes prompt tokens and ``max_tokens`` (as cut) out of it; unused tokens are not given
+    back.
     """
 
     tokens_per_s: int = 0
@@ -205,7 +202,7 @@ class GateConfig:
 
     order: Order = "fcfs"
     has_bands: bool = False
-    """The more urgent band before all others, the order within it; ``priority`` has them always."""
+    """More urgent bands first, the order within each; ``priority`` always has bands."""
     lengths: Lengths = "declared"
     max_in_flight: int = 0
     """Limit for each replica; 0: what the engine can admit soon, so the gate decides the order."""
@@ -215,10 +212,10 @@ class GateConfig:
     """Rules of each tenant; a single entry applies to all."""
     max_queue: int = 0
     max_queued_tokens: int = 0
-    """Prompts and ``max_tokens`` of all who wait."""
+    """Limit of prompt tokens and ``max_tokens`` of all waiting requests."""
     max_wait_ns: int = 0
     lateness: Lateness = "keep"
-    """Turn away: nobody, requests past their deadline, or those predicted to miss it."""
+    """Reject: none, requests past their deadline, or those predicted to miss it."""
     first_token_ns: int = 0
     """The predicted time to the first token is this and …"""
     first_token_per_prompt_token_ns: float = 0.0
@@ -274,7 +271,7 @@ def treated_as(requests: Demand, config: GateConfig) -> I32:
 
 
 def cut_answers(requests: Demand, config: GateConfig) -> Demand:
-    """The same requests, allowed no more tokens than their class is: a longer answer ends as LENGTH."""
+    """The requests with ``max_tokens`` cut to their class's; a longer answer ends as LENGTH."""
     class_index = treated_as(requests, config)
     rules = rules_by_index(config.classes, class_index, "class")
     caps = np.array([one.max_tokens or np.iinfo(np.int32).max for one in rules], np.int32)
@@ -325,7 +322,7 @@ class Names(Protocol):
 
 
 class FirstTokenPace(NamedTuple):
-    """The predicted time to the first token, of a request that goes in now."""
+    """The predicted time to the first token of a request released now."""
 
     base_ns: int
     per_prompt_token_ns: float
@@ -334,7 +331,7 @@ class FirstTokenPace(NamedTuple):
 def first_token_pace(cost: StepTimeArrays) -> FirstTokenPace:
     """The line through the times of two prompts alone in a step.
 
-    What a gate can know that does not see into the engines.
+    Known to a gate without insight into the engines.
     """
     short_ns, long_ns = (
         duration_ns(cost, 1, 0, n, n * (n + 1) // 2, 0) for n in (_SHORT_TOKENS, _LONG_TOKENS)

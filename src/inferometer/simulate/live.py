@@ -1,14 +1,14 @@
-"""A fleet whose requests become known only while it runs: the simulator's loop on somebody's clock.
+"""A fleet with requests that are added during the run: the simulator on an external clock.
 
 The compiled loops (``kernel/one_replica.py``, ``kernel/cluster_run.py``) can be stopped at any time
-and continued. Here requests are written into its memory as they come, and what it logs is read
-out and reported to a listener, in the order in which it happened. It has no clock: whoever has one calls ``advance``
-with the present, and again at the instant that it returns.
+and continued. Here requests are written into the loop's memory as they arrive, and logged events
+are reported to a listener in order of time. The class has no clock: its caller calls ``advance``
+with the present time, and again at the time that it returns.
 
-The simulator's arrays (``kernel/state.py``) are made for requests that are all known. Here each new
-request gets the next slot, and each different content of a KV block a number. Full arrays are
-doubled. When no request is left, slots begin at 0 again (not where drafts or replicas are drawn by
-slot); when the numbers run out, those that no KV block and no request needs any more are given again.
+The simulator's arrays (``kernel/state.py``) are sized for known requests. Here each new request
+gets the next slot, and each different content of a KV block a number. Full arrays are doubled. When
+all requests have ended, slots begin at 0 again (except where drafts or replicas are drawn by slot);
+when the numbers run out, those that no KV block and no request uses any more are reused.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -65,12 +65,12 @@ class Outcome(IntEnum):
     """How a simulation ended."""
 
     LOG_FULL = -1
-    """Not yet: there is no room to log another step."""
+    """Not ended: the log is full."""
     FINISHED = 0
     HORIZON = 1
     """The requested time was over."""
     STUCK = 2
-    """Requests wait that will never fit: nothing runs, nothing will arrive or go away."""
+    """Waiting requests will never fit: nothing runs, and no event will follow."""
     LIVELOCK = 3
     """Requests preempt one another forever."""
 
@@ -142,8 +142,8 @@ class HoleTable(NamedTuple):
     largest_hole_blocks: I64
     compaction_debt_blocks: I64
     """The fewest blocks to move, neighbours sliding together, so that the largest request that
-    waits fits. 0 where nobody waits or it fits; -1 where too little is free, so that moving does
-    not help. What is under way counts whole."""
+    waits fits. 0 if none waits or it fits; -1 if too little is free, so that moving does not
+    help. Moves under way count in full."""
     moved_blocks: I64
     """Blocks moved by compaction since the row before; ABSENT without compaction."""
 
@@ -184,9 +184,9 @@ class KvPoolUse(NamedTuple):
 
     peak_blocks: I64
     block_ns: I64
-    """Blocks in use, times how long."""
+    """Blocks in use, integrated over time."""
     tail_token_ns: I64
-    """Tokens for which the blocks of those that run have room and no use, times how long."""
+    """Unused token slots in blocks of running requests, integrated over time."""
     step_ns: I64
 
 
@@ -466,7 +466,7 @@ class HandoverFacts(NamedTuple):
 def with_handovers(simulation: Simulation, facts: HandoverFacts) -> Simulation:
     """The simulation with KV transfers, and two visits of each transferred request.
 
-    The time between these visits is that of the transfer, what it waited for included.
+    The time between these visits is that of the transfer, including its waits.
     """
     return simulation._replace(
         visits=_visits(simulation, facts), transfers=_transfers(simulation, facts)

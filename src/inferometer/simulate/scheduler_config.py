@@ -1,17 +1,15 @@
-"""How is the engine's scheduler set up?
+"""Settings of vLLM's scheduler and KV cache.
 
-Names, meanings and defaults are those of vLLM 0.32.0, the version that was run.
+Names, meanings and defaults are those of vLLM 0.32.0, the version against which the simulator was
+checked. 0.33.0 has the same names and defaults. These rules of its scheduler differ and are not
+modelled: with priorities, a request that is preempted for lack of its own blocks ends the step only
+for itself, not for those after it; drafts of EAGLE recompute no cached block
+(``num_hash_lookahead_tokens``); ``prefill_schedule_interval`` delays prefills also without data
+parallelism (1, the default, never does).
 
-0.33.0 has the same names and defaults. Its scheduler differs in these rules, which are not built:
-with priorities, a request that is preempted for lack of its own blocks ends the step for itself
-alone, not for those behind it; drafts of EAGLE recompute no cached block
-(``num_hash_lookahead_tokens``); ``prefill_schedule_interval`` holds prompts back without data
-parallelism too (1, the default, never does).
-
-How many drafted tokens the model accepts is drawn once for each token that may come, the same in
-every simulation: what is drawn depends on the request and on the place of the token in its answer
-alone, not on the time, the batch or the number of drafts. Two what-ifs so see the same luck, and
-what differs between them is what was changed.
+The acceptance of draft tokens is drawn once for each possible output token: the draw depends only
+on the request and the token's position in its answer, not on time, batch or number of drafts. So
+what-ifs share the same random draws, and differ only by the changed settings.
 """
 
 import math
@@ -24,7 +22,7 @@ from inferometer.errors import SpecError
 from inferometer.records.columns import I64
 
 N_DRAWS: Final = 2**32
-"""A draw is a whole number below this, all equally likely."""
+"""A draw is an integer below this, uniformly distributed."""
 Policy: TypeAlias = Literal["fcfs", "priority", "srpt"]
 KvAllocation: TypeAlias = Literal["paged", "contiguous"]
 Rules: TypeAlias = Literal["vllm", "sarathi", "orca", "vllm-v0"]
@@ -56,9 +54,9 @@ def n_accepted(
 ) -> int:
     """The number of draft tokens accepted in order, after ``n_outputs`` output tokens.
 
-    ``acceptance`` has for each place below which number the draw must lie. The draw is a mixer of
-    32 bits (multiplications by odd numbers and shifts, each of them invertible), twice; its
-    products stay below 2^63, where plain and compiled integers agree.
+    A draft is accepted if its draw lies below ``acceptance`` at its position. The draw is two rounds
+    of a 32-bit mixer (invertible multiplications by odd numbers and shifts); its products stay
+    below 2^63, where Python's and compiled integers agree.
 
     Example
     -------
@@ -85,7 +83,7 @@ def most_sliding_blocks(
 ) -> int:
     """The most blocks that a request holds in a group of layers with a window.
 
-    The window, what is in flight, and one more where the window begins inside a block: vLLM's
+    Blocks of the window and of tokens in flight, plus one if the window begins inside a block: vLLM's
     ``SlidingWindowSpec.max_admission_blocks_per_request``.
 
     Example
@@ -101,8 +99,8 @@ def most_sliding_blocks(
 class KvPool:
     """A part of the KV cache for requests that match its rules and no earlier pool's.
 
-    ``n_blocks`` can hold tokens. ``block_millionths`` and ``token_millionths``: bytes of a block,
-    and of what attention reads of a token, against those of the server's own block and format.
+    ``n_blocks``: usable blocks. ``block_millionths`` and ``token_millionths``: bytes of a block, and
+    of a token's KV read by attention, relative to the server's own block and format.
     """
 
     n_blocks: int
@@ -112,7 +110,7 @@ class KvPool:
     kv_dtype: str | None = None
     classes: tuple[str, ...] = ()
     class_indices: tuple[int, ...] = ()
-    """Classes of the workload, once it is known."""
+    """Indices of its classes, once the workload is known."""
     max_prompt_tokens: int | None = None
 
     @property
@@ -132,53 +130,55 @@ class KvPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """The knobs of vLLM's scheduler and KV cache, as ``vllm serve`` has them.
+    """Settings of vLLM's scheduler and KV cache, as in ``vllm serve``.
 
-    ``num_blocks`` is the server's ``num_gpu_blocks``: take it from its log, a computed one is wrong
-    by whole percents. Block 0 is never handed out. ``max_num_active_seqs`` None means
-    ``max_num_seqs``. ``watermark_fraction`` is vLLM's ``watermark``. Not vLLM's: with the policy
-    "srpt" (shortest remaining processing time, Schrage, Operations Research 16, 1968) the fewest
-    tokens left to compute, prompt and ``max_tokens``, are the most urgent, and as long as the next
-    in the queue lacks a slot or blocks for its prompt whoever runs and has more left than it, the
-    most of all, is preempted. With ``one_prefill_at_a_time`` nobody is admitted in a step in which
-    another request is in its prefill; "contiguous" gives each request one piece of memory for its
-    prompt and all tokens that it may generate. Then ``compaction_bytes_per_s`` (0: off), of each
-    device, slides pieces together in the background until the largest that waits, of those for whom
-    enough is free, fits; a piece is in use where it was until all of it is moved.
+    ``num_blocks`` is the server's ``num_gpu_blocks``: use the value in its log, as a computed one is
+    wrong by some percent. Block 0 is never allocated. ``max_num_active_seqs`` None means
+    ``max_num_seqs``. ``watermark_fraction`` is vLLM's ``watermark``.
+
+    Not in vLLM: the policy "srpt" (shortest remaining processing time, Schrage, Operations Research
+    16, 1968) serves the request with the fewest tokens left to compute first (prompt and
+    ``max_tokens``). While the next waiting request lacks a slot or blocks for its prompt, the running
+    request with the most tokens left is preempted if it has more left than the waiting one. With
+    ``one_prefill_at_a_time`` no request is admitted in a step in which another one is in its prefill.
+    "contiguous" gives each request one piece of memory for its prompt and ``max_tokens``. With
+    ``compaction_bytes_per_s`` (0: off), per device, pieces are then slid together in the background
+    until the largest waiting request for which enough memory is free fits; a piece is used at its
+    old place until it is moved completely.
 
     Speculation drafts ``num_speculative_tokens`` for each token sampled. ``draft_method`` is vLLM's
     ``method``: "draft_model" and "eagle" (MTP too) reserve as many slots ahead, "draft_model" one
     row of each step's budget, "eagle" recomputes the last block of a cached prefix.
-    ``acceptance_fraction`` is the chance that a draft is accepted if those before it were, one or
-    for each place; ``draft_cost_ratio`` the time of a draft's step against the model's own for the
-    same batch. Both are assumptions.
+    ``acceptance_fraction`` is the probability that a draft is accepted if those before it were: one
+    value, or one per position. ``draft_cost_ratio`` is the time of a draft's step relative to the
+    model's own for the same batch. Both are assumptions.
 
-    With "swap", which vLLM 0.32.0 has no more, the blocks of whoever is preempted go to
-    ``swap_space_bytes`` of host memory and come back before he runs again; where they do not fit he
-    computes all again. Both ways take ``swap_bytes_per_s`` on each device, and the step that
-    follows begins when the copies are done.
+    With "swap", which vLLM 0.32.0 no longer has, the blocks of a preempted request are copied to
+    ``swap_space_bytes`` of host memory and back before it runs again; if they do not fit, it is
+    recomputed. Copies in both directions run at ``swap_bytes_per_s`` per device, and the next step
+    begins when they are done.
 
-    With ``pipeline_parallel_size`` stages as many batches are in flight, under ``async_scheduling``
-    one more (vLLM's default on a GPU, its model runner V2), and a request decodes in every so
-    manieth of them.
+    With ``pipeline_parallel_size`` = p stages, p batches are in flight, with ``async_scheduling`` one
+    more (vLLM's default on a GPU, its model runner V2), and a request decodes once in each round of
+    them.
 
-    Layers that attend to the last ``sliding_window`` tokens alone (0: all layers attend to all)
-    give blocks back. As vLLM's hybrid KV cache manager does, the layers are split into groups of
-    equal size, each with a table of blocks of its own from one pool: ``num_sliding_groups``, then
-    ``num_full_groups`` (``perfmodel.kv_groups``). 0 is also what ``--disable-hybrid-kv-cache-manager``
-    does. A request holds ``num_state_blocks`` more for the states of recurrent layers.
+    Layers that attend only to the last ``sliding_window`` tokens (0: all layers attend to all) free
+    blocks outside their window. As in vLLM's hybrid KV cache manager, the layers are split into
+    groups of equal size, each with its own block table from one pool: ``num_sliding_groups``, then
+    ``num_full_groups`` (``perfmodel.kv_groups``). ``--disable-hybrid-kv-cache-manager`` also
+    corresponds to 0. A request holds ``num_state_blocks`` more for the states of recurrent layers.
 
-    Not vLLM's either: ``kv_pools`` divide the KV cache, each part with blocks of its own size and
-    format for some of the requests. Who finds its pool full waits as vLLM lets wait whoever lacks
-    a slot of its LoRA adapter: stepped over, with those behind it of the same pool. Who has to go
-    for want of blocks is one of the same pool, from which nobody is admitted in that step.
+    Also not in vLLM: ``kv_pools`` divide the KV cache; each pool has its own block size and format
+    for some of the requests. A request whose pool is full is skipped, with those of the same pool
+    after it, as vLLM skips requests without a free LoRA slot. Preemption for lack of blocks chooses
+    a request of the same pool, which then admits none in that step.
 
-    ``rules`` are those of older engines, in the short form that simulators give them (Vidur's).
-    "sarathi": decodes before prefill chunks, memory for the whole prompt at the admission, which
-    goes on in a step that preempts. "orca": no limit of a step's tokens, memory for
-    ``max_model_len`` tokens each. "vllm-v0": whole prompts in steps of their own, before any
-    decode, ``max_model_len`` tokens of them or ``max_num_batched_tokens`` if that is more, padded
-    to the longest. ``serving_config`` sets what goes with each.
+    ``rules`` selects older engines as simplified in simulators (Vidur's). "sarathi": decodes before
+    prefill chunks, memory for the whole prompt at admission, and admissions continue in a step that
+    preempts. "orca": no limit of a step's tokens, memory for ``max_model_len`` tokens per request.
+    "vllm-v0": whole prompts in separate steps before any decode, padded to the longest, up to the
+    larger of ``max_model_len`` and ``max_num_batched_tokens``. ``serving_config`` sets the other
+    settings that belong to each.
     """
 
     n_instances: ClassVar[int] = 1  # batches run one after the other
@@ -450,7 +450,7 @@ class SchedulerConfig:
 
     @property
     def is_compacting(self) -> bool:
-        """Are pieces of memory moved together in the background?"""
+        """Are pieces of memory compacted in the background?"""
         return self.compaction_bytes_per_s > 0
 
     @property
@@ -509,7 +509,7 @@ class SchedulerConfig:
 
     @property
     def n_kv_tokens(self) -> int:
-        """How many tokens can all blocks hold, where windows give blocks back in requests of ``max_model_len``?
+        """Tokens that fit into all blocks, in requests of ``max_model_len`` (windows free blocks).
 
         vLLM's "GPU KV cache size", which counts block 0 too.
         """
@@ -526,12 +526,12 @@ class SchedulerConfig:
 
     @property
     def num_lookahead_tokens(self) -> int:
-        """Tokens beyond a step's own for which the draft stores KV."""
+        """Tokens beyond a step's own for which the draft model stores KV."""
         return 0 if self.draft_method == "ngram" else self.num_speculative_tokens
 
     @property
     def num_draft_slots(self) -> int:
-        """Rows of the step budget that the draft takes for each request, besides its tokens."""
+        """Rows of the step budget that the draft takes for each request, beside its own tokens."""
         return int(self.num_speculative_tokens > 0 and self.draft_method == "draft_model")
 
     @property

@@ -1,4 +1,4 @@
-"""How is SGLang's scheduler set up? Names, meanings and defaults are those of SGLang 0.5.23."""
+"""Settings of SGLang's scheduler; names, meanings and defaults are those of SGLang 0.5.23."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias, get_args
@@ -11,21 +11,21 @@ from inferometer.inputs.workload.arrivals import uniforms
 SchedulePolicy: TypeAlias = Literal["fcfs", "lpm", "dfs-weight", "lof", "random"]
 EvictionPolicy: TypeAlias = Literal["lru", "fifo"]
 QUEUE_ORDERS: Final[tuple[SchedulePolicy, ...]] = get_args(SchedulePolicy)
-"""Compiled code knows them by their places."""
+"""Compiled code uses their indices."""
 CACHE_AWARE: Final[frozenset[SchedulePolicy]] = frozenset({"lpm", "dfs-weight"})
-"""Orders by what the radix tree holds; without it they are ``fcfs``."""
+"""Orders that use the radix tree; without the tree they are ``fcfs``."""
 N_DRAWS: Final = 2**32
 """A draw of the policy ``random`` is a whole number below this."""
 _N_SHUFFLE_DRAWS: Final = 2**16
 
 CLIP_MAX_NEW_TOKENS: Final = 4096
-"""More output than this is not planned for, however much is allowed."""
+"""Largest planned output length, whatever the client's limit."""
 RETRACT_DECODE_STEPS: Final = 20
-"""For how many steps there should be room after somebody was thrown out."""
+"""Number of decode steps for which there should be room after a retraction."""
 MATCHED_QUEUE: Final = 128
 """Queue length above which prefixes are not matched."""
 REFRESH_INTERVAL: Final = 32
-"""After this number of looks at the queue the prefixes of the first in it are marked as used."""
+"""Number of scheduling decisions after which the first requests' prefixes are marked as used."""
 SHARED_TOKENS: Final = 32
 """Uncached shared tokens above which only one of the sharing requests is preferred (lpm)."""
 
@@ -35,12 +35,12 @@ class SglangConfig:
     """Settings of ``sglang serve`` for scheduling, with one pool of full-attention layers.
 
     ``max_total_num_tokens`` is in the server's log, as is ``chunked_prefill_size``, which depends
-    on the device's memory (-1: off). ``ignore_eos`` says that every request will use all of its
-    ``max_new_tokens``, which SGLang then reserves in full. Of priorities the larger is the more
-    urgent, unless ``schedule_low_priority_values_first``. ``random_seed`` seeds the policy
-    ``random`` alone. ``radix_eviction_policy``: the longest unused of the tree's leaves goes first,
-    or the oldest (of a leaf that was cut in two both parts are as old as it was), which SGLang
-    registers, and its command line offers to those who add it.
+    on the device's memory (-1: off). ``ignore_eos``: every request will generate all of its
+    ``max_new_tokens``, which SGLang then reserves in full. Larger priorities are more urgent, unless
+    ``schedule_low_priority_values_first``. ``random_seed`` is only for the policy ``random``.
+    ``radix_eviction_policy``: evict the least recently used leaf of the tree, or the oldest (both
+    parts of a split leaf keep its age), which SGLang has but offers on its command line only after
+    registration.
 
     Source of the orders: ``SchedulePolicy.calc_priority`` and ``_dfs_weight_order``
     (``sglang/srt/managers/schedule_policy.py``, ``sglang/srt/mem_cache/base_prefix_cache.py``,

@@ -1,10 +1,10 @@
 """A simulation as a run, with the cautions that it needs.
 
-The run is of the type of measured ones. Overload is found in it: more to do than all replicas can,
-than one of them, or than one of two pools.
+The run has the same type as measured ones. Cautions report overload: more work than all replicas,
+one of them, or one of two pools can do.
 
-``replica_shares`` and ``transfer_shares`` say which part of the work each replica did, and how busy
-the link between two pools was.
+``replica_shares`` and ``transfer_shares`` are each replica's part of the work, and the utilisation
+of the link between two pools.
 """
 
 import math
@@ -103,7 +103,7 @@ def overload_cautions(
 def _longer_queue(requests: RequestTable, window: _Window) -> list[Caution]:
     """A caution where the queue grows, though the growth may be of running requests.
 
-    Means over halves of the window: batches that fill and drain move what waits at an instant.
+    Compares means over halves of the window, because filling batches move momentary values.
     """
     middle_ns, sent_ns = sum(window) // 2, requests.intended_send_ns
     n_before = mean_waiting(requests, window.start_ns, middle_ns)
@@ -124,8 +124,8 @@ def _of_pools(
 ) -> list[Caution]:
     """Cautions on where requests accumulate between prefill and decode.
 
-    KV caches that wait to be fetched keep their blocks: where more of them wait than prompts can be
-    computed at once, they are what the prompts wait for.
+    KV caches that wait for their transfer keep their blocks: if more of them wait than prompts can
+    be computed at once, they block the prefills.
     """
     moved, found = simulation.transfers, list[Caution]()
     n_stuck, is_link = 0, False
@@ -163,7 +163,7 @@ def _of_pools(
 
 
 def _bottleneck(where: str, remedy: str) -> Caution:
-    return Caution(code="bottleneck", text=f"what grows is the queue {where}", remedy=remedy)
+    return Caution(code="bottleneck", text=f"the growing queue is the one {where}", remedy=remedy)
 
 
 def _grows(simulation: Simulation, window: _Window, slots: Sequence[int], replicas: range) -> bool:
@@ -181,11 +181,11 @@ def _grows(simulation: Simulation, window: _Window, slots: Sequence[int], replic
 def _growth(came_ns: I64, left_ns: I64, window: _Window, n_served: int) -> _Growth | None:
     """Growth of the number of requests in the window.
 
-    None where that may be chance.
+    None if it may be chance.
 
-    Below capacity that number has a limit, at capacity it wanders as the square root of the
-    arrivals, above it grows with them: more than three square roots and those who are served
-    together is no chance. Who has not come or not left is ``ABSENT``.
+    Below capacity that number is bounded, at capacity it fluctuates by the square root of the
+    arrivals, above capacity it grows with them: growth beyond three square roots plus the batch
+    is significant. Missing arrivals and departures are ``ABSENT``.
     """
     n_arrived, n_left = (
         int(np.sum((times_ns > window.start_ns) & (times_ns <= window.end_ns)))
@@ -248,7 +248,7 @@ def cautions_of(
     config: EngineConfig | DisaggregatedConfig | Placement,
     model: ModelSpec | None = None,
 ) -> tuple[Caution, ...]:
-    """Cautions that limit what the run's numbers mean.
+    """Cautions on the use of the run's numbers.
 
     Requests without an end are counted here, never dropped.
     """

@@ -1,4 +1,4 @@
-"""How is TensorRT-LLM's scheduler set up?
+"""Settings of TensorRT-LLM's scheduler.
 
 Names, meanings and defaults are those of its PyTorch backend.
 """
@@ -13,7 +13,7 @@ ChunkingPolicy: TypeAlias = Literal["FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS"]
 
 CAPACITY_POLICIES: Final[tuple[CapacityPolicy, ...]] = get_args(CapacityPolicy)
 CHUNKING_POLICIES: Final[tuple[ChunkingPolicy, ...]] = get_args(ChunkingPolicy)
-"""Compiled code knows both by their places."""
+"""Compiled code uses their indices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +22,8 @@ class TrtllmConfig:
 
     Of ``kv_cache_config``, ``enable_partial_reuse`` is off.
 
-    ``num_blocks`` is what the server's log calls the primary pool: its max tokens over
-    ``tokens_per_block``. Where prefill is not chunked (the default) the server starts with any
+    ``num_blocks`` is the primary pool of the server's log: its max tokens / ``tokens_per_block``.
+    Without chunked prefill (the default) the server starts with any
     ``max_seq_len`` and refuses each prompt longer than ``max_num_tokens``: ``_check_arguments`` in
     ``tensorrt_llm/llmapi/llm.py``, PyTorch backend.
     """

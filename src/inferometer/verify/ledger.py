@@ -233,7 +233,7 @@ def refuse_without(entries: Sequence[Entry], anchor: str, *, where: str) -> None
         what,
         where=where,
         allowed=f"a chain with {anchor}",
-        try_="the file as it was, from version control or a copy",
+        try_="the original file, from version control or a backup",
     )
 
 
@@ -288,7 +288,7 @@ def _refuse_date(what: str, where: str) -> NoReturn:
         what,
         where=where,
         allowed="dates up to now, in order",
-        try_="the true date, or this machine's clock set right",
+        try_="the true date, or a corrected clock of this machine",
     )
 
 
@@ -297,7 +297,7 @@ def _refuse(path: Path, number: int, why: str) -> NoReturn:
         f"line {number + 1} of the ledger cannot be trusted: {why}",
         where=str(path),
         allowed="lines as they were written",
-        try_="the file as it was, from version control or a copy",
+        try_="the original file, from version control or a backup",
     )
 
 
@@ -490,8 +490,8 @@ def check_of(
     sealed = sealed_entry(entries, seal_sha256)
     if sealed is None or sealed.seal is None:
         raise RecordError(
-            "the ledger does not know these predictions",
-            try_="the ledger that they were sealed in, with --ledger",
+            "these predictions are not in the ledger",
+            try_="--ledger with the ledger in which they were sealed",
         )
     experiment = experiment_of(entries, sealed)
     for one in measurements:
@@ -529,7 +529,7 @@ def _refuse_copy(entries: Sequence[Entry], measured: Measured) -> None:
         raise RecordError(
             f"run {measured.run_id} has a raw log of run {first.run_id}, which answered {first.at}",
             where=f"run {measured.run_id}",
-            allowed="a measurement of its own",
+            allowed="a new measurement for each experiment",
             try_="measure again",
         )
 

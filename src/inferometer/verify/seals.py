@@ -261,7 +261,7 @@ def read_seal(folder: Path) -> Seal | None:
             "the seal was edited: its content and its SHA-256 differ",
             where=str(path),
             allowed="predictions as they were sealed",
-            try_="the file as it was; its content is in the ledger too",
+            try_="the original file; its content is also in the ledger",
         )
     return stored.seal
 
@@ -311,7 +311,7 @@ def refuse_changed(path: Path, stored: Sequence[FileSum], *, run_id: str) -> Non
             " took the measurement in",
             where=str(path),
             allowed="the files as they were measured",
-            try_="the folder as it was, from a copy",
+            try_="the original folder, from a backup",
         )
 
 

@@ -112,7 +112,7 @@ def test_only_what_is_known_must_be_said(tmp_path):
         ),
         (
             f'{HEAD}\n{{"arrival_ns":0,"prompt_tokens":1,"output_tokens":2,"class_index":1}}',
-            "class_index goes to 1",
+            "class_index has indices up to 1",
         ),
         (f"{HEAD.replace(':1,', ':2,', 1)}\n{ROWS}", "version 2"),
         (
@@ -133,7 +133,7 @@ def test_broken_files_are_named_by_line(tmp_path, text, what):
 
 def test_files_that_cannot_be_written_are_refused(tmp_path):
     drawn = read_own_trace_of(tmp_path)
-    with pytest.raises(SpecError, match=r"not written to \.txt"):
+    with pytest.raises(SpecError, match=r"cannot be written to \.txt"):
         write_own_trace(drawn, tmp_path / "r.txt")
     with pytest.raises(SpecError, match="cannot be written"):
         write_own_trace(drawn, tmp_path / "no" / "r.csv")

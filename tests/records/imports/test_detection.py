@@ -33,17 +33,17 @@ def test_by_content_and_not_by_name(path, tmp_path):
     [
         (b"", "the file is empty"),
         (b"\n \n", "the file is empty"),
-        (b"{}", "no format that is known"),
-        (b"[]", "no format that is known"),
-        (b"3", "no format that is known"),
+        (b"{}", "no known format"),
+        (b"[]", "no known format"),
+        (b"3", "no known format"),
         (b"a log of nothing\n", "neither JSON or YAML .* nor lines"),
         (b"a: [1\nb: 2\n", "neither JSON or YAML .*expected"),
-        (b"# made by hand\na: 1\n", "no format that is known"),
+        (b"# made by hand\na: 1\n", "no known format"),
         (b"\xff\xfe", "in UTF-16"),
         (b'{"a": "\xff"}', "is not UTF-8"),
         (b"[" * 100_000, "nested more than 64 deep"),
         (b'{"a":' * 100_000, "nested more than 64 deep"),
-        (b'{"duration": 1' + b"0" * 400 + b"}", "no format that is known"),
+        (b'{"duration": 1' + b"0" * 400 + b"}", "no known format"),
         (b'{"version": "0.1", "run": {}, "results": {}}', "version '0.1' of the Benchmark Report"),
         (
             (

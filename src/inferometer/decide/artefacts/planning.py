@@ -178,7 +178,7 @@ def _vllm_config(kind: SizedKind) -> scheduler_config.SchedulerConfig:
     config = kind.candidate.deployment.config
     if not isinstance(config, scheduler_config.SchedulerConfig):
         raise SizingError(
-            f"files that deploy {config.engine} cannot be written",
+            f"deployment files cannot be written for {config.engine}",
             where="--out",
             allowed="a sizing of vLLM",
             try_="--json",

@@ -386,7 +386,7 @@ def _check(record: ServerRecord, summary: ServerSummary) -> None:
         raise ModelError(
             "several servers answer in turn: start times or counters go up and down",
             where="its metrics",
-            allowed="the metrics of one server, not of what spreads requests over several",
+            allowed="the metrics of a single server, not of a load balancer",
             try_="the address of one server: its own port",
         )
     if summary.n_restarts:

@@ -169,7 +169,7 @@ def fit_and_validate(
     seen = observe(runs, hardware=hardware, is_drift_removed=is_drift_removed)
     if len(seen.rows) < 2:
         raise ModelError(
-            f"{len(seen.rows)} step time cannot carry a model",
+            f"{len(seen.rows)} step time is not enough to fit a model",
             allowed="two or more",
             try_="a sweep over batch sizes",
         )

@@ -131,7 +131,7 @@ def write_own_trace(workload: DrawnWorkload, path: Path) -> None:
                 _write_parquet(workload.plan, head, path)
             case _:
                 raise SpecError(
-                    f"requests are not written to {path.suffix or 'files without suffix'}",
+                    f"requests cannot be written to {path.suffix or 'files without suffix'}",
                     where=str(path),
                     allowed=", ".join(_SUFFIXES),
                 )
@@ -172,9 +172,9 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
     for name, names in (("class_index", head.class_names), ("tenant_index", head.tenant_names)):
         if int(getattr(plan, name).max()) >= len(names):
             raise SpecError(
-                f"{name} goes to {getattr(plan, name).max()}",
+                f"{name} has indices up to {getattr(plan, name).max()}",
                 where=str(path),
-                allowed=f"below {len(names)}, the names in the head",
+                allowed=f"below {len(names)}, the names in the header",
             )
     return DrawnWorkload(
         name=head.name,

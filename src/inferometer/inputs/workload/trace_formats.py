@@ -404,7 +404,7 @@ def prompt_rows(
             broken(
                 path,
                 number,
-                "no answer, so nothing says how long it is",
+                "no answer, so its length is unknown",
                 try_="--output-tokens 256",
             )
         is_estimate = row.output_tokens is None and answer is not None
@@ -438,10 +438,7 @@ def openai_batch_rows(
             broken(path, number, "neither a body nor a response")
         most = row.body.max_completion_tokens or row.body.max_tokens or output_tokens
         if most is None:
-            what = (
-                "no max_tokens, so nothing says how long the answer is; a batch's output file"
-                " says it"
-            )
+            what = "no max_tokens, so the output length is unknown; a batch's output file has it"
             broken(path, number, what, try_="--output-tokens 256")
         is_counted = isinstance(row.body.prompt, list)
         prompt = (

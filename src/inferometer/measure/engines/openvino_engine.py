@@ -335,7 +335,7 @@ def _started(
         raise EngineError(
             f"its weights could not be packed: {last_line(error)}",
             where=f"--quantization {spec.quantization}",
-            try_="the weights as they are, without --quantization",
+            try_="unchanged weights: omit --quantization",
         ) from error
 
 

@@ -64,7 +64,7 @@ def packed(location: Path, quantization: DType) -> Generator[tuple[Path, PackedW
             raise SpecError(
                 f"no weights of {location.name} are in 16 or 32 bits",
                 where=f"--quantization {quantization}",
-                allowed="none: weights that the file has in fewer bits stay as they are",
+                allowed="none: weights stored in fewer bits are left unchanged",
             )
         for one in source.iterdir():
             if one.stem != Path(GRAPH).stem:

@@ -389,7 +389,7 @@ class WorkerProcess:
             f"the engine's process {how}; its last lines were:\n    "
             + "\n    ".join(last_lines or ("(nothing)",)),
             where=f"worker process {self.pid}",
-            try_="the same command again: it resumes with what is missing",
+            try_="the same command again: it resumes where it stopped",
         )
 
     def _end(self) -> None:

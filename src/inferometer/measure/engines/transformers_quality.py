@@ -58,7 +58,7 @@ def _windows(reference: ModelReference, task: Score) -> Tensor:
     """The text's tokens in windows of one length: (windows, tokens)."""
     if reference.location is None:
         raise SpecError(
-            "random weights read nothing",
+            "quality cannot be measured with random weights",
             where="MODEL",
             allowed="a folder or a GGUF file with weights and a tokenizer",
         )

@@ -207,7 +207,7 @@ def check_honoured(repetition: Repetition, point: SweepPoint) -> None:
     lengths = {len(ids) for ids in repetition.output_ids}
     if len(repetition.output_ids) != point.batch_size or lengths != {point.gen_tokens}:
         raise EngineError(
-            f"the engine was to run {point.batch_size} sequences of {point.gen_tokens} tokens"
+            f"the engine should have run {point.batch_size} sequences of {point.gen_tokens} tokens"
             f" and gave {len(repetition.output_ids)} of {sorted(lengths)}",
             where="the engine's own output",
             allowed="exactly the batch and length requested",

@@ -143,7 +143,7 @@ def require_same_code(expected: OwnCode) -> None:
         raise MeasureError(
             f"the host {platform.node()} runs {here.text}",
             where=_WHERE,
-            allowed=f"what the command runs: {expected.text}",
+            allowed=f"the same code as the driver: {expected.text}",
             try_="the same installation on every host",
         )
 

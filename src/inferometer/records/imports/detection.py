@@ -73,9 +73,7 @@ def _read(path: Path) -> Imported:
     for format_, first in _candidates(text, path):
         if format_.is_it(first):
             return format_.read(path)
-    raise RecordError(
-        "the file is of no format that is known", where=str(path), allowed=KNOWN, try_=_TABLE
-    )
+    raise RecordError("the file has no known format", where=str(path), allowed=KNOWN, try_=_TABLE)
 
 
 def _text_of(path: Path) -> str:

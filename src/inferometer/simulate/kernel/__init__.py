@@ -1,4 +1,4 @@
-"""What would happen, compiled: every scheduler over arrays, in numba.
+"""The simulator compiled with numba: every scheduler on arrays.
 
-``reference`` says the same to be read.
+``reference`` has the same rules in plain Python.
 """

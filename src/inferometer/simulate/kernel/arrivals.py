@@ -1,8 +1,8 @@
 """Arrivals, aborts and ends of requests. Compiled.
 
-Two sources: requests that come by themselves, sorted, and those that wait for others' ends, a heap
-of the ones whose time is known. Of both, whoever is due first comes first, of several due at once
-the one with the smaller index. Clients that go away are a heap too.
+Two sources: independent requests, sorted by arrival, and followers of other requests, a heap of
+those with known times. The earliest of both arrives first; of several at the same time the one with
+the smallest index. Disconnections of clients are a heap too.
 """
 
 from inferometer.records.columns import I32
@@ -54,14 +54,14 @@ def next_abort_ns(state: State) -> int:
 
 @compiled
 def take_next_abort(state: State) -> int:
-    """Remove and return the request whose client leaves at ``next_abort_ns``; it must exist."""
+    """Remove and return the request that disconnects at ``next_abort_ns``; it must exist."""
     state.world[0].n_leaving -= 1
     return _pop(state, state.arrivals.leaving, state.world[0].n_leaving, 1)
 
 
 @compiled
 def end(state: State, index: int, status: int, when_ns: int) -> None:
-    """A request of this replica ends, however it does."""
+    """End a request of this replica in any status."""
     state.counters[0].n_ended += 1
     if len(state.arrivals.ended) > 0:
         state.arrivals.ended[state.world[0].n_ended] = index
@@ -71,7 +71,7 @@ def end(state: State, index: int, status: int, when_ns: int) -> None:
 
 @compiled
 def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
-    """End a request that no replica has, and schedule those that waited for it."""
+    """End a request that no replica has, and schedule its followers."""
     request = state.requests[index]
     request.status = status
     request.finished_ns = when_ns
@@ -87,7 +87,7 @@ def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
 
 @compiled
 def _waits_for_one_less(state: State, index: int, when_ns: int) -> None:
-    """Count one end for which a request waits; after the last, schedule it and companions."""
+    """Count one awaited end of a request; after the last, schedule it and its companions."""
     last_ns = when_ns
     if len(state.arrivals.joins) > 0:
         last_ns = max(state.arrivals.last_end_ns[index], when_ns)
@@ -125,7 +125,7 @@ def _is_before(state: State, one: int, other: int) -> bool:
 
 @compiled
 def _comes_up_before(state: State, one: int, other: int, is_leaving: int) -> bool:
-    """The order of a heap: by when clients go away, or by when requests come."""
+    """The order of a heap: by time of disconnection, or of arrival."""
     if is_leaving:
         first, second = state.arrivals.abort_ns[one], state.arrivals.abort_ns[other]
         return first < second or (first == second and one < other)
@@ -143,7 +143,7 @@ def _push(state: State, heap: I32, size: int, index: int, is_leaving: int) -> No
 
 @compiled
 def _pop(state: State, heap: I32, size: int, is_leaving: int) -> int:
-    """The first of ``size + 1``."""
+    """Remove and return the first of ``size + 1`` entries."""
     first: int = heap[0]
     last, place = heap[size], 0
     while 2 * place + 1 < size:

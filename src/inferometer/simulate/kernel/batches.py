@@ -1,9 +1,9 @@
-"""Which requests form the next batch, and what does it compute until its last row stops? Compiled.
+"""Scheduler of static batches, which run until their last row stops. Compiled.
 
 The same as ``reference.batches.BatchScheduler``, on arrays. The queue is a heap whose ``priority``
-is twice the level, plus one for whoever waited too long; a walk takes requests out and puts those
-back that do not leave. Where order is preserved, ``node`` of a request is one more than the request
-that left the queue after it, and ``turn`` says whether its batch is over.
+is twice the level, plus one after the queue timeout; forming a batch pops requests and puts back
+those that stay. If order is preserved, ``node`` of a request is 1 + the index of the next request
+that left the queue, and ``turn`` is set once its batch is over.
 """
 
 from inferometer.records.types import ABSENT, PartKind
@@ -82,7 +82,7 @@ def _first_row(state: State, i_batch: int) -> int:
 
 @inlined
 def update(state: State, i_batch: int) -> int:
-    """Process a step: each live row has one token more; when the last one has all of its tokens the batch is over."""
+    """Process a step: each live row gets a token; the batch ends when the last row is complete."""
     config, counters, parts, batch = (
         state.config[0],
         state.counters[0],
@@ -161,10 +161,7 @@ def _deliver(state: State, index: int, n_tokens: int) -> None:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """A client has gone.
-
-    Its row, where it has one, is computed on with the others, which do not wait for it.
-    """
+    """A client has disconnected. Its row, if any, is computed on until the batch ends."""
     if state.requests[index].status == _WAITING:
         state.counters[0].n_waiting -= 1
     arrivals.end(state, index, _ABORTED, state.arrivals.abort_ns[index])

@@ -1,9 +1,10 @@
-"""Which KV blocks does each request own, which are free, and which hold a prefix to reuse? Compiled.
+"""KV blocks: owned by requests, free, or cached prefixes. Compiled.
 
 The same as ``reference/blocks.py``, on arrays; both mirror
-``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0. Where a request's KV cache lies in
-one piece, the same as ``reference.holes.ContiguousKvCache``: ``by_address`` lists who has a piece,
-in order of addresses; a piece begins at the first entry of its slot's row of the block table.
+``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0. For contiguous KV caches (one
+piece of memory per request), the same as ``reference.holes.ContiguousKvCache``: ``by_address``
+lists the requests with a piece in order of addresses; a piece begins at the first entry of its
+slot's row of the block table.
 """
 
 from typing import Final
@@ -21,7 +22,7 @@ _ANY_NUMBER: Final = 2**40
 
 @compiled
 def admit_in_one_piece(state: State, index: int) -> bool:
-    """Admit a request to the first hole that holds all its tokens; else change nothing."""
+    """Place a request into the first hole with room for all its tokens; else change nothing."""
     config, counters, request = state.config[0], state.counters[0], state.requests[index]
     n_blocks = _n_needed(config, request)
     if n_blocks > counters.n_free - (config.watermark_blocks if counters.n_running > 0 else 0):
@@ -45,7 +46,7 @@ def admit_in_one_piece(state: State, index: int) -> bool:
 
 @compiled
 def free_piece(state: State, index: int) -> None:
-    """A request leaves a hole, and its slot."""
+    """Free a request's piece of memory, and its slot."""
     counters, request = state.counters[0], state.requests[index]
     if request.slot == NOTHING:
         return
@@ -62,7 +63,7 @@ def free_piece(state: State, index: int) -> None:
 
 @compiled
 def take_moved(state: State) -> None:
-    """Finish moves that are done by now; drop the rest of the plan."""
+    """Complete the moves that end by now; drop the rest of the plan."""
     counters, moves, n_left = state.counters[0], state.memory.moves, 0
     for i_move in range(counters.n_moves):
         move = moves[i_move]
@@ -85,7 +86,7 @@ def take_moved(state: State) -> None:
 
 @compiled
 def plan_moves(state: State) -> None:
-    """Pieces slide towards 0, one after the other, until the largest that can be let in fits."""
+    """Plan to slide pieces towards address 0 until the largest admissible request fits."""
     counters = state.counters[0]
     wanted = _largest_wanted(state, counters.n_free)
     begin_ns: int = state.memory.moves[0].end_ns if counters.is_moving else counters.now_ns
@@ -119,9 +120,9 @@ def note_holes(state: State, log: StepLog, row: int) -> None:
 
 @compiled
 def _debt(state: State, wanted: int) -> int:
-    """The fewest blocks that have to move until neighbouring gaps are one of the size wanted.
+    """The fewest blocks to move so that neighbouring gaps join to one of the wanted size.
 
-    A piece that is under way counts whole. -1 where all gaps together are too small.
+    A piece in motion counts in full. -1 if all gaps together are too small.
     """
     counters = state.counters[0]
     if wanted > counters.n_free:
@@ -135,7 +136,7 @@ def _debt(state: State, wanted: int) -> int:
 
 @compiled
 def _last_gap(state: State, wanted: int) -> int:
-    """Last of the neighbouring gaps that suffice together at the least cost to join."""
+    """Last of the neighbouring gaps that together suffice at the least cost of moving."""
     counters = state.counters[0]
     least, found = state.config[0].n_kv_blocks + 1, 0
     first, n_free, n_moved = 0, 0, 0
@@ -181,7 +182,7 @@ def _largest_wanted(state: State, n_most: int) -> int:
 def _gap(state: State, place: int, is_settled: int) -> int:
     """Free blocks before a piece, or after the last; settled: after the moves under way.
 
-    A piece that is under way takes all the room from where it will begin to where it ends now.
+    A piece in motion occupies all blocks from its new start to its present end.
     """
     counters = state.counters[0]
     start: int = state.config[0].n_kv_blocks
@@ -224,7 +225,7 @@ def _n_needed(config: Config, request: Request) -> int:
 def find_hits(state: State, index: int) -> int:
     """The number of cached blocks with a prefix of this request.
 
-    They are noted in the next slot's row; nothing is taken yet.
+    They are written to the next slot's row; nothing is allocated yet.
     """
     if state.config[0].sliding_window > 0:
         return groups.find_hits(state, index)
@@ -243,9 +244,9 @@ def find_hits(state: State, index: int) -> int:
 
 @compiled
 def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
-    """Give a slot to a waiting request with its hits and room for its next tokens.
+    """Give a waiting request a slot, its hits and blocks for its next tokens.
 
-    False, and nothing changed, where there is none.
+    False, without any change, if there are too few blocks.
     """
     config, request = state.config[0], state.requests[index]
     if config.is_contiguous:
@@ -277,7 +278,7 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
 
 @inlined
 def extend(state: State, index: int, num_new_tokens: int) -> bool:
-    """Room for the next tokens of a running request; False, and nothing changed, where there is none."""
+    """Allocate blocks for a running request's next tokens; False, unchanged, if too few."""
     config, request = state.config[0], state.requests[index]
     if config.is_contiguous:
         return True
@@ -299,7 +300,7 @@ def extend(state: State, index: int, num_new_tokens: int) -> bool:
 
 @inlined
 def cache_blocks(state: State, index: int, num_tokens: int) -> None:
-    """Register the blocks that these first tokens fill."""
+    """Register the blocks that these first tokens fill in the prefix cache."""
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return
@@ -317,7 +318,7 @@ def cache_blocks(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def free(state: State, index: int) -> None:
-    """Take all blocks and the slot."""
+    """Free all blocks and the slot of a request."""
     request = state.requests[index]
     drop_host_blocks(state.counters[0], request)
     if state.config[0].is_contiguous:
@@ -347,14 +348,14 @@ def spare_blocks(state: State, row: int, n_hits: int, number: int) -> int:
 
 @compiled
 def touch(state: State, row: int, n_hits: int, number: int) -> None:
-    """Reference the first blocks of a row, which hold a wanted prefix; a free one leaves the queue."""
+    """Reference the first blocks of a row, a cached prefix; free ones leave the free queue."""
     for i_block in range(n_hits):
         pool.touch(state, state.memory.block_table[row, i_block], number)
 
 
 @compiled
 def take(state: State, row: int, n_owned: int, n_needed: int, number: int) -> None:
-    """Take free blocks until a row has ``n_needed``, from the front of the queue; evict them."""
+    """Take blocks from the front of the free queue until a row has ``n_needed``; evict them."""
     for i_block in range(n_owned, n_needed):
         state.memory.block_table[row, i_block] = pool.take(state, number)
 
@@ -363,7 +364,7 @@ def take(state: State, row: int, n_owned: int, n_needed: int, number: int) -> No
 def give_back(state: State, row: int, n_blocks: int, number: int) -> None:
     """Free the blocks of a row.
 
-    Those without content to the front of the queue (last one first), the others to its end.
+    Blocks without content go to the front of the free queue (last one first), others to its end.
     """
     after = NOTHING
     for i_block in range(n_blocks - 1, -1, -1):

@@ -1,24 +1,23 @@
-"""What happens when, with several replicas behind a router?
+"""The compiled event loop of several replicas behind a router.
 
-The cluster's loop on one clock of nanoseconds, compiled.
+All replicas share one clock in nanoseconds. ``kernel/steps.py`` has the actions of a replica,
+``kernel/routing.py`` the choice of a replica for each request; this module orders the events.
+Events at the same time are processed in this order: disconnections, by their time; completed steps,
+by replica, each with its tokens in batch order; arrivals, by index (including followers of requests
+that just ended), each routed at once; then every replica with a decision to make launches a step,
+by number. A single replica gives the same result as ``kernel/one_replica.py``, to the nanosecond.
+With a gate before the router: the gate processes ends before arrivals, each arrival is offered to
+the gate (except prompts too long for the model), and released requests are routed in their order.
 
-``kernel/steps.py`` says what a replica does, ``kernel/routing.py`` who gets a request; here is
-when. Order of events at one instant: whose client goes away, by that; then steps that are done, by
-replica, each with its tokens in order of the batch; then who comes, by index (followers of those
-that just ended too), to be routed at once; then each replica that has something to decide, by
-number, launches. One replica alone does what ``kernel/one_replica.py`` does, to the nanosecond.
-Where a gate stands before the router it is told of ends before arrivals, whoever comes is offered
-to it (but prompts too long for the model), and whom it lets in is routed in that order.
-
-Where prompts and answers are computed by two pools: behind the steps that are done the KV caches
-that arrive, by index, then whose prompts are computed, in that order, to be routed to decode
-replicas; behind each replica's launch the KV caches that it asked for go on their way.
+With prefill and decode pools (disaggregation): after completed steps come arriving KV caches, by
+index, then requests with completed prefills, in that order, which are routed to decode replicas;
+after each replica's launch the KV transfers that it requested begin.
 
 Replicas of one group have the same step times (``front.cost_of``): prefill and decode replicas are
-two groups, replicas of different kinds as many as there are kinds.
+two groups; replicas of several kinds have one group per kind.
 
-Where replicas are in lockstep, whoever has something to decide does so when no step of the group
-runs, and the step takes as long as the replica that takes longest: ``reference/lockstep.py``.
+Replicas in lockstep (expert parallelism) decide only while no step of the group runs, and each step
+takes as long as that of the slowest replica: ``reference/lockstep.py``.
 """
 
 from typing import Final
@@ -79,7 +78,7 @@ def run(
 
 @inlined
 def _next_event_ns(states: State, gate: GateState) -> int:
-    """Time of the next arrival, abort, end of a step or end of a wait."""
+    """Time of the next arrival, disconnection, end of a step or end of a wait."""
     has_gate, is_split, world = HAS_GATE, IS_SPLIT, states.world[0]
     when_ns = min(arrivals.next_ns(states), arrivals.next_abort_ns(states))
     for replica in range(len(states.counters)):
@@ -88,7 +87,7 @@ def _next_event_ns(states: State, gate: GateState) -> int:
         when_ns = min(when_ns, handover.next_ns(states))
     if has_gate:
         when_ns = min(when_ns, gate.counters[0].wake_ns)
-        if world.n_told < world.n_ended:  # refused at the door of an engine: there is room again
+        if world.n_told < world.n_ended:  # refused by an engine: the gate has room again
             when_ns = world.now_ns
     return when_ns
 
@@ -109,9 +108,7 @@ def _let_go(states: State, gate: GateState) -> None:
     while arrivals.next_abort_ns(states) <= now_ns:
         index = arrivals.take_next_abort(states)
         request = states.requests[index]
-        if (
-            request.status == _UNSEEN
-        ):  # it would have come in this very instant, or waits at the gate
+        if request.status == _UNSEEN:  # it would have arrived at this time, or waits at the gate
             if has_gate:
                 gating.gone(gate, index, now_ns)
             arrivals.end_outside(states, index, _ABORTED, now_ns)
@@ -125,9 +122,9 @@ def _let_go(states: State, gate: GateState) -> None:
 
 @compiled
 def _give_up(states: State, index: int) -> bool:
-    """Abort a request whose KV cache is between two replicas; is there more to free?
+    """Abort a request during its KV transfer; returns whether there is more to free.
 
-    What travels takes its time.
+    A transfer under way is not cut short.
     """
     transfer, request = states.transfers[index], states.requests[index]
     if request.status >= _STOPPED:
@@ -167,7 +164,7 @@ def _complete(states: State, part_log: PartLog) -> bool:
 
 @inlined
 def _hand_over(states: State, front: Front) -> None:
-    """Process KV caches that arrive now and prompts that are computed now."""
+    """Process KV caches that arrive now, and prefills that complete now."""
     is_split, world = IS_SPLIT, states.world[0]
     if not is_split:
         return
@@ -188,15 +185,15 @@ def _hand_over(states: State, front: Front) -> None:
 
 @inlined
 def _let_come(states: State, front: Front) -> None:
-    """Process arrivals, the gate and the router at this instant."""
+    """Process arrivals, gate and router at this time."""
     has_gate, now_ns = HAS_GATE, states.world[0].now_ns
     if has_gate:
         _tell_ends(states, front.gate)
     while arrivals.next_ns(states) <= now_ns:
-        _let_go(states, front.gate)  # a follower may go in the instant in which it would come
+        _let_go(states, front.gate)  # a follower may disconnect at its time of arrival
         index = arrivals.take_next(states)
         if states.requests[index].status != _UNSEEN:
-            continue  # its client has gone in this very instant
+            continue  # its client disconnects at the same time
         if not has_gate:
             _send(states, front.router, index)
         elif _is_too_long(states, index) or not gating.offer(front.gate, index, now_ns):
@@ -207,7 +204,7 @@ def _let_come(states: State, front: Front) -> None:
 
 @compiled
 def _is_too_long(states: State, index: int) -> bool:
-    """Is the prompt longer than the server accepts? It is then refused before the gate."""
+    """Is the prompt too long for the server? Such requests are refused before the gate."""
     is_too_long: bool = (
         states.requests[index].num_prompt_tokens > states.config[0, 0].max_prompt_tokens
     )
@@ -216,7 +213,7 @@ def _is_too_long(states: State, index: int) -> bool:
 
 @compiled
 def _tell_ends(states: State, gate: GateState) -> None:
-    """The gate learns of all that have ended inside."""
+    """Inform the gate of all released requests that have ended."""
     world = states.world[0]
     while world.n_told < world.n_ended:
         index = states.arrivals.ended[world.n_told]
@@ -227,7 +224,7 @@ def _tell_ends(states: State, gate: GateState) -> None:
 
 @compiled
 def _open_gate(states: State, front: Front) -> None:
-    """Turn away and release requests at the gate."""
+    """Reject and release requests at the gate."""
     world = states.world[0]
     now_ns, n_room = world.now_ns, world.max_in_flight
     index = gating.shed(front.gate, now_ns)
@@ -262,7 +259,7 @@ def _open_gate(states: State, front: Front) -> None:
 def _waiting_tokens(states: State, gate: GateState) -> int:
     """Prompt tokens of requests that the gate released and no engine has admitted.
 
-    The others are dropped from ``let_in``.
+    Requests that an engine has admitted are dropped from ``let_in``.
     """
     n_tokens, n_kept = 0, 0
     for i_let_in in range(gate.counters[0].n_let_in):
@@ -288,7 +285,7 @@ def _send(states: State, router: RouterState, index: int) -> None:
 
 @compiled
 def _touch(states: State, replica: int) -> None:
-    """Something has changed for this replica: if it does nothing, it has to look again."""
+    """Mark that this replica's state has changed: if idle, it must decide again."""
     counters = states.counters[replica, 0]
     if counters.n_in_flight < states.config[replica, 0].n_instances:
         counters.is_due = 1

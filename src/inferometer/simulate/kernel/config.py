@@ -1,4 +1,4 @@
-"""What does compiled code know of the engine's configuration?
+"""The engine's configuration for compiled code.
 
 One record for all engines; columns of others are 0.
 """
@@ -27,7 +27,7 @@ class Kind(IntEnum):
     BATCHES = 2
     SGLANG = 3
     POOLED = 4
-    """vLLM's, with a KV cache that is divided into pools."""
+    """vLLM with a KV cache that is divided into pools."""
 
 
 class Config(Row):
@@ -100,8 +100,7 @@ class Config(Row):
 class KvPoolRow(Row):
     """A part of the KV cache: block ``first`` begins and ends its ring of free blocks.
 
-    ``is_closed``: 1 where no request is admitted in this step any more, 2 where running ones wait
-    too.
+    ``is_closed``: 1 if no more requests are admitted in this step, 2 if running ones wait too.
     """
 
     first: i64

@@ -1,9 +1,8 @@
-"""Steps in which every running request decodes one token, taken at once up to the next event.
+"""Fast path: consecutive steps in which every running request decodes one token.
 
-Between two events (a request comes, goes away or ends, its prompt is done, blocks run out) such
-steps differ only in the tokens of context: each is timed and logged, and the requests are brought
-up to date at the end, or where one of them needs a block. All numbers are those of steps taken one
-by one.
+Between two events (arrival, disconnection, end, completed prefill, lack of blocks) such steps
+differ only in the tokens of context: each is timed and logged, and the requests are updated at the
+end, or when one of them needs a block. The results equal those of single steps.
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
@@ -18,9 +17,9 @@ _GENERATION = int(PartKind.GENERATION)
 
 @compiled
 def take(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> None:
-    """Run the decode steps that are certain to precede any other event; none is always right.
+    """Run decode steps that certainly precede any other event; running none is always correct.
 
-    Nothing is decided yet at the present time; with asynchronous scheduling a step is in flight.
+    Called before a decision at the present time; with asynchronous scheduling a step is in flight.
     """
     config, counters = state.config[0], state.counters[0]
     n_most = min(_n_sure(state), len(log.start_ns) - log.n_filled[0] - config.depth)
@@ -81,7 +80,7 @@ def _take_until(
 
 @compiled
 def _n_sure(state: State) -> int:
-    """The number of steps without a prefill, an end or an admission."""
+    """The number of steps certainly without a prefill, an end or an admission."""
     config, counters, n_sure = state.config[0], state.counters[0], FAR_NS
     n_running, is_async = counters.n_running, config.is_async
     if (
@@ -114,7 +113,7 @@ def _n_sure(state: State) -> int:
 
 @compiled
 def _extend(state: State, n_steps: int) -> int:
-    """Blocks for the step behind these, and when are any needed again? ``NOTHING`` where they run out."""
+    """Blocks for the step after these; returns when more are needed, ``NOTHING`` if too few."""
     config, next_touched = state.config[0], FAR_NS
     for row in range(state.counters[0].n_running):
         if state.queue.chunks[row] == n_steps:

@@ -1,11 +1,9 @@
 """Memory of several replicas with router, gate and KV links.
 
-Replicas lie as the arrays of one, stacked; what is about requests is there once.
-
-``new_states`` gives a ``State`` whose own arrays have one axis more, of R replicas in front;
-``state_of`` is one of them as the steps want it, without a copy. The stack itself stands for a
-state where only what is ``SHARED`` is asked for. Pools of replicas that are set up in different
-ways lie in one stack, as large as the largest of them needs.
+Replicas' arrays are stacked; arrays of requests exist once. ``new_states`` returns a ``State``
+whose own arrays have R replicas as an additional first axis; ``state_of`` is a view of one replica.
+The stack itself serves as a state where only ``SHARED`` arrays are used. Replicas of different
+configurations share one stack, as large as the largest of them needs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,11 +25,11 @@ from inferometer.simulate.kernel.state import SHARED, Memory, Queue, State, Tran
 from inferometer.simulate.pointers import blank, pointed_stack, row_of
 
 _NOBODY: Final = (demand([0], [1], [1]), GateConfig())
-"""For a gate that is not there; compiled code wants one."""
+"""Placeholder without a gate: compiled code needs a value of this type."""
 _UNWRITTEN: Final = frozenset({"waiting", "block_table"})
 """Arrays written before they are read, so that untouched memory is never allocated."""
 _OWN: Final = frozenset(State._fields) - SHARED - {"memory", "queue"}
-"""The arrays that each replica has for itself, beside those of its memory and its queue."""
+"""Arrays of each replica, beside those of its memory and its queue."""
 
 Table = TypeVar("Table", State, Memory, Queue)
 
@@ -54,7 +52,7 @@ def new_front(requests: Demand, cluster: ClusterConfig, gate: GateConfig | None)
 def new_split_front(
     requests: Demand, config: DisaggregatedConfig, gate: GateConfig | None
 ) -> Front:
-    """The same before two pools."""
+    """The same for prefill and decode pools."""
     decode_router = new_router_state(requests, config.decode, first=config.prefill.n_replicas)
     link = new_link(config.link, config.n_replicas)
     return Front(

@@ -1,10 +1,9 @@
-"""How does a request go from the replica that computed its prompt to the one that generates its answer? Compiled.
+"""Transfer of requests from prefill replicas to decode replicas. Compiled.
 
-The same as ``reference/handover.py`` and ``reference/link.py``, on arrays. What such a request needs
-beside is a ``Transfer`` record. While it has no slot its blocks are noted in a row of the block
-table behind those of the slots: rows that were given back are a list through their first column.
-What travels is a heap, whoever arrives first at its top, of several at once the one with the
-smaller index.
+The same as ``reference/handover.py`` and ``reference/link.py``, on arrays. Each such request has an
+additional ``Transfer`` record. While it has no slot, its blocks are in an extra row of the block
+table, after those of the slots; free extra rows form a list through their first column. Transfers
+under way are a heap by arrival time, then by index.
 """
 
 from typing import NamedTuple
@@ -43,7 +42,7 @@ def shorten(state: State, index: int) -> None:
 def status_after_prefill(state: State, index: int) -> int:
     """Status after the first token: finished, or ``PREFILLED``.
 
-    It wants again what its client requested.
+    Also restores the output length that the client requested.
     """
     config, request, transfer = state.config[0], state.requests[index], state.transfers[index]
     request.stop_tokens, request.max_tokens = transfer.stop_tokens, transfer.max_tokens
@@ -58,7 +57,7 @@ def status_after_prefill(state: State, index: int) -> int:
 
 @compiled
 def leave(state: State, index: int) -> None:
-    """A request with computed prompt leaves its slot and holds its blocks."""
+    """A request with a completed prefill gives up its slot and keeps its blocks."""
     counters, world, request, transfer = (
         state.counters[0],
         state.world[0],
@@ -99,7 +98,7 @@ def join(state: State, index: int) -> None:
 
 @compiled
 def is_for_room(state: State, index: int) -> bool:
-    """Does this waiting request wait for blocks to fetch its KV cache into?"""
+    """Does this waiting request need blocks on this replica before its KV transfer?"""
     is_waiting: bool = (
         state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _FOR_ROOM
     )
@@ -108,7 +107,7 @@ def is_for_room(state: State, index: int) -> bool:
 
 @compiled
 def fetch(state: State, index: int) -> bool:
-    """Take blocks for a request and start its KV transfer; False, unchanged, if too few."""
+    """Allocate blocks for a request and start its KV transfer; False, unchanged, if too few."""
     world, request, transfer = state.world[0], state.requests[index], state.transfers[index]
     block_size = state.config[0].block_size
     n_hits = blocks.find_hits(state, index) if state.config[0].is_caching else 0
@@ -134,7 +133,7 @@ def fetch(state: State, index: int) -> bool:
 
 @compiled
 def give_back_source(source: State, index: int) -> None:
-    """The prefill replica may forget a request's KV cache."""
+    """Free a request's KV cache on its prefill replica."""
     transfer = source.transfers[index]
     blocks.give_back(source, transfer.source_row, transfer.num_source_blocks, 0)
     _drop_row(source, transfer.source_row)
@@ -142,7 +141,7 @@ def give_back_source(source: State, index: int) -> None:
 
 @compiled
 def receive(state: State, index: int) -> None:
-    """End a KV transfer; if the client has gone meanwhile, drop it."""
+    """Complete a KV transfer; drop the request if its client has disconnected."""
     counters, transfer = state.counters[0], state.transfers[index]
     if state.requests[index].status >= _STOPPED:
         give_back(state, index)
@@ -159,7 +158,7 @@ def receive(state: State, index: int) -> None:
 
 @compiled
 def give_back(state: State, index: int) -> None:
-    """The decode replica may forget the KV cache of a request that has no slot yet."""
+    """Free the KV cache of a request without a slot on its decode replica."""
     transfer = state.transfers[index]
     blocks.give_back(state, transfer.row, transfer.num_blocks, 0)
     _drop_row(state, transfer.row)
@@ -181,7 +180,7 @@ def peek_received(state: State) -> int:
 
 @compiled
 def is_received(state: State, index: int) -> bool:
-    """Has this request's KV cache arrived, but the request no slot yet?"""
+    """Has this request's KV cache arrived, while it has no slot yet?"""
     is_here: bool = (
         state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _RECEIVED
     )
@@ -190,9 +189,9 @@ def is_received(state: State, index: int) -> bool:
 
 @compiled
 def adopt(state: State, index: int, num_new_tokens: int) -> bool:
-    """Admit the request of ``peek_received`` on its blocks, with room for its next tokens.
+    """Admit the request of ``peek_received`` with its blocks and room for its next tokens.
 
-    False where there is none.
+    False without room.
     """
     config, counters, request, transfer = (
         state.config[0],
@@ -222,7 +221,7 @@ def adopt(state: State, index: int, num_new_tokens: int) -> bool:
 
 @compiled
 def _keep_row(state: State, row: int, n_blocks: int) -> int:
-    """A copy of the first blocks of a row, behind the slots."""
+    """Copy the first blocks of a row to an extra row after those of the slots."""
     counters = state.counters[0]
     own_row: int = counters.first_free_row
     if own_row == NOTHING:
@@ -250,16 +249,16 @@ class LinkRules(Row):
 
 
 class LinkState(NamedTuple):
-    """The link's rules, and until when each replica's port is taken."""
+    """The link's rules, and the time until which each replica's port is busy."""
 
     rules: Rows[LinkRules]
     """(1)"""
     free_ns: I64
-    """(R) With a shared link the first alone counts."""
+    """(R) End of the last transfer on each port; a shared link uses only the first."""
 
 
 def new_link(link: KvLink, n_replicas: int) -> LinkState:
-    """A link that nothing travels on."""
+    """A link without transfers."""
     rules = blank(1, LinkRules)
     rules["block_ps"], rules["latency_ns"], rules["is_shared"] = (
         link.block_ps,
@@ -286,7 +285,7 @@ def begin(states: State, link: LinkState, index: int) -> None:
 
 @compiled
 def next_ns(states: State) -> int:
-    """Time of the next transfer's end; ``FAR_NS`` where none is under way."""
+    """Time of the next transfer's end; ``FAR_NS`` without transfers."""
     if states.world[0].n_arriving == 0:
         return FAR_NS
     when_ns: int = states.transfers[states.transfers[0].nth_arriving].received_ns

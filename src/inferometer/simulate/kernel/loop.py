@@ -1,11 +1,9 @@
-"""Which compiled loop runs an engine's rules?
+"""Compiled event loops, one for each kind of engine.
 
-One for each kind, so that only the rules that are asked for are compiled.
-
-One loop with the rules of all engines took 90 s to compile, four times as long as vLLM's alone: the
-compiler optimises whatever a function may call together with it. Here the loops,
-``kernel/steps.py`` and ``kernel/policy.py`` are compiled again for each kind, as they stand, with
-that kind as a constant, so that the branches of the others are left out.
+Only the rules in use are compiled. One loop with the rules of all engines took 90 s to compile,
+four times as long as vLLM's alone: the compiler optimises a function together with all that it may
+call. Here the loops, ``kernel/steps.py`` and ``kernel/policy.py`` are compiled again for each kind,
+with the kind as a constant, so that the branches of other kinds are left out.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +40,7 @@ def cluster_loop_of(
 ) -> Callable[..., int]:
     """``kernel.cluster_run.run`` for the rules of this kind only.
 
-    Without the code for a gate, a link or a common step where there is none.
+    Without the code for a gate, a link or steps in lockstep if they are not used.
     """
     name = kind.name + "_GATE" * has_gate + "_SPLIT" * is_split + "_LOCKSTEP" * is_lockstep
     changes = {
@@ -68,7 +66,7 @@ def _steps_of(kind: Kind, *, is_split: bool = False) -> ModuleType:
 
 
 def _pooled_steps(name: str) -> ModuleType:
-    """The rules of vLLM with a KV cache that is divided: all that looks at its blocks, again."""
+    """Rules of vLLM for a divided KV cache: all functions that use blocks, compiled again."""
     changes: dict[str, object] = {"IS_POOLED": True, "KIND": int(Kind.VLLM)}
     for module in (pool, blocks, preemption, vllm, policy, price):
         again = _compiled_again(module, name, changes)

@@ -1,11 +1,9 @@
-"""What happens when, from the first arrival to the last token?
+"""The compiled event loop of one replica.
 
-One replica's loop on a clock of nanoseconds, compiled.
-
-``kernel/steps.py`` says what the replica does; here is when. Order of events at one instant: whose
-client goes away, then tokens of the step that is done, in order of the batch, then who comes, by
-index (followers of those that just ended too), then ``schedule``. What happens while a step runs is
-seen at its end, in order of time.
+Its clock counts nanoseconds. ``kernel/steps.py`` has the actions of the replica; this module orders
+the events. Events at the same time are processed in this order: disconnections; tokens of the
+completed step, in batch order; arrivals, by index (including followers of requests that just
+ended); then ``schedule``. Events during a step are processed at its end, in order of time.
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
@@ -23,8 +21,8 @@ _STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
 def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int) -> int:
     """Run until all is done, the time is over, no progress is possible, or a log is full.
 
-    Called again with a later ``until_ns`` it goes on where it stopped; requests that were added
-    meanwhile come as if they had been known before (the emulator's clock).
+    A further call with a later ``until_ns`` continues the run; requests that were added in between
+    are processed as if known from the start (used by the emulator).
     """
     counters = state.counters[0]
     while steps.has_room(state, log, part_log, 1):
@@ -65,7 +63,7 @@ def _catch_up(state: State, until_ns: int) -> None:
             index = arrivals.take_next(state)
             if (
                 state.requests[index].status == _UNSEEN
-            ):  # else its client has gone in the very instant
+            ):  # else its client disconnects at the same time
                 steps.take(state, index)
         else:
             return
@@ -73,7 +71,7 @@ def _catch_up(state: State, until_ns: int) -> None:
 
 @compiled
 def _drop(state: State, index: int) -> None:
-    """A client goes away."""
+    """A client disconnects."""
     if state.requests[index].status == _UNSEEN:
         arrivals.end_outside(state, index, _ABORTED, state.arrivals.abort_ns[index])
     else:

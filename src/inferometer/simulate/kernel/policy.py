@@ -1,6 +1,6 @@
 """The scheduling functions of the compiled engine.
 
-The one place where compiled code asks; ``engine_config`` tells how an engine is added.
+Compiled code calls engines' rules only through this module; ``engine_config`` tells how to add one.
 
 ``kernel/loop.py`` compiles this module once for each kind, and the branches of the others are left
 out.
@@ -70,7 +70,7 @@ def first_batch(state: State) -> int:
 
 @inlined
 def schedule(state: State, i_batch: int) -> None:
-    """Form the next step as batch ``i_batch``; ``wake_ns`` where a request waits for a time."""
+    """Form the next step as batch ``i_batch``; sets ``wake_ns`` if a request waits for a time."""
     kind = KIND
     if kind == _VLLM:
         vllm.schedule(state, i_batch)
@@ -108,7 +108,7 @@ def take_decodes(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """A client has gone, at ``abort_ns``."""
+    """A client has disconnected, at ``abort_ns``."""
     kind = KIND
     if kind == _VLLM:
         vllm.abort(state, index)

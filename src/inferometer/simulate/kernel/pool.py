@@ -1,7 +1,6 @@
-"""Which KV blocks are free, and which hold a content? Compiled.
+"""KV blocks of a pool: free ones, and those with cached contents. Compiled.
 
-Where the cache is divided (``IS_POOLED``: ``kernel/loop.py``), of the pool with this ``number``; of
-a whole cache that is 0.
+``number`` is the pool's in a divided cache (``IS_POOLED``: ``kernel/loop.py``), else 0.
 
 ``BlockPool`` and ``FreeKVCacheBlockQueue`` of vLLM 0.32.0 (``vllm/v1/core``), on arrays: a ring of
 the free blocks, and for each content a list of the blocks that hold it.
@@ -56,7 +55,7 @@ def watermark_blocks(state: State, number: int) -> int:
 
 @inlined
 def _head(state: State, number: int) -> int:
-    """The block that is never given, where the ring of free ones begins and ends."""
+    """The block that is never allocated: begin and end of the ring of free blocks."""
     is_pooled, block = IS_POOLED, 0
     if is_pooled:
         block = state.memory.pools[number].first
@@ -79,7 +78,7 @@ def _note_taken(state: State, number: int, n_blocks: int) -> None:
 
 @compiled
 def open_all(state: State) -> None:
-    """A step begins: every pool lets requests in."""
+    """A step begins: every pool admits requests."""
     for number in range(len(state.memory.pools)):
         state.memory.pools[number].is_closed = 0
 

@@ -1,4 +1,4 @@
-"""Which request has to go when there is no room, and what becomes of it? Compiled; vLLM 0.32.0."""
+"""Preemption: choice of the victim and its state afterwards. Compiled; vLLM 0.32.0."""
 
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel import blocks, groups, queue, slots
@@ -10,10 +10,9 @@ _PREEMPTED = int(Status.PREEMPTED)
 
 @compiled
 def make_way(state: State, i_batch: int) -> None:
-    """Shortest remaining first.
+    """Under shortest remaining first: preempt until the next waiting request has a slot and blocks.
 
-    Who has to go, so that the next in the queue, with less left to compute, finds a slot and
-    blocks?
+    Victims are requests with more tokens left than the waiting one.
     """
     config, counters = state.config[0], state.counters[0]
     while counters.n_running > 0:
@@ -36,7 +35,7 @@ def make_way(state: State, i_batch: int) -> None:
 def victim(state: State) -> int:
     """The request to preempt.
 
-    The last admitted; under priorities the least urgent, of equals the first in the list.
+    The last admitted; with priorities the least urgent, of equals the first in the list.
     """
     n_running: int = state.counters[0].n_running
     if not state.config[0].is_priority:
@@ -127,7 +126,7 @@ def preempt(state: State, i_batch: int, i_running: int) -> None:
 def _swap_out(state: State, i_batch: int, request: Request) -> bool:
     """Copy a request's KV to the host, if there is room.
 
-    What is in flight will be there by then.
+    Tokens in flight will have been computed by then.
     """
     counters, block_size = state.counters[0], state.config[0].block_size
     n_blocks = (request.num_computed_tokens + block_size - 1) // block_size

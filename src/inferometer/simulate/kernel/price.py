@@ -1,4 +1,4 @@
-"""How long does a step take, with what is done around it? Compiled.
+"""Duration of a step, with drafts and block copies. Compiled.
 
 The same as ``reference/price.py``, on arrays.
 """
@@ -35,7 +35,7 @@ _whole_duration_s = _CLOSED_FORM["whole_duration_s"]
 def duration_ns(state: State, cost: StepTimeArrays, i_batch: int) -> int:
     """Nanoseconds of a batch, with the drafts for the next step.
 
-    Before it begins blocks are copied to and fro.
+    Includes swapping of blocks to and from the host before the step.
     """
     batch = state.batches[i_batch]
     return group_duration_ns(state, cost, i_batch, n_rows(state, i_batch), batch.n_yielding)
@@ -54,7 +54,7 @@ def n_rows(state: State, i_batch: int) -> int:
 def group_duration_ns(
     state: State, cost: StepTimeArrays, i_batch: int, n_group_rows: int, n_group_yielding: int
 ) -> int:
-    """The same where the replicas share experts, through which the rows of the whole group go."""
+    """The same with expert parallelism, where all rows of the group pass the shared experts."""
     config, batch = state.config[0], state.batches[i_batch]
     swap_ns: int = (batch.num_swapped_blocks * config.swap_block_ps + 500) // 1000
     return (
@@ -116,7 +116,7 @@ def step_duration_ns(  # noqa: PLR0913, PLR0917 -- compiled code takes plain num
 ) -> int:
     """As ``step_cost.group_duration_ns``.
 
-    Matrix products take what they took in the last step, if that had as many rows.
+    Times of matrix products are reused from the last step if it had the same number of rows.
     """
     n_rows, n_group_rows = max(prefill_tokens + n_decode, 1), max(n_group_rows, 1)
     n_logits = n_rows if cost.computes_all_logits else n_prefill + n_decode + n_drafts

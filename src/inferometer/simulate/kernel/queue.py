@@ -1,7 +1,7 @@
-"""Who waits, and who is next? A ring for first come, first served, a heap for priorities. Compiled.
+"""The waiting queue: a ring (first come, first served) or a heap (priorities). Compiled.
 
-A heap orders by (priority, arrival time, index), as vLLM does with its ids. A request that was
-aborted or finished while it waited stays in its place, uncounted, until it comes up.
+A heap orders by (priority, arrival time, index), as vLLM does with its ids. Requests that were
+aborted or finished while waiting stay in place, uncounted, until they reach the front.
 """
 
 from inferometer.simulate.compiling import compiled

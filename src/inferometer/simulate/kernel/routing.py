@@ -1,4 +1,4 @@
-"""Which replica gets a request, and what does the router know? Compiled.
+"""Routing of requests to replicas. Compiled.
 
 The same as ``reference/router.py``, on arrays. Random draws are made beforehand
 (``router_draws``): the same for all rules, paces and both simulators. Letters of shapes: N

@@ -1,8 +1,8 @@
-"""Which requests compute how many tokens in the next step? SGLang's scheduler, compiled.
+"""SGLang's scheduler: requests of the next step and their tokens. Compiled.
 
-The same as ``reference.sglang.SglangScheduler``, on arrays. ``running`` holds who generates,
-``joining`` whose prompts were computed in the step before; whoever holds pages is counted in
-``n_running``.
+The same as ``reference.sglang.SglangScheduler``, on arrays. ``running`` has the decoding requests,
+``joining`` those with prompts computed in the step before; ``n_running`` counts all requests that
+hold pages.
 """
 
 from inferometer.records.types import ABSENT, PartKind
@@ -39,7 +39,7 @@ def decode(state: State) -> int:
             own.new_token_ratio = max(
                 own.new_token_ratio - own.new_token_ratio_decay, own.least_new_token_ratio
             )
-        elif own.n_generating < n_before:  # the pages of those who finish come free with this step
+        elif own.n_generating < n_before:  # pages of finishing requests become free with this step
             return 0
         else:
             _retract(state)
@@ -56,7 +56,7 @@ def decode(state: State) -> int:
 def mix(state: State) -> bool:
     """Do all in ``running`` decode in a prefill step (mixed chunk)?
 
-    All, or none where memory is short.
+    All of them, or none if memory is short.
     """
     own = state.sglang[0]
     _drop_finishing(state)
@@ -329,7 +329,7 @@ def _add_part(state: State, i_batch: int, index: int, n_tokens: int) -> None:
     batch.n_parts += 1
 
 
-# Who has to go for somebody more urgent? SGLang's rules, compiled.
+# Preemption for a more urgent request by SGLang's rules. Compiled.
 # The same as ``reference.sglang_admission.PrefillAdder.victims_of`` and
 # ``reference.sglang.SglangScheduler._preempt_for``.
 
@@ -409,7 +409,7 @@ def _is_less_urgent(state: State, i_one: int, i_other: int) -> bool:
 def update(state: State, i_batch: int) -> int:
     """Process the results of batch ``i_batch``; returns the number of delivered tokens.
 
-    What was in flight when its request was thrown out comes again.
+    Tokens that were in flight when their request was retracted are computed again.
     """
     parts, n_delivered = state.parts[i_batch], 0
     for i_part in range(state.batches[i_batch].n_parts):
@@ -434,7 +434,7 @@ def update(state: State, i_batch: int) -> int:
 def abort(state: State, index: int) -> None:
     """Abort a request; its computed pages stay in the tree.
 
-    Who waits stays in the queue, uncounted.
+    A waiting request stays in the queue, uncounted.
     """
     status, when_ns = state.requests[index].status, state.arrivals.abort_ns[index]
     if status >= _STOPPED:

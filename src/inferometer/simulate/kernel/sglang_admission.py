@@ -1,4 +1,4 @@
-"""In which order do SGLang's requests wait, who joins a prefill batch, and with how many tokens?
+"""SGLang's queue order, and the admission of requests and tokens to a prefill batch.
 
 Compiled; the same as ``reference/sglang_order.py`` and ``reference/sglang_admission.py``.
 ``State.sglang`` has the budgets of the batch that is being made.
@@ -315,9 +315,9 @@ def _sort(state: State, n_waiting: int) -> None:
 
 # In which order does SGLang's policy dfs-weight put the queue?
 # Compiled; the same as ``reference/sglang_order.py``.
-# The nodes at which the prefixes of those who wait end, and all above them, are linked to a tree
-# of their own (``first_child``, ``next_sibling``), which is walked and taken apart: the scratch
-# of each node is 0 again when all its requests are noted.
+# Nodes at which prefixes of waiting requests end, and their ancestors, are linked to a separate
+# tree (``first_child``, ``next_sibling``), which is walked and dismantled: the scratch fields of
+# each node are 0 again when all its requests are listed.
 
 
 @compiled
@@ -342,7 +342,7 @@ def sort_by_weight(state: State, n_waiting: int) -> None:
 
 @compiled
 def _count(state: State, index: int) -> None:
-    """A request waits at its node, which counts on the whole path."""
+    """Count a waiting request at its node and on the whole path above."""
     nodes, node = state.memory.nodes, state.requests[index].node
     if nodes[node].first_waiting == 0:
         nodes[node].first_waiting = index + 1

@@ -1,4 +1,4 @@
-"""Which pages of KV cache does each request own, and which the radix tree? SGLang's, compiled.
+"""SGLang's KV pages: owned by requests or by the radix tree. Compiled.
 
 The same as ``reference/sglang_cache.py`` and ``reference/sglang_tree.py``, on arrays. A request's
 ``node`` is where its locked path ends, ``num_cached_blocks`` the pages on that path and
@@ -69,7 +69,7 @@ def insert_path(state: State, index: int, n_pages: int) -> tuple[int, int]:
 
 @compiled
 def lock(state: State, node: int) -> None:
-    """A request uses the path to this node: nothing of it may go."""
+    """A request uses the path to this node, which may not be evicted."""
     while node != 0:
         at = state.memory.nodes[node]
         if at.lock_ref == 0:
@@ -81,7 +81,7 @@ def lock(state: State, node: int) -> None:
 
 @compiled
 def unlock(state: State, node: int) -> None:
-    """A request uses it no more."""
+    """A request no longer uses the path to this node."""
     while node != 0:
         at = state.memory.nodes[node]
         at.lock_ref -= 1
@@ -246,7 +246,7 @@ def checkpoint(state: State, index: int, num_tokens: int) -> None:
     n_known, node = insert_path(state, index, n_pages)
     state.counters[0].n_free += n_known - request.num_cached_blocks
     if 0 < n_prompt < n_pages:
-        insert_path(state, index, n_prompt)  # so that the answer may go and the prompt stay
+        insert_path(state, index, n_prompt)  # so that the answer can be evicted without the prompt
     lock(state, node)
     unlock(state, request.node)
     request.node = node

@@ -1,8 +1,6 @@
-"""What does the compiled simulator keep in memory?
+"""Memory of the compiled simulator: all arrays that it writes to, allocated once per simulation.
 
-Everything it writes to is allocated here, once per simulation.
-
-Rows of structured arrays keep what is used together on the same cache line. Letters of
+Rows of structured arrays hold fields that are used together on one cache line. Letters of
 shapes: N requests, K contents, M slots (``max_num_seqs``), B blocks, D batches in flight.
 """
 
@@ -39,9 +37,9 @@ NOTHING: Final = -1
 class Node(Row):
     """A run of pages of the radix tree.
 
-    ``start`` is where its first content is among all contents, ``born`` its place among its
-    parent's children. ``weight`` and what follows it are scratch of the policy dfs-weight, 0 for
-    nothing: nodes, and requests + 1.
+    ``start`` is the index of its first content among all contents, ``born`` its place among its
+    parent's children. ``weight`` and the fields after it are scratch of the policy dfs-weight (0:
+    none): nodes, and requests + 1.
     """
 
     start: i64
@@ -101,7 +99,7 @@ def sglang_record(config: EngineConfig) -> Rows[Sglang]:
 
 
 def node_records(config: EngineConfig) -> Rows[Node]:
-    """The root and room for a node for each page, chained through ``next``; none for other engines."""
+    """The root and a free node for each page, chained through ``next``; none for other engines."""
     if not isinstance(config, SglangConfig):
         return blank(0, Node)
     nodes = blank(config.n_kv_blocks + 2, Node)
@@ -112,8 +110,8 @@ def node_records(config: EngineConfig) -> Rows[Node]:
 class Request(Row):
     """A request.
 
-    ``sent_ns`` is when its client sends it, ``arrival_ns`` when it comes to the engine: later
-    where something stands in between.
+    ``sent_ns`` is the time of the client's send, ``arrival_ns`` that of arrival at the engine:
+    later if a gate or a transfer is in between.
     """
 
     num_tokens: i32
@@ -168,9 +166,9 @@ class Block(Row):
 class Transfer(Row):
     """State of a request with a KV transfer.
 
-    ``source_row`` and ``row`` are those of the block table where its blocks are noted at both ends.
-    The i-th also keeps whose turn is i-th: to be sent on, to be fetched, and in the heap of what
-    travels.
+    ``source_row`` and ``row`` are the rows of the block tables with its blocks at both ends. The
+    i-th record also stores the i-th entry of three lists: requests to be routed on, to be fetched,
+    and the heap of transfers under way.
     """
 
     stop_tokens: i32
@@ -197,7 +195,7 @@ class Transfer(Row):
 class Part(Row):
     """Tokens of one request in a batch.
 
-    ``kind`` is a ``PartKind``; ``n_delivered`` is known when the step is done.
+    ``kind`` is a ``PartKind``; ``n_delivered`` is set when the step completes.
     """
 
     request: i32
@@ -212,7 +210,7 @@ class Part(Row):
 
 
 class Move(Row):
-    """A request's piece of memory that slides to a lower start, and when."""
+    """The move of a request's piece of memory to a lower start, with its time."""
 
     request: i64
     start: i64
@@ -250,14 +248,14 @@ class Batch(Row):
 class Counters(Row):
     """Counters and clock of a replica.
 
-    ``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done, on
-    the mean stage; ``ready_ns`` is when its oldest batch or its wait is over (``FAR_NS``: never),
-    ``is_due``: has it anything to decide now? ``is_decided`` (one replica alone): was the next step
-    decided since the last event? ``n_rows`` of the block table behind the slots were
-    ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for
-    nobody. ``n_evicted`` blocks or pages of a cached prefix made room for others. ``is_moving``: was the
-    first of ``n_moves`` under way at the last decision? ``n_moved_blocks`` since the last logged.
-    ``n_held_millionths``: of the server's own block, held in all pools.
+    ``n_taken`` and ``n_ended`` count requests; ``busy_ns`` is the time of completed steps on the
+    mean stage; ``ready_ns`` is the end of its oldest batch or wait (``FAR_NS``: none); ``is_due``:
+    must it decide now? ``is_decided`` (single replica): was the next step decided since the last
+    event? ``n_rows``: extra rows of the block table ever used. ``first_unanswered`` and
+    ``last_unanswered``: 1 + the index of a request, 0 for none. ``n_evicted``: evicted blocks or
+    pages of cached prefixes. ``is_moving``: was the first of ``n_moves`` under way at the last
+    decision? ``n_moved_blocks``: since the last log row. ``n_held_millionths``: blocks in use in
+    all pools, in millionths of the server's own block.
     """
 
     n_free: i64
@@ -309,10 +307,10 @@ class KnownTimes(Row):
 class World(Row):
     """State that all replicas share, besides the requests.
 
-    A gate was told of ``n_told`` of those that ended, and lets in ``max_in_flight``, of whom
-    prompts of ``max_waiting_tokens`` may wait in the engines. Of ``n_handed`` whose prompts are
-    computed ``n_joined`` were sent on, of ``n_asked`` KV caches ``n_begun`` were given a place on
-    the link.
+    ``n_told``: ended requests that the gate has processed. ``max_in_flight``: requests that it may
+    release, of which ``max_waiting_tokens`` prompt tokens may wait in the engines. Of ``n_handed``
+    completed prefills ``n_joined`` were routed on; of ``n_asked`` requested KV transfers
+    ``n_begun`` were queued on the link.
     """
 
     now_ns: i64
@@ -340,25 +338,25 @@ class Memory(NamedTuple):
     """(contents · groups of layers) The first block registered with each content."""
     last_equal: I32
     block_table: I32
-    """(M, blocks of the longest request · groups of layers) The blocks of whoever has the slot, in
-    order; in a pool also rows of those that have none."""
+    """(M, blocks of the longest request · groups of layers) Blocks of the request in each
+    slot, in order; with disaggregation also rows of requests without a slot."""
     by_address: I32
     """(M + 1) Order of the pieces of a contiguous KV cache."""
     moves: Rows[Move]
-    """(M + 1, or 0 where nothing is moved) One after the other."""
+    """(M + 1, or 0 without compaction) Planned moves, in order."""
     nodes: Rows[Node]
     """(B + 1, or 0 for engines other than SGLang)"""
     pools: Rows[KvPoolRow]
     pool_of: I32
-    """(N) Of each request; with ``pools`` empty where all share the blocks."""
+    """(N) Pool of each request; empty, like ``pools``, for an undivided cache."""
 
 
 class Queue(NamedTuple):
     """Waiting and running requests of a replica."""
 
     waiting: I32
-    """(N) A ring (first come, first served) or a heap (priorities). Requests that were aborted
-    stay until they come up."""
+    """(N) A ring (first come, first served) or a heap (priorities). Aborted requests stay until
+    they reach the front."""
     running: I32
     """(M) In order of admission."""
     free_slots: I32
@@ -366,9 +364,9 @@ class Queue(NamedTuple):
     preempted: I32
     """(M) By the last ``schedule``."""
     chunks: I32
-    """(M) Scratch: chunks of prompts (TensorRT-LLM); when a run of decodes needs blocks (vLLM)."""
+    """(M) Scratch: prompt chunks (TensorRT-LLM); steps until blocks are needed (vLLM)."""
     joining: I32
-    """(M) Whose prompts SGLang computed in the step before; vLLM's tokens before a run of decodes."""
+    """(M) SGLang: requests with prompts computed in the step before; vLLM: tokens before a run."""
     is_preferred: I32
     """(M + 1, or 0 without such a rule) Is this batch size preferred?"""
 
@@ -377,15 +375,15 @@ class Arrivals(NamedTuple):
     """Times of arrivals and aborts, and the requests that have ended."""
 
     arrival_order: I32
-    """Requests that come by themselves, in order of that."""
+    """Independent requests in order of arrival."""
     due: I32
-    """A heap of those that follow others and whose time is known."""
+    """A heap of followers with known arrival times."""
     follower: I32
     """(N, or 0 where none follows) First request that follows each."""
     next_follower: I32
     """(as follower) Next request that follows the same one."""
     joins: I32
-    """(N, or 0 where none waits for several) Request that waits for each one too."""
+    """(N, or 0 without such requests) Later request that also waits for each one."""
     n_awaited: I32
     """(as joins) Ends for which each request still waits."""
     last_end_ns: I64
@@ -397,15 +395,15 @@ class Arrivals(NamedTuple):
     earliest_ns: I64
     """(as follower) Earliest arrival of each."""
     abort_ns: I64
-    """(N) Of one that follows another and is not sent: how long after its sending."""
+    """(N) Time of disconnection; for unsent followers relative to their send."""
     leaving: I32
-    """A heap of requests whose client goes away at a known time."""
+    """A heap of requests with a known time of disconnection."""
     ended: I32
-    """(N, or 0 where it is not recorded) Who has ended, in order of that."""
+    """(N, or 0 if not recorded) Ended requests, in order of their ends."""
 
 
 class State(NamedTuple):
-    """The state of one replica, an owner's part in each; those in ``SHARED`` are the same for all replicas."""
+    """The state of one replica, in parts by purpose; all replicas share the arrays in ``SHARED``."""
 
     config: Rows[Config]
     """(1)"""
@@ -431,12 +429,12 @@ class State(NamedTuple):
     batches: Rows[Batch]
     """(D)"""
     stages: I64
-    """(2, stages of the pipeline) When is each free? When are the tokens of each of the last
-    batches known?"""
+    """(2, stages of the pipeline) Times at which each stage is free, and at which the tokens of
+    each of the last batches are known."""
     known: Rows[KnownTimes]
     """(1)"""
     transfers: Rows[Transfer]
-    """(N, or 0 where prompts and answers are computed by the same replicas)"""
+    """(N, or 0 without disaggregation)"""
 
 
 SHARED: Final = frozenset(
@@ -445,7 +443,7 @@ SHARED: Final = frozenset(
 
 
 def new_state(requests: Demand, config: EngineConfig) -> State:
-    """The state of a simulation in which nothing has happened yet."""
+    """The state at the start of a simulation."""
     acceptance = config.acceptance if isinstance(config, SchedulerConfig) else ()
     columns, world = config_record(config), blank(1, World)
     is_sent_later = requests.follows != NOTHING
@@ -539,13 +537,13 @@ def _chains(leaders: I32) -> tuple[I32, I32]:
 
 
 def _most_blocks(requests: Demand, config: EngineConfig, n_drafts: int) -> int:
-    """The longest table of blocks that a request may have."""
+    """Largest number of blocks that a request may have."""
     longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
     longest += (config.depth + 2) * (1 + n_drafts)  # in flight, and reserved beyond them
     sizes = [pool.block_size for pool in engine_config.kv_pools_of(config)]
     n_blocks = -(-min(longest, config.max_model_len) // min(sizes, default=config.block_size))
     if isinstance(config, SchedulerConfig) and (config.sliding_window or sizes):
-        return n_blocks  # most of them have left the window
+        return n_blocks  # most of their blocks have left the window
     return min(n_blocks + n_state_blocks_of(config), config.n_kv_blocks)
 
 

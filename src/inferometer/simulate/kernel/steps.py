@@ -25,7 +25,7 @@ _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
 def take(state: State, index: int) -> None:
     """Add a request to this replica.
 
-    A prompt longer than it takes is refused by the engine's front end.
+    The engine's front end refuses prompts above its limit.
     """
     request, config = state.requests[index], state.config[0]
     state.counters[0].n_taken += 1
@@ -38,7 +38,7 @@ def take(state: State, index: int) -> None:
 
 @compiled
 def drop(state: State, index: int) -> None:
-    """The client of a request that was taken in has gone."""
+    """The client of a request on this replica has disconnected."""
     if state.requests[index].status < _STOPPED:
         policy.abort(state, index)
 
@@ -202,7 +202,7 @@ def _price(state: State, cost: StepTimeArrays, i_batch: int) -> None:
     duration_ns: int = price.duration_ns(state, cost, i_batch)
     i_sampled = counters.current_step % n_stages
     if policy.has_instances():
-        stages[0, 0] = 0  # each works by itself
+        stages[0, 0] = 0  # the replicas are independent
     end_ns: int = max(counters.now_ns, stages[1, i_sampled], stages[0, 0])
     batch.start_ns = end_ns
     for i_stage in range(n_stages):

@@ -1,4 +1,4 @@
-"""Which requests compute how many tokens in the next step? TensorRT-LLM's in-flight batching, compiled.
+"""TensorRT-LLM's in-flight batching: requests of the next step and their tokens. Compiled.
 
 The same as ``reference.trtllm.TrtllmScheduler`` with ``reference/trtllm_chunks.py`` and
 ``reference/trtllm_blocks.py``, on arrays. ``State.running`` holds the active requests in order of
@@ -185,7 +185,7 @@ def form_batch(state: State, i_batch: int, n_fitting: int) -> None:
     for i_chosen in range(n_chosen):
         if not _is_context(state, state.skipped[i_chosen]) and state.queue.chunks[i_chosen] > 0:
             _add_part(state, i_batch, state.skipped[i_chosen], 1)
-    for i_part in range(state.batches[i_batch].n_parts):  # all of them before anybody takes a block
+    for i_part in range(state.batches[i_batch].n_parts):  # all of them before any block is taken
         _begin(state, state.parts[i_batch, i_part].request)
     for i_part in range(state.batches[i_batch].n_parts):
         _give_blocks(state, state.parts[i_batch, i_part].request)
@@ -323,7 +323,7 @@ def schedule(state: State, i_batch: int) -> None:
         if index == NOTHING:
             break
         queue.pop(state)
-        counters.n_waiting += 1  # until it is given blocks
+        counters.n_waiting += 1  # until it gets blocks
         state.queue.running[counters.n_active] = index
         counters.n_active += 1
     n_fitting = (

@@ -1,4 +1,4 @@
-"""Which requests compute how many tokens in the next step? vLLM's v1 scheduler, compiled.
+"""The v1 scheduler of vLLM: requests of the next step and their tokens. Compiled.
 
 The same as ``reference.Scheduler``, on arrays; both mirror
 ``vllm/v1/core/sched/{scheduler,async_scheduler}.py`` of vLLM 0.32.0.
@@ -152,7 +152,7 @@ def _schedule_running(
                     break
                 return budget
         if is_pooled and state.requests[index].slot == NOTHING:
-            continue  # those of other pools may find blocks
+            continue  # requests of other pools may get blocks
         part = state.parts[i_batch, batch.n_parts]
         part.request = index
         part.num_tokens = n_tokens
@@ -287,11 +287,11 @@ def _is_prefilling(state: State, i_batch: int) -> bool:
 def _admit(
     state: State, i_batch: int, index: int, budget: int, threshold: int, n_scheduled: int
 ) -> int:
-    """Slot the next one; returns the tokens that it computes, 0 where it does not fit.
+    """Admit a waiting request; returns the tokens that it computes, 0 where it does not fit.
 
     ``NOTHING`` where its pool of KV blocks is full.
-    ``n_scheduled`` is how many were scheduled before it that run already; ``NOTHING`` where nobody
-    is padded with drafts.
+    ``n_scheduled`` is the number of running requests scheduled before it; ``NOTHING`` without
+    padding by drafts.
     """
     config, counters = state.config[0], state.counters[0]
     request, batch = state.requests[index], state.batches[i_batch]
@@ -373,8 +373,8 @@ def _num_padded_drafts(config: Config, request: Request, num_computed_tokens: in
 def launch(state: State, i_batch: int) -> None:
     """Count the tokens of a step as computed at its launch, and set its work.
 
-    Drafts that are verified are rows as a prompt's are, and attend with the decode that they belong
-    to.
+    Drafts under verification are rows like those of a prompt; their attention is counted with the
+    decode to which they belong.
     """
     batch, parts, counters, is_async = (
         state.batches[i_batch],
