@@ -22,7 +22,7 @@ QUICK = (*NARROW, *SLO, *STEPS, "--rate", "8")
         (("llama-3.1-8b", "--hardware", "h100_sxm"), 2, ("--slo", "ttft:p95<500ms")),
         ((*QUICK, "--steps", "seats"), 2, ("there is no step 'seats'", "max_num_seqs")),
         ((*QUICK, "--policy", "trtllm"), 2, ("playbook of trtllm", "vllm, sglang")),
-        (("llama-3.1-8b", "--slo", "ttft:p95<1s"), 2, ("how long a step takes",)),
+        (("llama-3.1-8b", "--slo", "ttft:p95<1s"), 2, ("the step times are unknown",)),
         (("llama-3.1-8b", "--preset", "batch"), 2, ("depend on the device", "--hardware")),
         ((*NARROW, "--slo", "ttft<1s"), 2, ("'ttft<1s' is no threshold",)),
         ((*QUICK, "--concurrency", "4"), 2, ("both a rate and a concurrency",)),

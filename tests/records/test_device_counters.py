@@ -65,7 +65,7 @@ def test_dmon_of_dcgmi_and_of_nvidia_smi(tmp_path):
 
 def test_a_file_without_counters_is_refused(tmp_path):
     (tmp_path / "x").write_text('DCGM_FI_DEV_GPU_TEMP{gpu="0"} 61\n')
-    with pytest.raises(RecordError, match="no counter"):
+    with pytest.raises(RecordError, match="no device counters"):
         read_counters(tmp_path / "x")
     assert not is_counters_file(tmp_path)
 

@@ -181,7 +181,7 @@ def test_repeated_lines_are_repetitions(tmp_path):
     [
         ("", "empty", None),
         ("seq,batch,prefill ms\n", "no lines", None),
-        ("name,age\na,3\n", "no column with times", 1),
+        ("name,age\na,3\n", "no known column of times", 1),
         ("seq,seq_len,batch,prefill ms\n1,1,1,1\n", "two columns both say prompt", 1),
         ("seq,batch,prefill ms\n128,1,34.79\n256,1\n", "line 3 has 2 fields, the header has 3", 3),
         ("seq,batch,prefill ms\n128,1,fast\n", "prefill_ms = 'fast'", 2),
