@@ -75,5 +75,5 @@ def replace_probes(probes):
 def test_an_engine_that_gives_less_is_refused(engine, output_ids):
     repetition = next(iter(run_point(engine, replace_probes(None), NumpyCeilings()))).repetition
     check_honoured(repetition, POINT)
-    with pytest.raises(EngineError, match="was to run 2 sequences of 3 tokens"):
+    with pytest.raises(EngineError, match="should have run 2 sequences of 3 tokens"):
         check_honoured(replace(repetition, output_ids=output_ids), POINT)
