@@ -1,6 +1,7 @@
 """Does a bad workload file say which file, key and value, and what is allowed?"""
 
 import json
+import os
 
 import pytest
 
@@ -199,6 +200,12 @@ def test_names_files_and_traces_are_told_apart(tmp_path):
     with pytest.raises(SpecError, match="no workload '1024'") as caught:
         resolve_workload("1024")
     assert caught.value.try_ == "--workload 1024x256"
+
+
+def test_a_pipe_is_no_workload_since_it_is_read_more_than_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SpecError, match="read more than once"):
+        resolve_workload(str(tmp_path / "pipe"))
 
 
 def test_changes_go_into_tables_and_replace_other_kinds():

@@ -41,9 +41,27 @@ def resolve_workload(text: str) -> WorkloadSpec:
     if (lengths := lengths_table(text)) is not None:
         return table_from(lengths, WorkloadSpec, where=f"--workload {text}")
     path = path_named(text, where="--workload")
+    _check_file(path, text)
+    if _is_workload_file(path):
+        return read_workload(path)
+    if servegen.is_servegen(path):
+        return WorkloadSpec(
+            name=path.stem, duration_s=servegen.WINDOW_S, replay=servegen.servegen_beside(path)
+        )
+    return WorkloadSpec(name=path.stem, replay=TraceSource(path=str(path)))
+
+
+def _check_file(path: Path, text: str) -> None:
     if path.is_dir():
         raise SpecError(
             f"{text!r} is a folder", where="--workload", allowed="one file", try_=_inside(path)
+        )
+    if path.exists() and not path.is_file():
+        raise SpecError(
+            f"{text!r} is a pipe or a device, and a workload is read more than once",
+            where="--workload",
+            allowed="a file",
+            try_="its content in a file",
         )
     if not path.is_file():
         raise SpecError(
@@ -55,13 +73,6 @@ def resolve_workload(text: str) -> WorkloadSpec:
             ),
             try_=_nearest(text),
         )
-    if _is_workload_file(path):
-        return read_workload(path)
-    if servegen.is_servegen(path):
-        return WorkloadSpec(
-            name=path.stem, duration_s=servegen.WINDOW_S, replay=servegen.servegen_beside(path)
-        )
-    return WorkloadSpec(name=path.stem, replay=TraceSource(path=str(path)))
 
 
 @lru_cache(maxsize=32)
