@@ -730,3 +730,11 @@ def test_numbers_for_each_layer_that_are_equal_are_one():
 def test_gemma_3n_is_refused_for_what_it_has():
     with pytest.raises(SpecError, match="'altup_num_inputs'"):
         read(LLAMA | {"model_type": "gemma3n_text", "altup_num_inputs": 4})
+
+
+def test_a_missing_field_is_named_with_the_type_that_lacks_it():
+    """BLOOM states no longest context."""
+    bloom = {"model_type": "bloom", "hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 9}
+    with pytest.raises(SpecError, match="missing for model_type = 'bloom'") as refused:
+        model_from_config(bloom, where="config.json", model_id="bloom")
+    assert "add it to a copy" in refused.value.try_

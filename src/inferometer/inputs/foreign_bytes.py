@@ -481,11 +481,13 @@ class ConfigFields:
         if found is not None:
             return found
         if default is None:
+            stated = self.config.get("model_type")
+            family = "" if stated is None else f" for model_type = {shortened(stated)}"
             raise SpecError(
-                f"field {self.own_name(name)!r} is missing",
+                f"field {self.own_name(name)!r} is missing{family}",
                 where=self.where,
                 allowed="a whole number, 1 or more",
-                try_="is this the config.json of a decoder-only language model?",
+                try_="add it to a copy of the file, if this is a decoder-only language model",
             )
         return default
 
