@@ -158,7 +158,7 @@ def watch(question: Watch) -> Paged[WatchAnswer]:
         answer = watching.answer()
     if all("several_servers" in one.conditions for one in answer.servers):
         raise MeasureError(
-            "several servers answer at this address in turn, so their metrics cannot be told apart",
+            "several servers answer at this address in turn, so their metrics cannot be separated",
             where=", ".join(one.url for one in answer.servers),
             allowed="the address of a single server, not of a load balancer",
             try_="inferometer watch with the address of each server: its own port",

@@ -333,7 +333,7 @@ Examples:
 Each parameter has an interval; the model has its held-out error and the valid box (the shapes
 in which it was checked).
 
-With --load the runs are load tests of a server of which nothing need be known; --model and
+With --load the runs are load tests of a server that may be a black box; --model and
 --hardware narrow the result. Step times, max_num_seqs, step budget, KV cache, switches and
 front end are estimated by simulating the requests until the latencies match. What the load
 tests do not show is reported, with the load test that would. State what you know with
@@ -432,8 +432,8 @@ Load tests are made in pairs, one of each side, with the same arrivals and lengt
 within a pair is random; each side is first in half of the pairs. Both sides get the same texts
 if the URLs differ, else other texts (the first would warm the prefix cache for the second).
 The number of pairs is fixed in advance: stopping at a pleasing result causes false alarms. A
-95 % interval needs 6 pairs. After Ctrl-C or a crash, the same command resumes; a pair of which
-one half is incomplete is measured again. Exit 0 decided, 11 undecided.""",
+95 % interval needs 6 pairs. After Ctrl-C or a crash, the same command resumes; a pair with
+an incomplete half is measured again. Exit 0 decided, 11 undecided.""",
             examples="""\b
 Examples (servers must listen there):
   inferometer compare --ab http://127.0.0.1:8000 http://127.0.0.1:8001 --model NAME --rate 5 --for 60s --repeats 8

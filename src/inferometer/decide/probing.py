@@ -98,7 +98,7 @@ class FleetProbe:
     traffic: Traffic
     objective: ObjectiveSpec
     n_replicas: int | None = None
-    """Replicas that share the load, of which ``fleet`` is a part; None: all are in ``fleet``."""
+    """Replicas that share the load, those of ``fleet`` included; None: all are in ``fleet``."""
     class_objectives: tuple[ClassObjective, ...] = ()
     """The SLO of each class beside that of all; none: classes are not distinguished."""
     share_fraction: float = 1.0

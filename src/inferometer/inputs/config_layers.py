@@ -30,7 +30,8 @@ LAYER_KINDS: Final = frozenset(
 _BLOCKS_ALONE: Final = frozenset(("mlp", "moe"))
 _LISTS_OF_KINDS: Final = ("attn_type_list", "hybrid_override_pattern", "layers_block_type")
 _COMPRESSED: Final = (0, 4, 128)
-"""Tokens that a layer of DeepSeek-V4 compresses into a row: none, few of which it chooses, many."""
+"""Tokens that a layer of DeepSeek-V4 compresses into a row: none, a few, many. Of rows of a few
+tokens it reads those that its indexer chooses."""
 EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 
 
@@ -197,9 +198,9 @@ def read_mixture(fields: ConfigFields, family: Family) -> MoeSpec:
     """The experts of the layers that have some."""
     name = next(
         (key for key in (family.experts, *EXPERT_COUNTS) if key and fields.value(key) is not None),
-        family.experts,
+        family.experts or "num_experts",
     )
-    n_experts, n_chosen = fields.count(name or "num_experts"), fields.count("num_experts_per_tok")
+    n_experts, n_chosen = fields.count(name), fields.count("num_experts_per_tok")
     if n_chosen > n_experts:
         raise SpecError(
             f"num_experts_per_tok = {n_chosen}",

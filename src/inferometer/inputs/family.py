@@ -58,7 +58,7 @@ class Family:
     has_only_experts_quantised: bool = False
     has_latent_attention: bool = False
     recurrent: RecurrentKind = "delta"
-    """Of which kind layers with a state are."""
+    """The kind of its layers with a state."""
     is_hybrid: bool = False
     """Whether its ``fill`` reads the fields of layers that not every class has."""
     conv_bias: bool | Flag = False

@@ -47,7 +47,7 @@ STATE_SHARE: Final = Constant(
 _MOST_SEQUENCES: Final = 1 << 24
 _NODE_DEVICES: Final = 8
 GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
-"""Sizes of which the smallest that fits is named."""
+"""Sizes that are tried: the smallest that fits is named."""
 _SAMPLER_COPIES: Final = 4
 """Of the logits in float32, when a sampler sorts them: logits, sorted, indices of 64 bit. The
 difference of two budgets on A100 (0.64 GiB for 6,144 tokens) leaves 0.5 GiB for 256 sequences of

@@ -4,11 +4,11 @@ Busy time is the union of kernels, copies and fills over all streams. Each idle 
 activity, whose launch shows the cause of the gap:
 
 - *synchronisation*: before the launch the host waited for the device within this gap
-(``cudaStreamSynchronize``, a copy to the host: ``.item()``, sampling on the CPU);
+  (``cudaStreamSynchronize``, a copy to the host: ``.item()``, sampling on the CPU);
 - *host*: the launch began in the gap: time of Python, the framework or the scheduler;
 - *launch*: from the begin of the launch call to that of the activity;
 - *device*: it was launched before the gap, and the device started it only now (from kernel to
-kernel, within a CUDA graph, on another stream);
+  kernel, within a CUDA graph, on another stream);
 - *unknown*: the trace has no launch call for it.
 """
 
