@@ -1,6 +1,6 @@
 """Log of what an emulated server sent, and when.
 
-Its own record, which says how far a client's view is off.
+It is the truth that a load client's timestamps are compared with.
 
 The file is a row of frames, each a letter, a length and a payload: ``E`` holds emissions (int64),
 ``R`` requests (msgpack). It grows while the server runs; a last frame that was cut off is left out.
@@ -33,7 +33,7 @@ _ROWS_PER_FRAME: Final = 4096
 
 
 class EmissionKind(IntEnum):
-    """Kind of data that was sent."""
+    """What one write to a client carried."""
 
     HEADERS = 0
     TOKENS = 1
@@ -72,9 +72,9 @@ class EmissionLog(NamedTuple):
     kind: I64
     n_tokens: I64
     due_ns: I64
-    """The virtual instant: when the scheduler's step ended."""
+    """When it should be written: the end of the simulated step that made it."""
     written_ns: I64
-    """Time when the write was done."""
+    """When the write to the socket returned."""
     requests: tuple[LoggedRequest, ...]
 
     def token_instants_ns(self, number: int) -> I64:
@@ -104,7 +104,7 @@ class EmissionWriter:
     def emitted(
         self, number: int, kind: EmissionKind, n_tokens: int, due_ns: int, written_ns: int
     ) -> None:
-        """Something was sent."""
+        """Note one write to a client."""
         if self._file is None:
             return
         self._rows.extend((number, kind, n_tokens, due_ns, written_ns))
@@ -112,12 +112,12 @@ class EmissionWriter:
             self.flush()
 
     def ended(self, request: LoggedRequest) -> None:
-        """A request has ended."""
+        """Note a request that has ended."""
         if self._file is not None:
             self._requests.append(request)
 
     def flush(self) -> None:
-        """Write all that was noted."""
+        """Write all that was noted to the file."""
         if self._file is None:
             return
         if self._rows:
@@ -129,7 +129,7 @@ class EmissionWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Write the rest, and close; nothing may be added afterwards."""
+        """Write the rest and close the file; nothing may be noted afterwards."""
         self.flush()
         if self._file is not None:
             self._file.close()
@@ -150,7 +150,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def read_emission_log(path: Path) -> EmissionLog:
-    """Read what the server has written so far; it may still run.
+    """Read what the server has written so far, also while it runs.
 
     Raises
     ------

@@ -46,7 +46,7 @@ class _Piece(NamedTuple):
 class Choice:
     """One answer (of ``n``) to a request, with its engine request and the tokens sent.
 
-    ``echo``: the prompt, repeated before.
+    ``echo``: the prompt's text, which is sent before the answer where the request wants it.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A request that the engine has, and all that its reply needs."""
+    """A client's request, its requests in the engine, and all that the reply needs."""
 
     number: int
     client_id: str
@@ -90,9 +90,9 @@ class Served:
     faults: emulator_plan.Faults
     wording: Wording
     likelihoods: emulator_pages.Likelihoods | None
-    """Writer of logprobs, where requested."""
+    """Writes logprobs; None where the request wants none."""
     traced_by: TraceParent | None
-    """The client's span; None where it sent none."""
+    """The client's trace span (``traceparent``); None where it sent none."""
 
     @property
     def usage(self) -> Usage:
@@ -119,7 +119,7 @@ class Exchange:
 
     @property
     def is_answered(self) -> bool:
-        """Has each choice got its last token?"""
+        """Has each choice its last token?"""
         return all(choice.is_over for choice in self.served.choices)
 
     def open(self, due_ns: int) -> None:
@@ -131,7 +131,7 @@ class Exchange:
             self._emit(_Piece(b"", EmissionKind.HEADERS, 0, due_ns, is_last=False))
 
     def deliver(self, choice: Choice, n_tokens: int, due_ns: int) -> None:
-        """Deliver tokens of a choice; its request's status tells whether they are the last."""
+        """Send new tokens of a choice; its request's status says whether they are the last."""
         if n_tokens:
             choice.last_ns = due_ns
             if not choice.n_due:
@@ -150,7 +150,7 @@ class Exchange:
             self._reply(due_ns)
 
     def fail(self, message: str, status: int, due_ns: int) -> None:
-        """The engine has refused it."""
+        """Answer with an error: the engine refused the request."""
         if self.is_over:
             return
         if self.served.parsed.is_streaming:
@@ -168,7 +168,7 @@ class Exchange:
             )
 
     def _say(self, choice: Choice, due_ns: int) -> None:
-        """Send one event with all due tokens of a choice, and the end after the last one."""
+        """Send all due tokens of a choice in one event, with the finish reason after the last one."""
         served, first = self.served, choice.n_said
         choice.n_said, is_end = choice.n_due, self.is_answered
         delta = self._delta(choice, first)
@@ -194,11 +194,11 @@ class Exchange:
         self._emit(piece)
 
     def _reply(self, due_ns: int) -> None:
-        """The whole text at once."""
+        """Send the reply that is no stream."""
         served = self.served
         body = served.wording.whole(
             [(self._delta(choice, 0), _end(choice)) for choice in served.choices],
-            self._told_usage(),
+            self._usage_to_send(),
         )
         piece = _Piece(body, EmissionKind.TOKENS, served.usage.output_tokens, due_ns, is_last=True)
         if self._strikes(is_end=True):
@@ -227,8 +227,8 @@ class Exchange:
             likelihoods.of_completion(tokens, n_chars_before=n_before, is_from_start=bool(echo)),
         )
 
-    def _told_usage(self) -> Usage | None:
-        """Token counts of the reply, or false ones by a fault."""
+    def _usage_to_send(self) -> Usage | None:
+        """Token counts of the reply; wrong ones where a fault wants that."""
         usage, strike = self.served.usage, self.served.faults.strike
         if strike is not None and strike.kind == "no-usage":
             return None
@@ -237,7 +237,7 @@ class Exchange:
 
     def _closing(self) -> bytes:
         strike = self.served.faults.strike
-        usage = self._told_usage() if self.served.parsed.includes_usage else None
+        usage = self._usage_to_send() if self.served.parsed.includes_usage else None
         usage_event = b"" if usage is None else self.served.wording.usage(usage)
         return (
             usage_event
@@ -246,7 +246,7 @@ class Exchange:
         )
 
     def _strikes(self, *, is_end: bool) -> bool:
-        """Does this request's fault apply now?"""
+        """Does this request's fault apply to this event?"""
         strike = self.served.faults.strike
         return (
             strike is not None
@@ -257,7 +257,7 @@ class Exchange:
         )
 
     def _struck(self, piece: _Piece) -> _Piece | None:
-        """The piece as the fault changes it; None where it ended the stream."""
+        """The event as the fault changes it; None where the fault ended the stream."""
         strike = self.served.faults.strike
         if strike is None:
             return piece
@@ -285,7 +285,7 @@ class Exchange:
         return data
 
     def _cut(self, strike: emulator_plan.FaultRule, piece: _Piece) -> None:
-        """End the reply before its end."""
+        """Break the reply off, as the fault wants it."""
         if strike.kind == "error-event" and self.served.parsed.is_streaming:
             data = (
                 error_event("the emulator was configured to fail", "InternalServerError", 500)
@@ -309,7 +309,7 @@ class Exchange:
             self.line.cut()
 
     def _hold(self, hold_ns: int) -> None:
-        """Hold back output for this time."""
+        """Send nothing for this time."""
         if self._held is None:
             self._held = []
             asyncio.get_running_loop().call_later(s_from_ns(hold_ns), self._release)
@@ -345,12 +345,12 @@ def _end(choice: Choice) -> End:
 
 
 _LASTING: Final = ("comments", "split-writes")
-"""They strike again with every event."""
+"""Faults that apply to every event, not to one."""
 _CUTTING: Final = ("reset", "truncated-sse", "error-event")
 
 
 class Desk:
-    """Reads requests, for one plan."""
+    """Makes exchanges of HTTP requests, for one plan."""
 
     def __init__(self, plan: EmulatorPlan) -> None:
         self.limits = Limits(plan.model_name, plan.max_model_len)

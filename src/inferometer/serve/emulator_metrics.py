@@ -84,7 +84,7 @@ _HISTOGRAMS: Final[dict[str, Sequence[float]]] = {
     "request_prefill_time_seconds": VLLM_EDGES_S["e2e"],
     "request_decode_time_seconds": VLLM_EDGES_S["e2e"],
 }
-"""Buckets; () stands for the series 1, 2, 5, 10, ... up to the longest context."""
+"""Upper bounds of buckets; () stands for 1, 2, 5, 10, ... up to the longest context."""
 _REASONS = {
     Status.STOPPED: "stop",
     Status.LENGTH: "length",
@@ -123,7 +123,7 @@ _START_TIME_HELP: Final = "Start time of the process since unix epoch in seconds
 
 
 class Now(NamedTuple):
-    """Values of the gauges."""
+    """Values of the gauges at one instant."""
 
     n_running: int
     n_waiting: int
@@ -167,7 +167,7 @@ class Metrics:
         ).encode()
 
     def _gauge_lines(self, now: Now) -> Iterator[str]:
-        """``deferred`` and sleep are never seen."""
+        """The emulator never defers requests and never sleeps: these gauges stay constant."""
         reasons = {"capacity": now.n_waiting, "deferred": 0}
         states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
         samples: dict[str, list[tuple[Mapping[str, str], float]]] = {
@@ -270,7 +270,7 @@ class _Life:
 
 
 class Accounts:
-    """Updates the metrics from the engine's events.
+    """Updates the metrics when requests arrive, steps end and requests end.
 
     Source
     ------
@@ -284,11 +284,11 @@ class Accounts:
         self._lives: dict[int, _Life] = {}
 
     def arrived(self, request: LiveRequest) -> None:
-        """A request was given to the engine."""
+        """Count a request that the engine got."""
         self._lives[request.index] = _Life()
 
     def scheduled(self, admitted: Sequence[LiveRequest], n_preempted: int) -> None:
-        """Steps were decided, with the first parts of these requests."""
+        """Note the requests of which the first prompt tokens were scheduled."""
         counters = self._metrics.counters
         counters["num_preemptions"] += n_preempted
         for request in admitted if self._has_prefix_cache else ():
@@ -299,7 +299,7 @@ class Accounts:
             )
 
     def stepped(self, deliveries: Sequence[Delivery], now_ns: int) -> None:
-        """A step has ended."""
+        """Count the tokens of a step that has ended."""
         n_generated, n_prefilled = 0, 0
         for request, n_tokens in deliveries:
             life = self._lives.get(request.index)
@@ -320,7 +320,7 @@ class Accounts:
             self._metrics.histograms["iteration_tokens_total"].observe(n_generated + n_prefilled)
 
     def _verified(self, n_tokens: int) -> None:
-        """A sequence got the drafted tokens that were accepted, and one more."""
+        """Count the accepted draft tokens of a sequence's step; one token more is the model's own."""
         counters, n_drafted = self._metrics.counters, self._metrics.n_drafted
         if n_drafted:
             counters["spec_decode_num_drafts"] += 1
@@ -328,7 +328,7 @@ class Accounts:
             counters["spec_decode_num_accepted_tokens"] += n_tokens - 1
 
     def ended(self, request: LiveRequest, now_ns: int) -> None:
-        """A request has ended, with its last token or without."""
+        """Count a request that has ended, by its last token or before it."""
         life = self._lives.pop(request.index, None)
         if life is None:
             return

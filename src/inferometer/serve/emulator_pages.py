@@ -1,4 +1,4 @@
-"""What is answered without the engine: the model's page, a text's tokens, a refusal by a fault?"""
+"""What is answered without the engine: list of models, version, tokenisation, some faults?"""
 
 import asyncio
 import gzip
@@ -48,7 +48,7 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pages:
-    """The pages of one server."""
+    """The pages of one server that need no engine."""
 
     def __init__(self, limits: Limits, tokenizer: Tokenizer, emulated: str) -> None:
         self._limits = limits
@@ -165,18 +165,18 @@ def _redirect(rule: FaultRule, line: Line, request: HttpRequest) -> None:
 
 
 def _bomb(rule: FaultRule, line: Line, request: HttpRequest) -> None:
-    """Some hundred bytes that unpack to a thousand times their size."""
+    """Answer with a gzip bomb: a thousand times larger when unpacked."""
     del request
     line.reply(200, gzip.compress(bytes(rule.size_bytes)), headers={"content-encoding": "gzip"})
 
 
 def _silence(rule: FaultRule, line: Line, request: HttpRequest) -> None:
-    """The client waits until it goes away."""
+    """Answer nothing: the client waits until it gives up."""
     del rule, line, request
 
 
 def _endless(rule: FaultRule, line: Line, request: HttpRequest) -> None:
-    """Headers without an end, until the client goes or the limit is reached."""
+    """Send headers without an end, until the client leaves or the limit is reached."""
     del request
     line.write(b"HTTP/1.1 200 OK\r\n")
     _more_headers(line, rule.size_bytes)
@@ -235,14 +235,14 @@ class Usage(NamedTuple):
 
 
 class End(NamedTuple):
-    """Finish reason."""
+    """Why a choice ended."""
 
     finish_reason: str
     stop_reason: str | None
 
 
 class Delta(NamedTuple):
-    """A piece of one choice."""
+    """New text of one choice, as an event carries it."""
 
     choice_index: int
     text: str
@@ -250,7 +250,7 @@ class Delta(NamedTuple):
 
 
 class Wording:
-    """Writes replies in OpenAI's format; the emulator's own words need no escaping."""
+    """Writes replies in OpenAI's format; the emulator's words need no escaping in JSON."""
 
     def __init__(self, *, reply_id: str, model_name: str, created_s: int, is_chat: bool) -> None:
         self._is_chat = is_chat
@@ -317,7 +317,7 @@ class Wording:
         )
 
     def whole(self, choices: Sequence[tuple[Delta, End]], usage: Usage | None) -> bytes:
-        """The reply that is no stream."""
+        """The body of a reply that is no stream."""
         head = self._head | {"object": "chat.completion"} if self._is_chat else self._head
         body = head | {
             "choices": [self._choice(*one) for one in choices],
@@ -363,7 +363,7 @@ def _counts(usage: Usage | None) -> bytes:
 
 
 class Likelihoods(NamedTuple):
-    """Writes logprobs, with this number of most likely words for each token."""
+    """Writes logprobs, with this number of the likeliest tokens at each place."""
 
     n_top: int
     vocabulary: tuple[str, ...]
@@ -373,7 +373,7 @@ class Likelihoods(NamedTuple):
     ) -> dict[str, Any]:
         """Logprobs of tokens that begin after ``n_chars_before`` characters.
 
-        ``is_from_start``: nothing tells how likely the first one was.
+        ``is_from_start``: they begin the text, and the first token has no logprob, as in vLLM.
         """
         offsets = [n_chars_before]
         for token in tokens[:-1]:
@@ -393,8 +393,8 @@ class Likelihoods(NamedTuple):
         """Logprobs of the tokens of an answer."""
         return {
             "content": [
-                _told(token, self._each)
-                | {"top_logprobs": [_told(*one) for one in self._top(token).items()]}
+                _logprob_row(token, self._each)
+                | {"top_logprobs": [_logprob_row(*one) for one in self._top(token).items()]}
                 for token in tokens
             ]
         }
@@ -404,12 +404,12 @@ class Likelihoods(NamedTuple):
         return -math.log(len(self.vocabulary))
 
     def _top(self, token: str) -> dict[str, float]:
-        """The token itself and words as likely as it."""
+        """The token itself and other words, all equally likely."""
         others = (" " + word for word in self.vocabulary if " " + word != token)
         return {
             word: self._each for _, word in zip(range(self.n_top), (token, *others), strict=False)
         }
 
 
-def _told(token: str, logprob: float) -> dict[str, Any]:
+def _logprob_row(token: str, logprob: float) -> dict[str, Any]:
     return {"token": token, "logprob": logprob, "bytes": list(token.encode())}

@@ -1,4 +1,4 @@
-"""What does an emulated server do: which fleet, classes, tenants, model's name and faults?"""
+"""Which servers, classes, tenants, model name and faults does an emulated server have?"""
 
 import math
 import re
@@ -83,7 +83,7 @@ class Faults(NamedTuple):
     """Faults of one request."""
 
     strike: FaultRule | None
-    """At most one, the first rule that hits."""
+    """The one fault that a request has at most: of the first rule that draws it."""
     tokens_per_chunk: int = 1
 
 
@@ -120,7 +120,7 @@ def draw_faults(rules: tuple[FaultRule, ...], seed: int, number: int) -> Faults:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas outside of brackets."""
+    """Split at the commas that are outside of brackets."""
     return [part.strip() for part in re.split(r",(?![^()]*\))", text)]
 
 
@@ -213,7 +213,7 @@ class EmulatorPlan:
     """A ``tokenizer.json``; None: a token is a word between spaces."""
     class_names: tuple[str, ...] = (OTHERS,)
     tenant_names: tuple[str, ...] = (OTHERS,)
-    """Whom the gate and the router know, all others last."""
+    """Tenants that the gate and the router know; all others count as one more, the last."""
     for_s: float | None = None
     """Stop by itself after this time."""
 
@@ -250,13 +250,13 @@ class EmulatorPlan:
 
     @property
     def max_model_len(self) -> int:
-        """The longest context that all replicas take; of groups, that some of them take."""
+        """Longest context that every replica takes; of groups of replicas, that one of them takes."""
         limits = [one.max_model_len for one in self.fleet.engines]
         return min(limits) if self.fleet.placement is None else max(limits)
 
     @property
     def wall_fleet(self) -> Fleet:
-        """The fleet, its steps as long as they take on the wall clock."""
+        """The fleet with step times on the wall clock: ``time_scale_ratio`` applied."""
         ratio, fleet = self.time_scale_ratio, self.fleet
         prefill, placement = fleet.prefill, fleet.placement
         if prefill is not None:
@@ -270,7 +270,7 @@ class EmulatorPlan:
         return replace(fleet, step_times=times, prefill=prefill, placement=placement)
 
     def kind_of(self, class_name: str | None, tenant_name: str | None) -> Kind:
-        """Kind of a request with this class and tenant, for gate and router."""
+        """Number of this class and tenant, by which gate and router know a request."""
         return Kind(
             class_index=_place(class_name, self.class_names),
             tenant_index=_place(tenant_name, self.tenant_names),
@@ -283,7 +283,7 @@ def _place(name: str | None, names: tuple[str, ...]) -> int:
 
 
 class Known(NamedTuple):
-    """Classes and tenants that the gate, ``--class-replicas`` or the groups name, all others last."""
+    """Classes and tenants that gate, ``--class-replicas`` or groups name; all others are last."""
 
     class_names: tuple[str, ...]
     class_slos: tuple[str | None, ...]
@@ -291,14 +291,14 @@ class Known(NamedTuple):
 
 
 class ServedFleet(NamedTuple):
-    """The simulated fleet, and the classes and tenants that its gate and router know."""
+    """The simulated fleet with the classes and tenants that its gate and router know."""
 
     fleet: Fleet
     known: Known
 
 
 def served_fleet(servers: Servers, gate: Gate, seed: int) -> ServedFleet:
-    """These servers behind their gate; classes without replicas may use all.
+    """The servers of a plan behind their gate; classes without replicas of their own use all.
 
     Raises
     ------

@@ -1,7 +1,4 @@
-"""The process of an emulated server.
-
-In this process until it is stopped, or in one of its own that tests and tools can start?
-"""
+"""How is an emulated server run: in this process, or in one of its own for tests and tools?"""
 
 import asyncio
 import gc
@@ -29,12 +26,12 @@ _STOP_S: Final = 10.0
 
 
 class Emulator(NamedTuple):
-    """A server that runs."""
+    """An emulated server that runs in another process."""
 
     url: str
     emission_log: Path | None
     stop: Callable[[], None]
-    """Ends it; the emission log is complete then. Does nothing the second time."""
+    """Stops the server and completes the emission log; a second call does nothing."""
 
 
 def run_emulator(
@@ -51,7 +48,7 @@ def start(plan: EmulatorPlan) -> Generator[Emulator, None, None]:
     Raises
     ------
     MeasureError
-        It did not come up; the message has its own words.
+        It did not start; the message has what it printed.
 
     Example
     -------

@@ -1,4 +1,4 @@
-"""What does a client ask for, in OpenAI's words, and what is it refused with?
+"""Which request do a client's headers and JSON make, and with what error is it refused?
 
 Unknown keys are ignored, as vLLM does.
 """
@@ -55,7 +55,8 @@ class Refusal(Exception):
 def check_head(request: HttpRequest, listens_on: str) -> None:
     """Refuse other hosts and content types, as a careful server on loopback does.
 
-    Another ``Host``, as a web page sends that was led here, and text as JSON.
+    A web page whose name resolves to this machine (DNS rebinding) sends another ``Host``; one that
+    posts without permission (CORS) sends text in place of JSON.
 
     Raises
     ------
@@ -149,13 +150,13 @@ class ParsedRequest:
     includes_usage: bool
     has_continuous_usage: bool
     prompts: tuple[Sequence[Hashable], ...]
-    """Tokens of each."""
+    """Token ids of each prompt."""
     n_choices: int
     """Answers to each prompt."""
     echoes: bool
-    """Does each answer begin with its prompt?"""
+    """``echo``: does each answer begin with its prompt?"""
     is_silent: bool
-    """... and is nothing else."""
+    """Is the echoed prompt all that is wanted (``max_tokens`` 0)?"""
     n_top_logprobs: int | None
     """Number of likeliest tokens beside each; None: no log-probabilities."""
     most_tokens: tuple[int, ...]
@@ -166,7 +167,7 @@ class ParsedRequest:
     includes_stop: bool
     priority: int
     temperature_ratio: float
-    """The emulator draws no tokens: spans tell it, and top_p."""
+    """Only for trace spans, as top_p: the emulator does not sample by them."""
     top_p_fraction: float
 
 

@@ -66,9 +66,9 @@ class EmulatorServer:
             self._metrics, has_prefix_cache=plan.config.enable_prefix_caching
         )
         self._exchanges: dict[int, emulator_exchange.Exchange] = {}
-        """By number."""
-        self._seats: dict[int, tuple[emulator_exchange.Exchange, emulator_exchange.Choice]] = {}
-        """Whose is the engine's request with this index?"""
+        """Those without their last token, by number."""
+        self._choices: dict[int, tuple[emulator_exchange.Exchange, emulator_exchange.Choice]] = {}
+        """By index of the engine's request."""
         self._on_line: dict[Line, emulator_exchange.Exchange] = {}
         self._lines: set[Line] = set()
         self._n_requests = 0
@@ -81,7 +81,7 @@ class EmulatorServer:
         self._spans = None if endpoint is None else ServerSpans(endpoint)
 
     def new_line(self) -> Line:
-        """A client connects."""
+        """Make the protocol of a new connection."""
         line = Line(self._on_request, self._on_lost)
         self._lines.add(line)
         return line
@@ -106,13 +106,13 @@ class EmulatorServer:
     # what the engine calls
 
     def on_scheduled(self, admitted: Sequence[live.LiveRequest], n_preempted: int) -> None:
-        """Steps were decided."""
+        """Count the requests of which the first prompt tokens were scheduled."""
         self._accounts.scheduled(admitted, n_preempted)
 
     def on_step(self, deliveries: Sequence[live.Delivery], now_ns: int) -> None:
-        """Tokens are due."""
+        """Send the tokens of a step that has ended."""
         for request, n_tokens in deliveries:
-            exchange, choice = self._seats.get(request.index, (None, None))
+            exchange, choice = self._choices.get(request.index, (None, None))
             if exchange is None or choice is None:
                 continue
             exchange.deliver(choice, n_tokens, now_ns)
@@ -125,9 +125,9 @@ class EmulatorServer:
         self._accounts.stepped(deliveries, now_ns)
 
     def on_dropped(self, request: live.LiveRequest, now_ns: int) -> None:
-        """A request will get no more tokens."""
+        """Fail the reply of a request that the engine dropped."""
         self._accounts.ended(request, now_ns)
-        exchange, _ = self._seats.get(request.index, (None, None))
+        exchange, _ = self._choices.get(request.index, (None, None))
         if exchange is not None:
             exchange.fail(
                 "the engine refused the request: it waited too long, or the queue is full",
@@ -188,7 +188,7 @@ class EmulatorServer:
         self._exchanges[number] = self._on_line[line] = exchange
         exchange.open(served.accepted_ns)
         for choice in served.choices:
-            self._seats[choice.request.index] = (exchange, choice)
+            self._choices[choice.request.index] = (exchange, choice)
             self._accounts.arrived(choice.request)
             self._engine.submit(choice.request)
         self._advance()
@@ -209,7 +209,7 @@ class EmulatorServer:
         served = exchange.served
         del self._exchanges[served.number]
         for choice in served.choices:
-            del self._seats[choice.request.index]
+            del self._choices[choice.request.index]
         if self._on_line.get(exchange.line) is exchange:
             del self._on_line[exchange.line]
         self._log.ended(_logged(served))
@@ -289,7 +289,7 @@ class ServerSpans:
         """What the wall clock shows where the engine's clock shows 0."""
 
     def answered(self, served: emulator_exchange.Served, choice: emulator_exchange.Choice) -> None:
-        """An answer had its last token."""
+        """Send the span of an answer that has its last token."""
         parent = served.traced_by
         if parent is None:
             parent = TraceParent(uuid.uuid4().int, 0, is_sampled=True)
@@ -310,8 +310,8 @@ def server_span(
 ) -> Span:
     """The span of an answer, its end that of its last token.
 
-    As in vLLM, what is 0 is left out, and each of several answers to a prompt has its own span,
-    of one answer.
+    As in vLLM, attributes of value 0 are left out, and each of several answers to one prompt has
+    a span of its own.
     """
     request, parsed = choice.request, served.parsed
     sampling = {names.TEMPERATURE: parsed.temperature_ratio, names.TOP_P: parsed.top_p_fraction}

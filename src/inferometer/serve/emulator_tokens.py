@@ -1,4 +1,4 @@
-"""How many tokens has a prompt, which blocks of it were seen before, and what does the emulator say?
+"""Which tokens has a prompt, which blocks of it are known, and which words are the answer?
 
 Without a tokenizer a token is what stands between spaces, in prompts and in answers. Answers are
 drawn words; those of a request are the same under the same seed.
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     start: int
     stride: int
     n_chars: int | None = None
-    """Number of characters sent, up to a stop text; None: all."""
+    """Characters that are sent, up to a stop text; None: all."""
     stop_text: str | None = None
 
     def places(self) -> range:

@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
     give: Callable[[Question], dict[str, Any]]
 
     def do_GET(self) -> None:
-        """The page, its style and its scripts."""
+        """Answer with the page, its style or a script."""
         if not self._is_from_here():
             return
         found = self.pages.get(urlsplit(self.path).path)
@@ -229,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(HTTPStatus.OK, kind, body)
 
     def do_POST(self) -> None:
-        """An answer."""
+        """Answer a question of the page."""
         if not self._is_from_here():
             return
         length = self.headers.get("content-length", "")
@@ -289,7 +289,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are not talked about."""
+        """Print no line for each request, as the base class would."""
 
 
 # How is the explorer written as one file, for people without Python?

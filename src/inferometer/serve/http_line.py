@@ -1,9 +1,9 @@
-"""HTTP connections of a small server.
+"""How does a small server read and answer HTTP on a connection?
 
 HTTP/1.1 over a socket, with keep-alive, pipelining and chunked replies.
 
-Replies are written to the socket at once, not when the loop comes round to it: the time that is
-noted is that of the write.
+Replies are written to the socket at once, not at the event loop's next turn, so that the time that
+is noted is that of the write.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Line(asyncio.Protocol):
     # what the loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
+        """Note the socket of a client that has connected."""
         self._transport = cast("asyncio.Transport", transport)
         if self._is_cut:
             transport.close()
@@ -70,7 +70,7 @@ class Line(asyncio.Protocol):
         self._is_open = True
 
     def data_received(self, data: bytes) -> None:
-        """Bytes are there."""
+        """Parse bytes that came."""
         self._read_ns = time.perf_counter_ns()
         try:
             self._parser.feed_data(data)
@@ -80,11 +80,11 @@ class Line(asyncio.Protocol):
             self._refuse(HTTPStatus.BAD_REQUEST)
 
     def eof_received(self) -> bool:
-        """The client will send no more; as uvicorn does, we take that for its leave."""
+        """Close: the client sends no more. uvicorn takes that for its leave, too."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone, or was sent away."""
+        """Say that the connection ended, by the client or by us."""
         del exc
         self._is_open = False
         self._waiting.clear()
@@ -93,30 +93,30 @@ class Line(asyncio.Protocol):
     # what the parser calls
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Begin a request."""
         self._url, self._headers, self._body = b"", {}, bytearray()
 
     def on_url(self, url: bytes) -> None:
-        """A piece of its target."""
+        """Take a piece of its target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """Take one header."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """The body follows."""
+        """Answer ``Expect: 100-continue``, for which the client waits before it sends the body."""
         if self._headers.get("expect", "").lower() == "100-continue":
             self.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """Take a piece of the body."""
         self._body += body
         if len(self._body) > _MAX_BODY_BYTES:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
     def on_message_complete(self) -> None:
-        """A request is whole."""
+        """Hand on a request that is complete, or queue it behind the one in work."""
         if not self._is_open:
             return
         if (
@@ -143,21 +143,21 @@ class Line(asyncio.Protocol):
         content_type: str = JSON,
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Send a whole reply; returns when that was done."""
+        """Send a whole reply; returns the instant after the write (ns)."""
         more = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
         written_ns = self.write(self._head(status, more) + body)
         self.done()
         return written_ns
 
     def begin_stream(self) -> int:
-        """Send the head of a stream of events; returns when that was done."""
+        """Send the head of a stream of events; returns the instant after the write (ns)."""
         framing = {"transfer-encoding": "chunked"} if self._is_chunked else {}
         return self.write(
             self._head(200, {"content-type": "text/event-stream; charset=utf-8", **framing})
         )
 
     def chunk(self, data: bytes, *, is_last: bool = False) -> int:
-        """Send a piece of a stream; returns when that was done."""
+        """Send a piece of a stream; returns the instant after the write (ns)."""
         if self._is_chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
             if is_last:
@@ -165,7 +165,7 @@ class Line(asyncio.Protocol):
         return self.write(data)
 
     def done(self) -> None:
-        """The reply is complete."""
+        """End the reply; the next request that waits is handed on."""
         if not self._keeps_alive:
             self.cut()
             return
@@ -174,7 +174,7 @@ class Line(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._next_in_line)
 
     def cut(self) -> None:
-        """Close after pending writes; at once if the connection is only being made."""
+        """Close after pending writes; a connection that is not made yet is closed when it is."""
         self._is_open, self._is_cut = False, True
         if hasattr(self, "_transport"):
             self._transport.close()
@@ -187,7 +187,7 @@ class Line(asyncio.Protocol):
         self._transport.abort()
 
     def write(self, data: bytes) -> int:
-        """Write, after pending writes; returns when done."""
+        """Write, after pending writes; returns the instant after the write (ns)."""
         if not self._is_open:
             return time.perf_counter_ns()
         n_written = 0
@@ -220,7 +220,7 @@ class Line(asyncio.Protocol):
         self._on_request(self, request)
 
     def _next_in_line(self) -> None:
-        """A request that came before its turn counts as accepted now."""
+        """Hand on the next request that waited; it counts as accepted now."""
         if self._waiting:
             request, keeps_alive, is_chunked = self._waiting[0]
             self._waiting[0] = (
@@ -231,7 +231,7 @@ class Line(asyncio.Protocol):
             self._next()
 
     def _refuse(self, status: HTTPStatus) -> None:
-        """Hang up, with a word where no reply is under way."""
+        """Answer with this status and hang up; hang up at once where a reply is under way."""
         if self._is_open and not self._is_busy:
             self._keeps_alive = False
             self.reply(status, b"")
