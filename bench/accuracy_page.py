@@ -36,6 +36,13 @@ WAYS = {
     "model": "another model on the device: pooled efficiencies",
     "datasheet": "a device without rows: pooled efficiencies and its datasheet",
 }
+IN_SHORT = {
+    "concurrency": "rows of the same server at other numbers of users",
+    "lengths": "rows of the same model and device at other lengths",
+    "device": "rows of the same model on other devices",
+    "model": "rows of other models on this device",
+    "datasheet": "rows of other devices, and this one's datasheet",
+}
 OTHERS = {"beside": "the comparison with AISimulate", "runs": "the published runs of requests"}
 METRICS = {"tpot": "TPOT", "ttft": "TTFT"}
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
@@ -90,6 +97,15 @@ def way_table(found, metric):
     header = [METRICS[metric], "rows", "not predicted", "median error", "90th percentile"]
     header += ["inside", "interval", "over need", "roofline", "inside, learned half"]
     return table(header, rows)
+
+
+def summary_rows(found):
+    """The reported half in short: what is known, TPOT, TTFT, and how many rows are inside."""
+    for way, words in IN_SHORT.items():
+        facts = [found[way, "reported", "all"][metric] for metric in METRICS]
+        errors = [f"{percent(one['median'])}, {percent(one['p90'])}" for one in facts]
+        inside = " / ".join(whole(one["inside"]) for one in facts)
+        yield f"| {words} | {' | '.join(errors)} | {inside} |"
 
 
 def engine_table(found, metric):
@@ -271,6 +287,7 @@ def page_of(record, text, sweeps):
         for folder in (ROOT / "ledger", RESULTS / "h200_transformers", RESULTS / "h100_vllm")
     )
     parts = {
+        "summary": "\n".join(summary_rows(found)),
         "commit": record["commit"],
         "date": record["date"],
         "again": again_text(record.get("again", ())),
