@@ -61,6 +61,7 @@ def test_the_capacity_is_that_of_the_class_that_fares_worst(tmp_path):
     assert hard.levels[0].capacity.located_load < 0.9 * easy.levels[0].capacity.located_load
 
 
+@pytest.mark.slow
 def test_where_each_class_has_an_slo_that_of_all_need_not_be_named(tmp_path):
     both = DESK.replace("weight_ratio = 3", 'weight_ratio = 3\nslo = "ttft:p95<4s, e2e:p95<60s"')
     (tmp_path / "both.toml").write_text(both.format(slo="ttft:p99<1s"))
@@ -127,6 +128,7 @@ def test_an_undecided_class_says_in_which_draws(tmp_path):
     assert "missed at slow step times" in ends
 
 
+@pytest.mark.slow
 def test_tuning_counts_the_slo_of_a_class(tmp_path):
     (tmp_path / "desk.toml").write_text(DESK.format(slo=NOBODY))
     asked = H100 | {"workload": str(tmp_path / "desk.toml"), "slo": "ttft:p95<60s"}

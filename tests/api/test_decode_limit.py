@@ -25,6 +25,7 @@ def analysis():
     return replace(analyse(read_run(SMOLLM2), SMOLLM2, label="a"), steps=SHARES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompt_tokens", "batch_size", "limit"),
     [(32, 1, "weight bandwidth"), (512, 1, "weight bandwidth"), (8192, 1, "kv"), (32, 4, "kv")],

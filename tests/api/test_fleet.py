@@ -133,6 +133,7 @@ def test_a_number_of_replicas_that_is_asked_for_is_not_searched(mix):
     assert "1 are too few" in few.impossible[0].why
 
 
+@pytest.mark.slow
 def test_replicas_that_share_experts_are_sized_as_one_group():
     sized = im.size(
         "qwen3-30b-a3b", gpus="h100_sxm", tp="1", slo="ttft:p95<2s", rate=5, data_parallel_size=2,

@@ -89,6 +89,7 @@ def test_a_plan_is_sealed(tmp_path):
     assert len(proved.rows()) == 8
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_shown_run_are_its_numbers(tmp_path):
     for name in ("a", "b"):
         im.import_results(RESULTS / "vllm-bench-detailed.json", out=tmp_path / name)
@@ -112,6 +113,7 @@ def test_runs_come_from_other_tools_and_go_to_them(tmp_path):
     assert str(table) == f"{table.n_requests} requests -> {table.file} (csv)"
 
 
+@pytest.mark.slow
 def test_a_sizing_is_deployed(tmp_path):
     sized = im.size(
         "llama-3.1-8b", rate=5, gpus="h100_sxm", tp=1, slo="ttft:p95<2s", out=tmp_path / "plan"

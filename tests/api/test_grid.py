@@ -27,6 +27,7 @@ def test_a_grid_equals_the_single_answers() -> None:
         assert point.numbers["ttft_s"] == alone.fitted.ttft_s
 
 
+@pytest.mark.slow
 def test_a_simulated_grid_equals_the_single_simulations_and_keeps_their_order() -> None:
     options = {"hardware": "h100_sxm", "workload": "256x32", "requests": 100, "executor": "inline"}
     grid = im.simulate(MODEL, policy=["static", "vllm"], concurrency=[1, 4], **options)

@@ -65,6 +65,7 @@ def test_a_group_wider_than_its_link_says_what_its_times_lack():
     assert any("joins 8 devices" in text for text in predicted)
 
 
+@pytest.mark.slow
 def test_a_capacity_has_the_cautions_of_its_servers():
     answer = im.capacity(
         "llama-3.1-405b", hardware="h100_sxm", tp=16, slo="ttft:p95<10s", time_limit=1

@@ -102,6 +102,7 @@ def test_one_less_of_each_misses_and_the_whole_is_what_simulate_says(tmp_path):
     assert [row.ttft.seen.seconds.value for row in (short, long)] == pytest.approx(seen, rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_sizing_of_one_group_is_that_of_its_kind(tmp_path):
     """All requests go to one group of L40S."""
     options = {"rate": 24, "slo": "ttft:p95<2s", "probe_requests": 500, "datasheet": True}
@@ -131,6 +132,7 @@ def test_draws_ask_for_no_fewer_than_the_likely_step_times(tmp_path):
     assert sure.groups.n_servers == 20
 
 
+@pytest.mark.slow
 def test_a_class_that_wants_more_gets_more(tmp_path):
     """The report's own SLO in the workload file is stricter than that of all."""
     easy = sized(tmp_path, rate=24, slo="ttft:p95<4s")

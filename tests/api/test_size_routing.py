@@ -175,6 +175,7 @@ output_tokens = { kind = "constant", value = 100 }
 """
 
 
+@pytest.mark.slow
 def test_users_of_a_class_wait_for_nobody_else(tmp_path):
     """Classes with users of their own may be routed: each group has those of its classes."""
     groups = file_of(["small", "middle"], BY_CLASS)
@@ -187,6 +188,7 @@ def test_users_of_a_class_wait_for_nobody_else(tmp_path):
     assert sum(row.users_load for row in free.groups.rows) == 40
 
 
+@pytest.mark.slow
 def test_why_names_the_limit_that_is_nearest(tmp_path):
     """The report's own limit is nearer than that of all, and more latency away from nothing."""
     own = test_fleet.MIX.replace('name = "report"', 'name = "report"\nslo = "ttft:p95<1500ms"')

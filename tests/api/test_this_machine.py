@@ -38,6 +38,7 @@ def test_every_description_of_a_server_has_the_same_ceilings(tmp_path):
     assert groups.groups[1].deployment.hardware.hardware_id == "l4"
 
 
+@pytest.mark.slow
 def test_answers_are_cautioned_where_the_cpu_was_busy():
     """Ceilings that another process shared were taken without a word."""
     this_hardware.cache_clear()

@@ -229,6 +229,7 @@ def test_what_is_no_fit(tmp_path):
     check_refused(run(*PREDICT, "--fit", "other.json", folder=tmp_path), 5, "other.json")
 
 
+@pytest.mark.slow
 def test_a_place_that_cannot_be_written(record, tmp_path):
     (tmp_path / "file").write_text("")
     check_refused(run("report", record, "--out", "file/report.html", folder=tmp_path), 4, "file")

@@ -57,12 +57,14 @@ def test_sixty_replicas_carry_what_eight_do_for_each(load):
     assert (eight["n_simulated"], sixty["n_simulated"]) == (None, 8)
 
 
+@pytest.mark.slow
 def test_the_terminal_says_what_each_carries():
     text = " ".join(capacity("--replicas", "2").split())
     assert "llama-3.1-8b, 2 replicas, chat: up to " in text
     assert "of 2 behind a least-loaded router, simulated together" in text
 
 
+@pytest.mark.slow
 def test_the_capacity_is_located_and_noise_is_an_interval_around_it():
     """The old search left a third between the loads that it showed, and called that undecided."""
     found = json.loads(
@@ -76,6 +78,7 @@ def test_the_capacity_is_located_and_noise_is_an_interval_around_it():
 SMALL = ("capacity", "llama-3.1-8b", "--hardware", "l40s", "--datasheet", "--slo", "ttft:p95<1s")
 
 
+@pytest.mark.slow
 def test_so_few_requests_that_they_are_one_burst_are_more_in_a_probe():
     """Of 40 requests, which were over before a queue built up, 1126 a second were located."""
     flags = ("--workload", "128x50", "--resolution", "0.2", "--json")

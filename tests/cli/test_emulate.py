@@ -18,6 +18,7 @@ BIN = Path(sys.executable).parent / "inferometer"
 DEPLOYMENT = ("emulate", "smollm2-135m", "--hardware", "l4", "--port", "0")
 
 
+@pytest.mark.slow
 def test_it_serves_until_it_is_stopped(tmp_path):
     flags = ("--json", "--emission-log", str(tmp_path / "log"), "--served-model-name", "small")
     with subprocess.Popen(

@@ -66,6 +66,7 @@ def test_rows_of_several_runs_name_their_run():
     assert explained_table(rows[:1]).header[0] == "phase"
 
 
+@pytest.mark.slow
 def test_paired_rounds_lead_in_both_verbs_and_the_fitted_model_is_named_beside_them(tmp_path):
     """One said that weights take 67 % of a step, the other 45 %, and neither named the other."""
     run = replace(reading.read_run(SMOLLM2), ceilings=ceilings(0.02, 0.06, 0.01))
@@ -83,6 +84,7 @@ def test_paired_rounds_lead_in_both_verbs_and_the_fitted_model_is_named_beside_t
         assert "The fitted model says weights " in text
 
 
+@pytest.mark.slow
 def test_the_answer_stands_first_and_what_is_mostly_launches_is_a_pitfall():
     done = CliRunner().invoke(app, ["explain", str(SMOLLM2)])
     assert "software holds the device up" in " ".join(done.stdout.split())

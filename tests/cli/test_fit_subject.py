@@ -232,6 +232,7 @@ def test_the_engine_of_a_fit_is_whose_rules_are_simulated(folder):
     assert "SGLang" in json.loads(run(*question, folder=folder).stdout)["deployment"]["engine"]
 
 
+@pytest.mark.slow
 def test_a_recorded_sweep_says_what_it_is_of(folder):
     """Of a processor that no catalogue has: its device is what was probed beside the sweep.
 

@@ -95,6 +95,7 @@ def test_what_was_sealed_is_judged_again_as_it_was(tmp_path):
     assert after[: len(before)] == before
 
 
+@pytest.mark.slow
 def test_vllm_launches_a_step_with_prompts_kernel_by_kernel_beyond_what_it_captures(tmp_path):
     """A prefill of 2,048 tokens takes as long as one of 1,024; one of 512 a quarter of it.
 
@@ -113,6 +114,7 @@ def test_vllm_launches_a_step_with_prompts_kernel_by_kernel_beyond_what_it_captu
     assert longer < 1.1 * launched
 
 
+@pytest.mark.slow
 def test_the_simulator_launches_prompts_as_the_fit_does(tmp_path):
     """One request at a time: its TTFT is the prefill that ``predict`` says, captured or not."""
     asked("fit", OF_VLLM / "sweep", "--out", tmp_path / "fit.json", folder=tmp_path)
@@ -130,6 +132,7 @@ def test_the_simulator_launches_prompts_as_the_fit_does(tmp_path):
         assert ttft["mean"]["seconds"]["value"] == pytest.approx(step_s, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_few_sequences_have_few_captured_sizes(tmp_path):
     """vLLM captures up to twice max_num_seqs: with 64 a prompt of 256 tokens is launched by kernels."""
     asked("fit", OF_VLLM / "sweep", "--out", tmp_path / "fit.json", folder=tmp_path)
@@ -145,6 +148,7 @@ def test_few_sequences_have_few_captured_sizes(tmp_path):
     assert ttft_s[1] < 0.4 * ttft_s[0]
 
 
+@pytest.mark.slow
 def test_without_graphs_a_step_takes_as_long_as_a_prefill_that_was_launched_by_kernels(tmp_path):
     """The host's 46 ms were measured: a datasheet's time of a usual host stood beside them."""
     asked("fit", OF_VLLM / "sweep", "--out", tmp_path / "fit.json", folder=tmp_path)
@@ -158,6 +162,7 @@ def test_without_graphs_a_step_takes_as_long_as_a_prefill_that_was_launched_by_k
     assert eager["ttft_gain_ratio"]["value"] == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_change_that_makes_prompts_short_enough_to_be_captured_says_so(tmp_path):
     """Half of 1,024 tokens in the prefix cache leave 512, which vLLM captures: 15 ms for 40."""
     fitted = asked("fit", OF_VLLM / "sweep", "--out", tmp_path / "fit.json", folder=tmp_path)

@@ -96,6 +96,7 @@ def test_a_page_is_written_the_model_found_and_the_rate_shown(url, folder):
     assert answer["requests"]["title"].endswith("100 requests/s")
 
 
+@pytest.mark.slow
 def test_others_who_use_the_server_are_a_caution_and_their_times_no_share(url, folder):
     other = {"model": "m", "prompt": "one two", "max_tokens": 1, "stream": True}
     is_over = threading.Event()
@@ -419,6 +420,7 @@ def test_a_rate_of_inf_sends_all_at_once(url, folder):
     )
 
 
+@pytest.mark.slow
 def test_too_few_requests_are_answered_with_the_longer_run(url, folder):
     outcome = load(url, "--slo", "ttft:p99<20s", folder=folder)
     found = re.search(r"^NEXT .*\n +(inferometer load .*)$", outcome.stdout, re.MULTILINE)
@@ -487,6 +489,7 @@ def wait_for_log(folder):
 LONG = ("--rate", "80", "--requests", "200")
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_ended_and_the_same_command_goes_on(url, folder):
     child = started(url, folder, *LONG)
     wait_for_log(folder)

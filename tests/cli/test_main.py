@@ -176,6 +176,7 @@ def test_the_package_can_be_run_as_a_module():
     assert (outcome.returncode, outcome.stdout[:12]) == (0, "inferometer,")
 
 
+@pytest.mark.slow
 def test_ids_are_whole_at_80_columns():
     listed = run("catalog", "hardware", COLUMNS="80").stdout.splitlines()[3:]
     assert {device.hardware_id for device in load_hardware()} == {
@@ -233,6 +234,7 @@ def test_all_that_is_missing_is_said_at_once(words, missing, tmp_path):
     assert missing in outcome.stderr
 
 
+@pytest.mark.slow
 def test_a_closed_stdout_is_no_traceback(tmp_path):
     """``inferometer predict … >&-``: the answer goes nowhere, and the exit code is the answer's."""
     words = (

@@ -139,6 +139,7 @@ def check_metrics(folder, metrics, spans):
     assert point(names.SERVER_PER_TOKEN) == both(per_token_s)
 
 
+@pytest.mark.slow
 def test_client_and_server_spans_join_and_tell_where_the_time_is(tmp_path):
     with otlp_receiver.receiver(tmp_path / "spans.jsonl") as collector:
         with start(replace(PLAN, otlp_endpoint=collector.url)) as emulator:
@@ -234,6 +235,7 @@ def test_a_client_without_spans_leaves_the_server_to_its_own_traces(tmp_path):
     assert answer["times"]["seen_by"] == "server"
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_not_there_is_said_before_anything_is_sent(tmp_path):
     with (
         otlp_receiver.receiver(tmp_path / "spans.jsonl", status=404) as collector,
@@ -244,6 +246,7 @@ def test_a_collector_that_is_not_there_is_said_before_anything_is_sent(tmp_path)
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_header_given_twice_is_refused(tmp_path):
     with otlp_receiver.receiver(tmp_path / "spans.jsonl") as collector, start(PLAN) as emulator:
         twice = traced_load(

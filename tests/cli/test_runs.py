@@ -80,6 +80,7 @@ def test_a_stored_run_needs_nothing_said(tmp_path):
     assert analysis.points
 
 
+@pytest.mark.slow
 def test_the_manifest_names_its_run(tmp_path):
     folder = shutil.copytree(FIXTURES / "version_1", tmp_path / "run")
     by_folder, by_manifest = (

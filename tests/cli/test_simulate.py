@@ -173,6 +173,7 @@ def test_requests_that_are_not_done_are_counted(tmp_path):
     assert dict(answer["levels"][0]["summary"]["n_by_status"])["unfinished"] == n_unfinished
 
 
+@pytest.mark.slow
 def test_step_times_of_a_fit(tmp_path):
     fit_step_time([read_run(SMOLLM2)]).save(tmp_path / "fit.json")
     question = (
@@ -268,6 +269,7 @@ def test_noise_leaves_no_verdict_open(tmp_path):
     assert "undecided" not in likely
 
 
+@pytest.mark.slow
 def test_a_missed_slo_says_what_would_meet_it(tmp_path):
     flags = ("--hardware", "l40s", "--requests", 1000, "--max-num-seqs", 64)
     busy, hopeless = (
@@ -397,6 +399,7 @@ def test_more_replicas_take_more(tmp_path):
     assert p95_s(cluster, "ttft") < p95_s(alone, "ttft")
 
 
+@pytest.mark.slow
 def test_replicas_that_share_experts(tmp_path):
     """Two H100 hold what one does not: each has the dense weights and half of the experts, so more blocks than alone."""
     asked = ("simulate", "qwen3-30b-a3b", "--hardware", "h100_sxm", "--requests", 200, "--rate", 20)

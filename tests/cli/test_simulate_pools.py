@@ -239,6 +239,7 @@ def test_pools_that_cannot_be(arguments, words, tmp_path):
     check_refused(run(*LLAMA, "--num-blocks", 1000, *arguments, folder=tmp_path), 2, *words)
 
 
+@pytest.mark.slow
 def test_what_searches_and_serves_with_pools(tmp_path):
     server = ("llama-3.1-8b", "--hardware", "h100_sxm", "--datasheet", "--num-blocks", 9000)
     by_class = ("--set", "kv_pools=share=50% class=chat; share=50%")

@@ -81,6 +81,7 @@ def test_a_promise_that_nothing_keeps_names_the_nearest_and_the_term():
     assert 1 < nearest["margin_ratio"] < other["margin_ratio"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_trace", [False, True])
 def test_what_few_requests_leave_open_is_undecided_and_more_of_them_are_wanted(tmp_path, is_trace):
     """At half of its limit one replica was said to miss the SLO, and other devices to be wanted."""
@@ -174,6 +175,7 @@ def test_a_rate_beside_a_number_of_devices_is_judged(rate, exit_code, verdict):
     assert ("how many it takes" in said["best_use"]["next_step"]) == (verdict == "missed")
 
 
+@pytest.mark.slow
 def test_headroom_is_of_the_capacity_that_is_shown():
     flags = (*SMALL, "--gpus", "l40s", "--tp", "1", "--rate", "2")
     page = CliRunner().invoke(app, ["size", "llama-3.1-8b", "--slo", EASY, *flags]).stdout
@@ -341,6 +343,7 @@ def test_weights_lie_as_published_and_devices_go_by_short_names():
     assert "tried: 3 kinds of replica" in said, "published, int4, and two stages for bfloat16"
 
 
+@pytest.mark.slow
 def test_a_format_that_is_named_is_the_only_one_tried():
     flags = ("--rate", "1", "--gpus", "h100", "--tp", "1")
     plain, alone, both = (
@@ -396,6 +399,7 @@ def test_rents_of_one_kind_are_compared_and_others_are_doubted():
     assert "PRICE_KINDS" in [caution["code"] for caution in mixed["cautions"]]
 
 
+@pytest.mark.slow
 def test_a_device_without_a_price_is_ranked_last(tmp_path):
     (tmp_path / "prices.yaml").write_text(
         "source: us\ndate_utc: 2026-11\nusd_per_hour: {h100_sxm: 3}\n"
@@ -472,6 +476,7 @@ def test_power_that_was_measured_beside_the_fit_is_what_counts(fit, tmp_path):
     assert alone.power is None
 
 
+@pytest.mark.slow
 def test_bought_rented_and_elsewhere(tmp_path):
     (tmp_path / "prices.yaml").write_text(
         "source: us\ndate_utc: 2026-11\nusd_per_hour: {l40s: 1.5}\nowned: {l40s: {price_usd: 17532,"

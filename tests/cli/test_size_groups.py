@@ -41,6 +41,7 @@ def sized(folder, *flags, slo="ttft:p95<4s"):
     )
 
 
+@pytest.mark.slow
 def test_the_page_the_table_and_the_json_say_the_same(folder):
     shown = sized(folder, "--report", "sized.html")
     assert shown.returncode == 0, shown.stderr

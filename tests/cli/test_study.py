@@ -41,6 +41,7 @@ def test_a_study_answers_with_what_it_found_first(name: str, tmp_path: Path) -> 
     assert second.startswith("- ")
 
 
+@pytest.mark.slow
 def test_policies_side_by_side_over_load(tmp_path: Path) -> None:
     outcome = run(
         "study", "policies", MODEL, "--hardware", "h100", "--workload", "256x64", "--requests",

@@ -84,6 +84,7 @@ def test_a_table_of_something_else_is_not_overwritten(tmp_path):
     assert places_of(tmp_path / "mine.csv", tmp_path).run == tmp_path / "mine"
 
 
+@pytest.mark.slow
 def test_a_sweep_is_exported_as_its_table(tmp_path):
     answer = json.loads(
         run(

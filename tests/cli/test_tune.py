@@ -68,6 +68,7 @@ def test_lossy_steps_come_with_the_command_that_checks_them(tmp_path):
         assert box in shown
 
 
+@pytest.mark.slow
 def test_a_dry_run_names_changes_simulations_and_time(tmp_path):
     printed = run("tune", *QUICK, "--dry-run", "--json", folder=tmp_path)
     plan = json.loads(printed.stdout)

@@ -65,6 +65,7 @@ def test_what_cannot_be_is_refused(words, what, folder):
     check_refused(run("tune", "tiny", *words, folder=folder), 2, *what)
 
 
+@pytest.mark.slow
 def test_a_dry_run_loads_once_and_says_minutes(folder):
     outcome = run("tune", "tiny", *HERE, *SHORT, "--dry-run", "--json", folder=folder)
     plan = json.loads(outcome.stdout)
@@ -81,6 +82,7 @@ def test_a_dry_run_loads_once_and_says_minutes(folder):
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.slow
 def test_fewer_bits_that_are_named_may_be_looked_at_again(folder):
     words = ("--steps", "weight_precision,compute_precision", "--dry-run", "--json")
     plan = json.loads(run("tune", "tiny", *HERE, *SHORT, *words, folder=folder).stdout)

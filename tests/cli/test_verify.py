@@ -372,6 +372,7 @@ def test_a_server_that_is_not_there_leaves_the_seal_open(folder):
     assert json.loads(shown.stdout)["verdicts"] == ["open"]
 
 
+@pytest.mark.slow
 def test_a_client_that_must_change_is_sealed_anew(folder):
     """The plan was then refused: it had changed since the seal."""
     named = LOADS.replace("N", "90") + "[client]\nserved_model = 'another'\n"
@@ -382,6 +383,7 @@ def test_a_client_that_must_change_is_sealed_anew(folder):
     assert f"takes as --model {MODEL}, and another --out: a plan that is" in outcome.stderr
 
 
+@pytest.mark.slow
 def test_what_size_writes_is_sealed(folder):
     run(
         "size", "llama-3.1-8b", "--rate", "1", "--slo", "ttft:p95<5s", "--gpus", "h100_sxm", "--tp", "1", "--max-num-seqs", "64",

@@ -58,6 +58,7 @@ def in_turn(*pages):
 STARTED = "process_start_time_seconds 1.79527926839e+09"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [STARTED.replace("1.79", "1.80"), ""])
 def test_servers_that_answer_in_turn_are_named_and_have_no_rates(start, tmp_path):
     first = page("vllm-0.32-after")

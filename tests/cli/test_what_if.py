@@ -46,6 +46,7 @@ def test_flags_of_a_row_give_the_row(base, tmp_path):
             assert row[f"{name}_gain_ratio"]["value"] == pytest.approx(before / after)
 
 
+@pytest.mark.slow
 def test_a_prefill_that_the_host_launches_gains_nothing_beside_decode_steps_of_one_graph(tmp_path):
     """A compiled fit's what-if gave prefills the launch time of a captured decode step."""
     recorded = ROOT / "bench" / "results" / "h200_transformers" / "compiled"

@@ -86,6 +86,7 @@ def median_of(folder):
     return float(np.median(seconds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["url", "check"])
 def test_a_prediction_of_workflows_is_sealed_checked_and_judged(folder, how):
     """Whether it is measured now, or was measured elsewhere and its record is read."""
@@ -113,7 +114,7 @@ def test_a_prediction_of_workflows_is_sealed_checked_and_judged(folder, how):
     found = experiment_of(outcome)
     states = {one["claim"]["metric"]: one["outcome"] for one in found["claims"]}
     measured = states["workflow_p50_s"]["measured"]["value"]
-    assert measured == pytest.approx(median_of(record), rel=0.02)
+    assert measured == pytest.approx(median_of(record), rel=0.05)
     assert measured > 0.1, "two pauses of 50 ms"
     (promise,) = found["promises"]
     stored = read_run(record)

@@ -106,6 +106,7 @@ def test_agents_are_simulated(folder):
     assert any(line.startswith("workflow ") for line in text.splitlines())
 
 
+@pytest.mark.slow
 def test_agents_are_sent_to_a_server(folder):
     with start(SERVER) as emulator:
         outcome = run(
@@ -166,6 +167,7 @@ width = 3
 """
 
 
+@pytest.mark.slow
 def test_beam_searches_are_simulated_and_refused_elsewhere(folder):
     (folder / "beams.toml").write_text(BEAMS)
     words = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--datasheet")
@@ -289,6 +291,7 @@ def test_a_stored_simulation_knows_no_workflows_and_judges_none(folder):
         check_refused(shown, 2, "no workflow is known here")
 
 
+@pytest.mark.slow
 def test_capacity_and_size_search_by_workflows(folder):
     (folder / "agents.toml").write_text(BUSY)
     model = ("llama-3.1-8b", "--datasheet", "--workload", "agents.toml", "--slo", "workflow:p95<1s")

@@ -811,6 +811,7 @@ def test_the_readme_names_every_file_and_the_assumptions():
         assert said in files["README.md"], said
 
 
+@pytest.mark.slow
 def test_the_fleet_of_a_sizing_is_what_was_simulated():
     model = catalog.find_model("llama-3.1-8b")
     offer = Offer(hardware=catalog.find_hardware("l40s"), price=None)

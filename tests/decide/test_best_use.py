@@ -42,6 +42,7 @@ def test_a_lax_slo_takes_small_replicas_and_a_strict_one_large_ones():
     assert lax.uses[0].most_load > strict.uses[0].most_load > 0
 
 
+@pytest.mark.slow
 def test_no_layout_takes_more_devices_than_there_are():
     n_devices = [
         use.n_replicas * use.candidate.n_devices for use in found("tpot:p95<100ms", 3).uses
@@ -89,6 +90,7 @@ def test_a_model_that_needs_more_devices_has_no_layout(n_total):
     assert best_use(UseTask(question("tpot:p95<1s"), possible, n_total)).uses == ()
 
 
+@pytest.mark.slow
 def test_the_leaders_step_budgets_come_first_and_its_best_one_before_others(monkeypatch):
     """With the time limit between, other layouts are compared with the budget that carries most."""
     examined = []

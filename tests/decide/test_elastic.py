@@ -101,6 +101,7 @@ def test_more_than_there_is_takes_all_there_is():
     assert SCALING.needed(100.0) == 4
 
 
+@pytest.mark.slow
 def test_replicas_that_stay_are_the_cluster(elastic):
     """The window's router with all replicas ready is the least-loaded router: every instant is the same."""
     n_windows = elastic.course.n_windows

@@ -69,6 +69,7 @@ def test_the_more_are_left_the_less_it_is_felt(question, kind):
     )
 
 
+@pytest.mark.slow
 def test_what_cannot_be_told_is_not(question, kind):
     assert failure_of(question, replace(kind, n_replicas=1), START_UP_S) == (None, None)
     sessions = with_changes(question.spec, {"classes": [_TALK]}, where="a test")

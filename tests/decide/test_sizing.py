@@ -132,6 +132,7 @@ think_s = { kind = "constant", value = 20 }
     assert probe(1e4, 0).margin_ratio > 1, "of 40 requests at once it is far below"
 
 
+@pytest.mark.slow
 def test_of_equally_many_the_one_with_more_headroom_is_taken():
     """Eight at once are enough, too, and often full."""
     grid = Grid(tensor_parallel_sizes=(1,), max_num_seqs=(8, 64), max_num_batched_tokens=(2048,))
@@ -175,6 +176,7 @@ def best(candidates):
     return size_device(Task(question(), candidates)).best
 
 
+@pytest.mark.slow
 def test_the_pick_is_judged_at_three_paces(best):
     likely, fast, slow = (best.paces[pace] for pace in ("likely", "fast", "slow"))
     assert best.sized_at is likely

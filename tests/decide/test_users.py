@@ -57,6 +57,7 @@ def mean_s(kind):
     return kind.sized_at.served.summary.latency("e2e").mean.seconds.value
 
 
+@pytest.mark.slow
 def test_users_send_what_their_number_and_their_latency_say(of_twenty, candidate):
     """Little's law; of more than 8 replicas a part is simulated, and the rate is that of all."""
     _, twenty = of_twenty

@@ -37,6 +37,7 @@ def test_footprint_follows_the_weights_between_clamps(weight_bytes, footprint_by
     assert probe_footprint_bytes(weight_bytes) == footprint_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probe", [NumpyCeilings(), TorchCeilings()], ids=["numpy", "torch"])
 def test_ceilings_are_those_of_a_computer(probe):
     measured = {ceiling.kind: ceiling for ceiling in probe.measure(settings())}
@@ -65,6 +66,7 @@ def test_numpy_has_no_bfloat16_and_says_nothing():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_torch_answers_in_a_moment_where_the_processor_has_no_instructions_for_the_format(dtype):
     probe, asked = TorchCeilings(), settings(kinds=(ProbeKind.MATMUL,), matmul_dtype=dtype)

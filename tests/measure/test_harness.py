@@ -24,6 +24,7 @@ def engine(tiny):
     return open_engine(EngineSpec(load_format="dummy"), tiny)
 
 
+@pytest.mark.slow
 def test_warmups_come_first_and_every_repetition_stands_between_two_probes(engine):
     results = list(run_point(engine, TASK, NumpyCeilings()))
     kinds = "".join(
@@ -48,6 +49,7 @@ def test_a_later_visit_goes_on_with_the_count(engine):
     assert [repetition.is_warmup for repetition in repetitions] == [True, False, False]
 
 
+@pytest.mark.slow
 def test_probes_can_be_left_out(engine):
     assert not any(
         isinstance(result, Probed)
@@ -71,6 +73,7 @@ def replace_probes(probes):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_ids", [((1, 2, 3),), ((1, 2, 3), (1, 2)), ((1, 2), (1, 2))])
 def test_an_engine_that_gives_less_is_refused(engine, output_ids):
     repetition = next(iter(run_point(engine, replace_probes(None), NumpyCeilings()))).repetition

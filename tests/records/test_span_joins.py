@@ -142,6 +142,7 @@ def test_the_parts_are_all_of_the_time(rows):
         )
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_share_holds_the_truth_about_as_often_as_it_says():
     """Independent requests whose queue is half of their time on average."""
     rng, n_hit, n_runs = np.random.default_rng(7), 0, 100

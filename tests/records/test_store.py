@@ -264,6 +264,7 @@ def start_writer(tmp_path, manifest):
     return start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_lines", [1, 6])
 def test_kill_9_loses_at_most_the_point_in_progress(tmp_path, start_writer, after_lines):
     directory = tmp_path / "run"

@@ -102,6 +102,7 @@ def test_end_is_after_everything():
     assert tables.end_ns(tables.empty(SweepTable), tables.from_rows(CeilingTable, [PROBE])) == 6
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_table_comes_back_from_its_file_as_it_was(tmp_path_factory, data):
     n = data.draw(st.integers(0, 5))

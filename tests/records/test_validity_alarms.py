@@ -175,6 +175,7 @@ def verdicts_by_error(seeds):
     return found
 
 
+@pytest.mark.slow
 def test_a_client_that_was_late_is_invalid():
     found = verdicts_by_error(range(3000, 3060))
     assert len(found["wrong"]) >= 20

@@ -68,6 +68,7 @@ def test_an_interval_that_held_too_few_points_is_no_secret(coverage_fraction, n_
     assert error_text("prefill", 0.05, n_points, coverage_fraction) == words
 
 
+@pytest.mark.slow
 def test_one_point_has_no_median(analysis):
     only = [next(point for point in analysis.held_out if point.phase == "decode")]
     one = replace(

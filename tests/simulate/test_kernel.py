@@ -193,6 +193,7 @@ def test_what_never_fits_is_named():
     assert np.all(table.status == RequestStatus.UNFINISHED)
 
 
+@pytest.mark.slow
 def test_a_livelock_is_named():
     """Two long prompts that throw each other out: priorities, a capped prefill and no reservation of the whole prompt."""
     config = SchedulerConfig(

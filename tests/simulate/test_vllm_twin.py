@@ -84,6 +84,7 @@ def test_recorded_traces_of_windows_cover_the_grid():
     assert n_given_back > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "changed"),
     [

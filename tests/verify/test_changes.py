@@ -52,6 +52,7 @@ def test_the_same_traffic_of_another_time_decides(sealed):
     assert changes.why_nothing_is_proved(sealed, window_of(seed=2)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

@@ -55,6 +55,7 @@ def test_each_request_is_known(served):
     assert before_s == pytest.approx(START_S, rel=0.1)
 
 
+@pytest.mark.slow
 def test_too_few_slots_are_named_with_llama_cpp_s_flag(served):
     samples, done = served
     window = observed_window(samples, clients_of(done, start_s=START_S))

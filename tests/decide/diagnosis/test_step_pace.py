@@ -39,6 +39,7 @@ def prompt_s(steps, tokens):
     return step_duration_s(steps, 1, 3, tokens, tokens * (tokens + 1) // 2, 3000, 4) - alone_s
 
 
+@pytest.mark.slow
 def test_tokens_of_requests_that_have_not_ended_count():
     """TensorRT-LLM counts a request at its end: a batch that fills up has computed far more."""
     plan = poisson(60.0, 4200, 3, prompt=(700.0, 0.5), output=(150.0, 0.6))
@@ -54,6 +55,7 @@ def test_tokens_of_requests_that_have_not_ended_count():
     assert found.step_prompt_tokens[-1] == pytest.approx(true.step_prompt_tokens[-1], rel=0.1)
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_step_is_seen_where_the_gauge_is_written_after_it():
     """SGLang's queue is empty after each prefill of an overloaded server: the histogram has them."""
     plan = poisson(30.0, 2200, 3, prompt=(700.0, 0.5), output=(150.0, 0.6))

@@ -55,6 +55,7 @@ def test_what_changes_nothing_is_not_worth_measuring(narrow):
     assert memory.gain_ratio.low == memory.gain_ratio.high == 0
 
 
+@pytest.mark.slow
 def test_pitfalls_of_the_server_as_it_is_are_named(narrow):
     found = {one.name: one for one in narrow.checks}
     assert found["preemption_thrash"].finding == "ruled out"
@@ -219,6 +220,7 @@ def test_the_gain_is_that_of_a_plain_simulation(narrow):
     assert narrow.latencies[0].after_s.value == pytest.approx(float(np.median(values)))
 
 
+@pytest.mark.slow
 def test_an_idle_server_is_left_as_it_is():
     idle = tuned(
         Server(model="llama-3.1-8b", hardware="h100_sxm"),

@@ -53,6 +53,7 @@ def judged(*, is_strange):
     return judged_server([LoadTest(run=replace(run, requests=table))], SUBJECT)
 
 
+@pytest.mark.slow
 def test_a_server_as_vllm_is_fitted(plain):
     found = plain
     assert found.refusal is None

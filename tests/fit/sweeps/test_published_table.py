@@ -109,6 +109,7 @@ def test_what_one_axis_cannot_tell(axes, published_run, laptop_gpu):
     assert not {"launch_s", "matmul_flop_per_s"} & found
 
 
+@pytest.mark.slow
 def test_device_of_a_table_follows_the_datasheet(axes, published_run, laptop_gpu):
     """A table does not say on what it was measured: the engine's settings are those of the machine that reads it."""
     run = published_run(axes["batch"])

@@ -38,6 +38,7 @@ def test_held_out_error(fitted):
         assert error.n_noisy <= 0.3 * (error.n_points + error.n_noisy)
 
 
+@pytest.mark.slow
 def test_intervals_cover(fitted):
     """90 % intervals, each calibrated without the point that it is judged by.
 

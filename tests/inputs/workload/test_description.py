@@ -15,6 +15,7 @@ def plan_at(arrival_ns):
     return request_plan("here", arrival_ns=arrival_ns, prompt_tokens=ones, output_tokens=ones)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [0.5, 1.0, 4.0])
 def test_the_interval_of_burstiness_covers(shape):
     """Of 400 seeds, as many hold the true value as 95 % intervals do (binomial, level 0.001), less 2 points of small-sample bias."""

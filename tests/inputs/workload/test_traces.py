@@ -610,6 +610,7 @@ def test_published_prefix_hits(published, name, hits):
     assert plan.prefix_tokens.sum() / plan.prompt_tokens.sum() == pytest.approx(hits, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_published_block_ids_are_those_of_the_trace(published):
     """For full blocks of 512 tokens our ids name the same blocks as the trace's own."""
     path = published("mooncake-fast25/conversation_trace.jsonl")

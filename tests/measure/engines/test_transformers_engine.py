@@ -42,6 +42,7 @@ def eager(folder):
     return open_engine(EngineSpec(mode="eager"), folder)
 
 
+@pytest.mark.slow
 def test_facts_tell_what_is_loaded(eager, tiny):
     facts = eager.facts()
     assert (
@@ -102,6 +103,7 @@ def test_tokens_are_those_of_generate(eager, folder):
     assert eager.run(prompts(), 6).output_ids == tuple(tuple(row) for row in expected.tolist())
 
 
+@pytest.mark.slow
 def test_static_cache_gives_the_same_tokens_again_and_again(eager, folder):
     static = open_engine(EngineSpec(mode="static"), folder)
     for repetition in (0, 1, 0):
@@ -111,6 +113,7 @@ def test_static_cache_gives_the_same_tokens_again_and_again(eager, folder):
         )
 
 
+@pytest.mark.slow
 def test_random_weights_are_built_in_their_dtype(tiny):
     engine = open_engine(EngineSpec(dtype="bfloat16", load_format="dummy"), tiny)
     facts = engine.facts()

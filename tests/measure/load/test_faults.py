@@ -293,6 +293,7 @@ def tls_server(certificate):
     return tiny
 
 
+@pytest.mark.slow
 def test_tls_is_verified_unless_it_was_said_not_to(certificate, tmp_path, monkeypatch):
     tiny = tls_server(certificate)
     refused = load(tiny.url, a_plan(1), tmp_path / "unknown")

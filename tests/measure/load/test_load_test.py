@@ -101,6 +101,7 @@ def test_a_fan_out_is_sent_at_one_end_and_joins_at_the_last(server, tmp_path, n_
     assert len({frame.process_index for frame in loaded.requests}) == 1, "who waits is of one chain"
 
 
+@pytest.mark.slow
 def test_processes_share_one_schedule(server, tmp_path):
     plan = a_plan(60, gap_ns=5_000_000)
     loaded = load(server.url, plan, tmp_path, n_processes=3)

@@ -76,6 +76,7 @@ def test_the_schedule_of_all_processes_together_is_the_asked_process(process, n_
     check_gaps(process, due_ns, 0.0)
 
 
+@pytest.mark.slow
 @given(data=st.data(), n_requests=st.integers(1, 60), n_processes=st.integers(1, 5))
 def test_processes_share_out_every_missing_request_once(data, n_requests, n_processes):
     follows = [

@@ -166,6 +166,7 @@ def test_whatever_the_bytes(content):
         read_results(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_whatever_is_wrong_with_one_field(path, tmp_path):
     """Each of many fields in turn is dropped, or replaced by something of another kind.
