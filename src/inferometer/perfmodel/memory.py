@@ -1,4 +1,4 @@
-"""Memory of a device: what it holds, the batch that fits, a prompt's logits, and vLLM's usual batches."""
+"""Memory of a device: contents, largest batch, logits of a prompt, and vLLM's batch limits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -47,11 +47,11 @@ STATE_SHARE: Final = Constant(
 _MOST_SEQUENCES: Final = 1 << 24
 _NODE_DEVICES: Final = 8
 GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
-"""Sizes that are tried: the smallest that fits is named."""
+"""Numbers of devices that are tried; the smallest one that fits is suggested."""
 _SAMPLER_COPIES: Final = 4
-"""Of the logits in float32, when a sampler sorts them: logits, sorted, indices of 64 bit. The
-difference of two budgets on A100 (0.64 GiB for 6,144 tokens) leaves 0.5 GiB for 256 sequences of
-Llama-3.1-8B, which is four copies."""
+"""Memory of a sampler that sorts logits, in float32 copies of them: logits, sorted, and (twice as
+large) 64-bit indices. Source: the memory at two step budgets on A100 differs by 0.64 GiB for 6,144
+tokens, which leaves 0.5 GiB for 256 sequences of Llama-3.1-8B: four copies."""
 RUNTIME: Final = Constant(
     value=0.6 * 2**30,
     source=Source(
@@ -70,14 +70,11 @@ _SCORE_BYTES: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """Memory use of one device for a batch, in bytes.
-
-    ``free_bytes`` is negative where it does not fit.
-    """
+    """Memory use of one device for a batch, in bytes; ``free_bytes`` < 0 if it does not fit."""
 
     total_bytes: int
     reserve_bytes: int
-    """Not given to the engine, and what a serving engine takes for graphs and kernels."""
+    """Memory outside the engine's share, and a serving engine's captured graphs and kernels."""
     weight_bytes: int
     kv_bytes: int
     activation_bytes: int
@@ -85,7 +82,7 @@ class MemoryBudget:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that are left."""
+        """Bytes that remain; negative: bytes that are lacking."""
         return (
             self.total_bytes
             - self.reserve_bytes
@@ -97,13 +94,13 @@ class MemoryBudget:
 
     @property
     def fits(self) -> bool:
-        """Whether nothing is lacking."""
+        """Does the batch fit in memory?"""
         return self.free_bytes >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryQuestion:
-    """``batch_size`` sequences that grow to ``context_tokens``, on a device."""
+    """Model, device and sequences (that grow to ``context_tokens``) whose memory is computed."""
 
     model: ModelSpec
     engine: EngineSpec
@@ -112,22 +109,22 @@ class MemoryQuestion:
     prompt_tokens: int
     plan: ParallelPlan | None = None
     max_step_tokens: int | None = None
-    """None: whole prompts of the whole batch are computed in one step (static batching)."""
+    """Step budget; None: all prompts of the batch are computed in one step (static batching)."""
     block_tokens: int = 1
     """Tokens in a block of a paged cache; contexts are rounded up to it."""
     utilization_fraction: float = DEFAULT_UTILIZATION.value
     n_expert_shards: int = 1
     """Number of replicas that step together and share the experts."""
     is_sparse: bool = False
-    """Whether the matrices of the layers are 2:4 sparse."""
+    """Are the matrices of the layers 2:4 sparse?"""
     has_all_logits: bool = False
-    """Whether the prefill computes logits for each position instead of the last."""
+    """Does the prefill compute logits of every position, not only of the last?"""
     has_stored_scores: bool = False
-    """Whether attention stores its scores (eager attention) instead of tiling them."""
+    """Does attention store its scores (eager attention) instead of tiling them?"""
 
     @property
     def is_served(self) -> bool:
-        """A serving engine reserves memory by profiling its largest step."""
+        """Is it a serving engine, which reserves memory by profiling its largest step?"""
         return self.max_step_tokens is not None
 
     def __post_init__(self) -> None:
@@ -260,9 +257,9 @@ def n_kv_blocks_that_fit(
 
 
 def most_states(question: MemoryQuestion, *, max_num_seqs: int) -> int:
-    """Of how many sequences an engine sets states of recurrent layers aside, beside the KV cache.
+    """The number of sequences whose recurrent states an engine stores beside the KV cache.
 
-    As many as were requested, or as fit the share that SGLang gives them.
+    ``max_num_seqs``, or fewer if they do not fit into the share of memory that SGLang reserves.
     """
     state = _state_bytes(question)
     if state == 0:
@@ -348,14 +345,17 @@ def logits_trap(
 
 
 def _state_bytes(question: MemoryQuestion) -> float:
-    """State of linear attention for a sequence on one device, in bytes."""
+    """Bytes of a sequence's recurrent states on one device."""
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
     return state_bytes(model, engine.dtype) / engine.tensor_parallel_size * stage_fraction
 
 
 def _row_elements(model: ModelSpec, n_devices: int) -> float:
-    """Elements of a token that live at once: the widest output, its activation, three residuals."""
+    """Activations of a token that are in memory at the same time, in elements.
+
+    The widest matrix's output, its activation function's output, and three residual streams.
+    """
     widest = max(
         part.n_active_copies * part.n_out / n_shards(part, model, n_devices)
         for part in linears(model)
@@ -381,8 +381,8 @@ _USUAL: Final = BatchLimits(256, 2048)
 _TPU_STEP_TOKENS: Final = {"v5e": 512, "v5p": 256, "v6e": 1024}
 """Default step budget of the API server on these TPUs; others have the usual ones."""
 _UNIFIED_MEMORY: Final = "gb10"
-"""A DGX Spark has the memory of a large GPU, not its speed: vLLM 0.33.0 gives it the limits of a
-small one."""
+"""Devices that get the limits of a small GPU from vLLM 0.33.0 in spite of their large memory: GB10
+(DGX Spark)."""
 
 
 def default_limits(hardware: HardwareSpec | None, *, n_devices: int) -> BatchLimits:

@@ -30,7 +30,7 @@ from inferometer.perfmodel.weights import checked_tensor_parallel, head_elements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelPlan:
-    """Division of the model over devices: tensor · pipeline · sharing of them.
+    """How the model is divided over n_tensor · n_pipeline · n_sharing devices.
 
     ``has_expert_parallelism``: each expert lives whole on one device of the tensor group (vLLM's
     --enable-expert-parallel), and tokens travel to it. ``has_sequence_parallelism``: norms work
@@ -57,11 +57,14 @@ class ParallelPlan:
 
     @property
     def n_devices(self) -> int:
-        """Devices of the whole group: the only place that multiplies these."""
+        """The number of devices of the whole group."""
         return self.n_tensor * self.n_pipeline * self.n_sharing
 
     def stage_fraction(self, n_layers: int) -> float:
-        """Share of the layers in the largest stage; as in vLLM, some stages take one layer more."""
+        """Share of the layers in the largest pipeline stage.
+
+        As in vLLM, some stages have one layer more than others if layers do not divide evenly.
+        """
         return -(-n_layers // self.n_pipeline) / n_layers
 
 
@@ -73,7 +76,7 @@ class Traffic:
     n_messages: int
 
     def plus(self, other: "Traffic") -> "Traffic":
-        """Both, one after the other."""
+        """The sum of both, one after the other."""
         return Traffic(
             sent_bytes=self.sent_bytes + other.sent_bytes,
             n_messages=self.n_messages + other.n_messages,
@@ -171,7 +174,7 @@ def all_to_all(held_bytes: float, n_devices: int) -> Traffic:
 
 
 def repeated(traffic: Traffic, n_times: int) -> Traffic:
-    """The same traffic ``n_times`` over."""
+    """The traffic, ``n_times`` times."""
     return Traffic(sent_bytes=traffic.sent_bytes * n_times, n_messages=traffic.n_messages * n_times)
 
 
@@ -224,9 +227,10 @@ def step_work(
 def matmul_flop_per_row(model: ModelSpec, n_devices: int = 1) -> float:
     """FLOP of the layers' matrices for one new token on one device: 2 per weight that it uses.
 
-    And of recurrent states: each token decays one, adds an outer product and reads it with the
-    query, 5 FLOP for each element (arXiv 2405.21060, equation 2); a delta rule reads it with the key
-    too, 7 FLOP (arXiv 2412.06464, equation 10). Chunks of a prompt are computed with about as many.
+    Also those of recurrent states: a token decays the state, adds an outer product and reads the
+    state with its query, which is 5 FLOP per element (arXiv 2405.21060, equation 2); with a delta
+    rule it also reads the state with its key: 7 FLOP (arXiv 2412.06464, equation 10). Chunks of a
+    prompt take about the same.
     """
     linear, state = model.recurrent, 0.0
     if linear is not None:
@@ -244,7 +248,7 @@ def matmul_flop_per_row(model: ModelSpec, n_devices: int = 1) -> float:
 
 
 def attention_flop(model: ModelSpec, shape: BatchShape) -> float:
-    """FLOP of scores and their weighted sums, causal, on all devices together."""
+    """FLOP of attention scores and weighted sums of values (causal), on all devices together."""
     return sum(
         rows.prefill_flop * prefill_pairs(rows, shape)
         + rows.decode_flop * decode_pairs(rows, shape)
