@@ -92,7 +92,7 @@ _EXPERTS: Final = _feed_forward("experts", _EXPERT_NAMES, _MIXTRAL)
 _SHARED: Final = _feed_forward("shared", "shared_experts. shared_expert.")
 """Modules of the matrices of ``perfmodel.matrices``, by the matrix's name (as the dicts above)."""
 _OF_ARCHITECTURE: Final[dict[str, dict[str, Modules]]] = {
-    # Experts beside the MLP, which every token passes.
+    # Experts beside the MLP; the MLP, which every token passes, counts as a shared expert.
     "gemma4_text": _feed_forward("experts", _EXPERT_NAMES, owners="") | _feed_forward("shared"),
     "kimi_linear": {
         "linear_in": (("self_attn.q_proj",),),
@@ -196,7 +196,7 @@ def stored_formats(
         for part, modules in _modules(kinds, model, names_layers=names_layers).items()
     }
     most: dict[str, AskedFormat] = {part: _most(found) for part, found in counted.items()}
-    # The largest matrices stand for the whole.
+    # The format of the largest matrices (experts or MLP) counts as that of the whole.
     order = ("experts_up" if "experts_up" in most else "mlp_up", *most)
     quantised_ones: list[AskedFormat] = [
         most[part] for part in order if most.get(part, "none") != "none"

@@ -69,7 +69,7 @@ def read_recurrent(fields: ConfigFields, family: Family) -> RecurrentSpec | None
         key_head_dim=fields.optional_count("linear_key_head_dim", minimum=0) or 0,
         value_head_dim=fields.count("linear_value_head_dim"),
         conv_kernel=fields.count("linear_conv_kernel_dim"),
-        # Where the file does not say it, vLLM 0.32.0 keeps it in the model's own format.
+        # If the file does not state it, vLLM 0.32.0 stores the state in the model's own format.
         state_dtype=PLAIN_DTYPES.get(fields.text("mamba_ssm_dtype") or "bfloat16", "bfloat16"),
         kind=family.recurrent,
         has_conv_bias=flag_of(fields, family.conv_bias),
@@ -186,7 +186,7 @@ def read_compressed(fields: ConfigFields) -> CompressedSpec | None:
             where=fields.where,
             allowed=f"one of {', '.join(map(str, _COMPRESSED))} for each layer",
         )
-    used = ratios[:n_layers]  # a further one is of the multi-token-prediction module
+    used = ratios[:n_layers]  # a further entry is for the multi-token-prediction module
     return CompressedSpec(
         q_lora_rank=fields.count("q_lora_rank"),
         n_output_groups=fields.count("o_groups"),

@@ -490,7 +490,7 @@ def _check_says_the_same(config: dict[str, object], model: ModelSpec, *, where: 
 
 
 def _differences(written: ModelSpec, model: ModelSpec) -> list[str]:
-    # Which matrices a checkpoint quantises is no shape: random weights are not quantised.
+    # Formats of quantised matrices are left out: random weights are not quantised.
     if model.moe is not None and written.moe is not None:
         is_plain = model.moe.has_only_experts_quantised
         written = replace(written, moe=replace(written.moe, has_only_experts_quantised=is_plain))

@@ -128,7 +128,7 @@ def fill_gemma4(config: Config) -> dict[str, object]:
     if has_experts:  # beside the MLP, which every token passes like a shared expert
         filled["shared_expert_intermediate_size"] = config.get("intermediate_size", 9216)
     has_inputs = bool(config.get("hidden_size_per_layer_input", 256))
-    # Three norms more with experts, and a scale of the router's input.
+    # With experts: three more norms, and a scale of the router's input of the same size.
     return filled | {"norms_per_layer": 4 + has_inputs + 4 * has_experts}
 
 
@@ -337,7 +337,7 @@ def _n_layers(config: Config) -> int | None:
 
 
 def _kinds(listed: object) -> list[str] | None:
-    """The usual names of the listed kinds of layers (unknown ones unchanged); None without a list."""
+    """The usual names of the listed kinds of layers, unknown ones unchanged; None: no list."""
     if not isinstance(listed, list):
         return None
     return [_KIND_OF.get(str(one), str(one)) for one in listed]

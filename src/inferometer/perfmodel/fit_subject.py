@@ -197,7 +197,7 @@ def known_device(name: str | None, engine: EngineSpec) -> HardwareSpec | None:
 def differences(
     subject: FitSubject, fitted_model: ModelSpec | None, question: FitQuestion
 ) -> tuple[Difference, ...]:
-    """All differences between question and fit, except in properties that the fit does not state."""
+    """All differences between question and fit in properties that the fit states."""
     found = list[Difference]()
     model, hardware = question.model, question.hardware
     if model is not None and fitted_model is not None and _shape(model) != _shape(fitted_model):

@@ -258,16 +258,18 @@ class KvGroups(NamedTuple):
 def kv_groups(model: ModelSpec) -> KvGroups:
     """The groups of vLLM's hybrid KV cache manager, those with a window first.
 
-    Layers of one kind alone are one group. Of two kinds a group has as many layers as the kind with
-    fewer, or as that with more where it has less than 1.5 times as many. Latent, compressed and
-    linear attention are one group here. Learned sinks (gpt-oss) are a number of each head, not a
-    token: they hold no block. Layers that share others' keys are in none.
+    If all layers are of one kind, they are one group. If there are two kinds, a group has as many
+    layers as the kind with fewer layers; or as the kind with more, if that has less than 1.5 times
+    as many. Latent, compressed and linear attention are one group here. Learned sinks (gpt-oss) are
+    one number per head and no token: they need no block. Layers that read the keys and values of
+    other layers are in no group.
 
-    Where the heads of full layers are others, vLLM gives layers of fewer bytes longer blocks of the
-    same bytes, or pads them where those do not divide. Here a block has as many tokens everywhere,
-    and the bytes of the smaller kind: the larger kind takes several, so that as many bytes are held.
-    Block counts are then that many times those of vLLM's log. Layouts that pack blocks of unlike
-    layers side by side (not the default of its attention on GPUs) hold less.
+    If full-attention layers have other heads, vLLM gives the kind with fewer bytes per token longer
+    blocks of the same bytes, or pads its blocks if the bytes do not divide. Here all blocks have
+    the same number of tokens and the bytes of the smaller kind, and the larger kind needs several
+    blocks for the same tokens. The bytes in use are the same, and the number of blocks is that
+    multiple of the number in vLLM's log. Layouts of vLLM that pack blocks of different layers side
+    by side (not the default of its attention on GPUs) use less memory.
 
     Source
     ------

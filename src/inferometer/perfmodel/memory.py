@@ -363,7 +363,7 @@ def _row_elements(model: ModelSpec, n_devices: int) -> float:
     return 3 * model.hidden_size + (1.5 if model.mlp.is_gated else 2) * widest
 
 
-# How large are the batches of ``vllm serve`` by default? Mostly the memory of the device decides.
+# Default batch limits of ``vllm serve``, which depend mostly on the memory of the device.
 
 
 _LARGE_BYTES: Final = 160 * 2**30

@@ -176,8 +176,8 @@ def critical_batch_size(model: ModelSpec, engine: EngineSpec, peaks: Peaks) -> i
     return ceil(stored_weight_bits(engine) / 8 / 2 * ridge_flop_per_byte(peaks) * weights / active)
 
 
-# Utilisation: MBU and MFU are bytes and FLOP of the step over its time and the peak. The peak is a
-# datasheet's, or measured on the machine right around the step; the two are never mixed.
+# Utilisation: MBU and MFU are the step's bytes and FLOP / its time / the peak rate. The peak is the
+# datasheet's, or was measured on the machine just before and after the step; they are never mixed.
 
 
 _S_PER_HOUR: Final = 3600.0

@@ -10,7 +10,7 @@ from inferometer.perfmodel.types import BatchShape, StepBound, StepWork, decode_
 from inferometer.perfmodel.weights import step_weight_bytes
 from inferometer.perfmodel.work import ParallelPlan, plan_of, step_work
 
-# Speculative decoding: tokens that a step yields, and what it computes for them.
+# Speculative decoding: the tokens that a step yields, and the step that verifies drafts.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,7 +365,7 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
     def step_s(work: StepWork, launch_ratio: float = 1.0) -> float:
         bound = step_bound(work, peaks)
         floor_s, host_s = fixed_s, host_step_s(scenario, efficiency) * launch_ratio
-        if scenario.hardware.kind == "cpu":  # it is its own host: one follows the other
+        if scenario.hardware.kind == "cpu":  # host and device are the same
             floor_s, host_s = floor_s + host_s, 0.0
         if efficiency.overlap == "nothing":
             return bound.upper_s + floor_s + host_s
@@ -375,7 +375,7 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
         return max(device_s, host_s)
 
     decode_s = step_s(decode_of(scenario, efficiency)[1])
-    if scenario.attention == "stored scores":  # of the mode's own, decode is measured as it is
+    if scenario.attention == "stored scores":  # eager mode's decode times include it
         decode_s += stored_scores_bytes(scenario, scenario.mean_context_tokens) / (
             peaks.memory_bytes_per_s
         )
@@ -460,7 +460,7 @@ def _work(scenario: Scenario, shape: BatchShape, efficiency: Efficiency) -> Step
     )
 
 
-# 2:4 structured sparsity keeps two of four neighbouring weights.
+# 2:4 structured sparsity: two of each four neighbouring weights are stored.
 
 
 def sparse_work(

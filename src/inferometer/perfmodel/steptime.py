@@ -298,7 +298,7 @@ def _terms_at(terms: TermColumns, index: int) -> tuple[Term, ...]:
     )
 
 
-# The same model as a simulator takes it (``steptime_arrays``).
+# The step-time model as numbers for the simulator (``steptime_arrays``).
 
 
 _TOKEN: Final = decode_shape(batch_size=1, context_tokens=1)

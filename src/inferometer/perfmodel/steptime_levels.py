@@ -354,10 +354,9 @@ def captured_within(times: StepTimes, max_num_seqs: int) -> StepTimes:
     )
 
 
-# Step times from a datasheet alone. A fitted model is better wherever there is one: datasheets know
-# no host, no front end and no kernel's shape; a layer's fixed time is a prior. Simulate with
-# ``BEST``, ``LIKELY`` and ``WORST``
-# to see how far the answer may be off.
+# Step times from a datasheet alone. A fitted model is better: a datasheet has nothing about the
+# host, the front end and the shapes of kernels, and a layer's fixed time is a prior. Simulations
+# with ``BEST``, ``LIKELY`` and ``WORST`` show how far the answer may be off.
 
 
 _NOTHING_S: Final = 1e-12
@@ -432,13 +431,13 @@ def _assumed(value: float) -> Estimate:
     )
 
 
-# Data parallelism with expert parallelism, as vLLM has it: each of D replicas schedules its own
-# requests and holds 1/D of the experts. In every layer the tokens of all replicas go to the experts
-# and back, so all replicas take each step together, as long as the busiest does
-# (``DPEngineCoreProc.run_busy_loop`` of vLLM 0.32.0). Attention, dense matrices and logits depend on
-# a replica's own requests, the experts on the rows of all: ``steptime_arrays.group_step_duration_s``
-# takes both. Tokens are assumed to choose all experts equally often; a device whose experts are
-# chosen more often takes longer.
+# Data parallelism with expert parallelism, as in vLLM: each of D replicas schedules its own
+# requests and stores 1/D of the experts. In every layer the tokens of all replicas are sent to the
+# experts and back. So all replicas run each step together, and it takes as long as that of the
+# busiest replica (``DPEngineCoreProc.run_busy_loop`` of vLLM 0.32.0). Attention, dense matrices and
+# logits depend on a replica's own requests, the experts on the rows of all replicas
+# (``steptime_arrays.group_step_duration_s``). Assumption: tokens choose all experts equally often;
+# a device whose experts are chosen more often takes longer.
 
 
 def check_sharing(model: ModelSpec, n_devices: int, n_replicas: int) -> None:
@@ -523,8 +522,8 @@ def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
 
 
 # Pipeline parallelism: a step takes as long as on one group of devices, plus the transfer from each
-# stage to the next. The stage with the most layers is the bottleneck, so every stage counts as if it
-# had as many layers as that one.
+# stage to the next. The stage with the most layers is the bottleneck, so every stage counts as if
+# it had as many layers as that one.
 
 
 _EFFICIENCY: Final[dict[str, Efficiency]] = {"fast": BEST, "likely": LIKELY, "slow": WORST}

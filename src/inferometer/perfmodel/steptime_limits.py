@@ -22,7 +22,7 @@ from inferometer.perfmodel.types import BatchShape, Limit
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90
 
-# The box of shapes in which a model was checked.
+# The valid box: the ranges of the steps to which a model was fitted.
 
 
 Quantity: TypeAlias = Literal[

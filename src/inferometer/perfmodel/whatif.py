@@ -300,11 +300,13 @@ def _device_seconds_per_token_s(scenario: Scenario, phases: Phases) -> float:
     return duration_s * scenario.n_devices / (scenario.batch_size * scenario.output_tokens)
 
 
-# Speculative decoding by a named method: the best number of draft tokens, and up to which batch it helps.
+# Speculative decoding by a named method: the best number of draft tokens, and the largest batch at
+# which it helps.
 #
-# A draft proposes tokens, and the model checks all of them in one step. Where a step waits for its
-# weights, checking k + 1 tokens takes little longer than one; once it waits for its products, every
-# rejected token costs as much as an accepted one. So speculation helps while the device has room.
+# A draft model proposes k tokens, and the model verifies all of them in one step. If a step is
+# bound by memory, verifying k + 1 tokens takes little longer than computing one. If it is bound by
+# compute, every rejected token costs as much as an accepted one. So speculation helps at small
+# batches.
 
 
 MethodName: TypeAlias = Literal["ngram", "draft_model", "eagle", "medusa", "redrafter", "mtp"]

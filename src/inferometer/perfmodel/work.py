@@ -22,10 +22,8 @@ from inferometer.perfmodel.matrices import linears, n_shards
 from inferometer.perfmodel.types import BatchShape, StepWork
 from inferometer.perfmodel.weights import checked_tensor_parallel, head_elements, step_weight_bytes
 
-# Bytes that a device sends in a step because the model is spread over several, and their time.
-#
-# Bytes are those that one device sends, with the best known algorithms; times add a latency for
-# each message.
+# Traffic between devices: the bytes that one device sends in a step, with the best known
+# algorithms, and their time, which includes a latency for each message.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

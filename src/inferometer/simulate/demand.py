@@ -228,7 +228,7 @@ def selected(requests: Demand, rows: Bools) -> Demand:
         A selected request waits for the end of one that is not selected.
     """
     places = np.flatnonzero(rows)
-    place_of = np.full(requests.n_requests + 1, -1, np.int32)  # the last: of no request
+    place_of = np.full(requests.n_requests + 1, -1, np.int32)  # the last entry: for -1
     place_of[places] = np.arange(len(places), dtype=np.int32)
     before, beside = requests.follows[places], requests.accompanies[places]
     follows, joins, accompanies = place_of[before], place_of[requests.joins], place_of[beside]
@@ -266,7 +266,7 @@ def _column(name: str, values: ArrayLike, n_requests: int, dtype: type[Number]) 
             where=_WHERE,
             allowed=f"one value for each of {n_requests} requests",
         )
-    with np.errstate(invalid="ignore"):  # what does not fit is refused below
+    with np.errstate(invalid="ignore"):  # values that do not fit raise below
         cast = array.astype(dtype)
     if not np.array_equal(cast, array):
         raise SpecError(f"{name} does not fit {dtype}", where=_WHERE, allowed="whole numbers")

@@ -248,7 +248,7 @@ def _replica(
     if paging is not None:
         block_size = shared["block_size"] = paging.block_tokens
     own = {
-        **knobs.own,  # first, so that an engine without one of them names what was typed
+        **knobs.own,  # also first, so that errors about unknown settings name the user's own
         **_window_knobs(model, hardware, knobs),
         **({} if paging is None else {_STATES_KNOB: str(paging.n_blocks)}),
         **_copying_knobs(model, engine, hardware, block_size, knobs.own),

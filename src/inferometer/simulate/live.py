@@ -214,7 +214,7 @@ class LiveMemory:
         """Make room for this number of requests; requests keep their slots."""
         state, n_old, counters = self.states, len(self.states.requests), self.counters
         waiting = state.queue.waiting[:, :n_old]
-        if not self._is_priority:  # the ring begins at 0, before it gets longer
+        if not self._is_priority:  # rotate the ring so that it begins at 0 before it grows
             heads = counters["waiting_head"].tolist()
             rolled = [np.roll(row, -head) for row, head in zip(waiting, heads, strict=True)]
             waiting, counters["waiting_head"] = np.stack(rolled), 0
@@ -305,9 +305,9 @@ class LiveMemory:
         for first_equal, blocks, config in zip(
             state.memory.first_equal, state.memory.blocks, state.config[:, 0], strict=True
         ):
-            n_own = config["n_kv_groups"]  # each content has as many places
+            n_own = config["n_kv_groups"]  # entries of each content
             is_needed |= (first_equal[: n_old * n_own].reshape(n_old, n_own) != NOTHING).any(axis=1)
-            registered = blocks["content"][: config["n_kv_blocks"] + 1]  # others are no blocks
+            registered = blocks["content"][: config["n_kv_blocks"] + 1]  # the rest is padding
             is_needed[registered[registered >= 0] // n_own] = True
         status = state.requests["status"][: self._n_slots]
         unfinished = np.flatnonzero(status < int(Status.STOPPED))

@@ -99,7 +99,7 @@ class LiveFront:
             No group of replicas accepts the request.
         """
         place, placement = kind.class_index, self._fleet.placement
-        if placement is not None:  # the router knows the group as the class
+        if placement is not None:  # the router then routes by group, in place of the class
             lone = _one(kind, int(request["num_prompt_tokens"]), 1, 1)
             place = self._group_of(placement, lone)
         for router in (self.front.router, self.front.decode_router):

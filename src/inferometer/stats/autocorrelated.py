@@ -349,12 +349,12 @@ def _batch_means(samples: _Floats, n_batches: int) -> _Floats:
 
 # The end of a run's warm-up, and whether the run is steady after it.
 #
-# Warm-up: the truncation that minimises the standard error of the rest (MSER-5), accepted only
-# where what it cuts off differs from the rest significantly and by a share that matters.
-# Logarithms are compared, so that one slow request is no warm-up. Trend: Kendall's test on means
-# of consecutive batches, which are made longer until they are independent; what correlation is
-# left widens the null distribution. In `FALSE_ALARM_FRACTION` of unchanging runs one of all the
-# tests raises an alarm.
+# Warm-up: the truncation that minimises the standard error of the rest (MSER-5), accepted only if
+# the samples before it differ from the rest significantly and by `MATTERS_RATIO`. Logarithms are
+# compared, so that one slow request is no warm-up. Trend: Kendall's test on means of consecutive
+# batches, which are made longer until they are independent; the remaining correlation widens the
+# null distribution. In `FALSE_ALARM_FRACTION` of steady runs one of all the tests raises a false
+# alarm.
 #
 # Source: White, An Effective Truncation Heuristic for Bias Reduction in Simulation Output,
 # Simulation 69 (1997); MSER-5 after White, Cobb and Spratt, A Comparison of Five Steady-State

@@ -108,7 +108,7 @@ def interval_ranks(
     _check_fraction("quantile_fraction", quantile_fraction)
     _check_fraction("confidence_fraction", confidence_fraction)
     tail = (1 - confidence_fraction) / 2
-    # Both are monotone in the rank, and a million samples have a million ranks.
+    # Both conditions are monotone in the rank, so bisection finds it among a million ranks.
     n_low = low_rank(n_samples, quantile_fraction, confidence_fraction=confidence_fraction)
     n_high = bisect_right(
         range(n_samples),

@@ -90,7 +90,7 @@ def _next_event_ns(states: State, gate: GateState) -> int:
         when_ns = min(when_ns, handover.next_ns(states))
     if has_gate:
         when_ns = min(when_ns, gate.counters[0].wake_ns)
-        if world.n_ends_reported < world.n_ended:  # refused by an engine: the gate has room again
+        if world.n_ends_reported < world.n_ended:  # an engine rejected one: the gate has room
             when_ns = world.now_ns
     return when_ns
 
@@ -111,7 +111,7 @@ def _abort_disconnected(states: State, gate: GateState) -> None:
     while arrivals.next_abort_ns(states) <= now_ns:
         index = arrivals.take_next_abort(states)
         request = states.requests[index]
-        if request.status == _UNSEEN:  # it would have arrived at this time, or waits at the gate
+        if request.status == _UNSEEN:  # arrives at this very time, or waits at the gate
             if has_gate:
                 gating.gone(gate, index, now_ns)
             arrivals.end_outside(states, index, _ABORTED, now_ns)

@@ -64,9 +64,8 @@ def _catch_up(state: State, until_ns: int) -> None:
             _drop(state, arrivals.take_next_abort(state))
         elif comes_ns <= until_ns:
             index = arrivals.take_next(state)
-            if (
-                state.requests[index].status == _UNSEEN
-            ):  # else its client disconnects at the same time
+            # a request in another status was aborted: its client disconnects at the same time
+            if state.requests[index].status == _UNSEEN:
                 steps.take(state, index)
         else:
             return

@@ -186,7 +186,7 @@ def schedule(state: State, i_batch: int) -> None:
     own, batch = state.sglang[0], state.batches[i_batch]
     batch.n_parts = 0
     state.counters[0].n_preempted = 0
-    if state.counters[0].n_running == 0 and _all_came_now(state):  # nothing was to do before
+    if state.counters[0].n_running == 0 and _have_all_just_arrived(state):
         own.new_token_ratio = own.initial_new_token_ratio
     _merge(state)
     _prefill(state, i_batch)
@@ -205,7 +205,8 @@ def schedule(state: State, i_batch: int) -> None:
 
 
 @compiled
-def _all_came_now(state: State) -> bool:
+def _have_all_just_arrived(state: State) -> bool:
+    """Did all waiting requests arrive at this very time? SGLang was idle before then."""
     counters, size = state.counters[0], len(state.queue.waiting)
     for i_waiting in range(counters.waiting_size):
         request = state.requests[state.queue.waiting[(counters.waiting_head + i_waiting) % size]]
@@ -332,9 +333,8 @@ def _add_part(state: State, i_batch: int, index: int, n_tokens: int) -> None:
     batch.n_parts += 1
 
 
-# Preemption for a more urgent request by SGLang's rules. Compiled.
-# The same as ``reference.sglang_admission.PrefillAdder.victims_of`` and
-# ``reference.sglang.SglangScheduler._preempt_for``.
+# SGLang's preemption for a more urgent request: the same as ``_preempt_for`` of
+# ``reference.sglang.SglangScheduler``, and ``victims_of`` of ``reference.sglang_admission``.
 
 
 @compiled

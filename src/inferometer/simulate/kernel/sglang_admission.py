@@ -181,7 +181,7 @@ def order_queue(state: State) -> None:
     config, order = state.config[0], state.config[0].queue_order
     if order == _LPM and state.counters[0].n_waiting > MATCHED_QUEUE:
         order = _FCFS
-    if order == _FCFS and config.priority_sign == 0:  # it is in order
+    if order == _FCFS and config.priority_sign == 0:  # the queue is in order already
         _refresh_prefixes(state)
         return
     n_waiting = _gather(state)
@@ -217,7 +217,7 @@ def _refresh_prefixes(state: State) -> None:
 
 @compiled
 def _sort_by_longest_prefix(state: State, n_waiting: int) -> None:
-    """Sort by longest cached prefix; of several that share an uncached prefix, all but one go last."""
+    """Sort by longest cached prefix; of those with the same uncached prefix only one is early."""
     config, own = state.config[0], state.sglang[0]
     own.n_orders += 1
     n_shared = (SHARED_TOKENS + config.block_size - 1) // config.block_size
@@ -322,11 +322,10 @@ def _sort(state: State, n_waiting: int) -> None:
         state.skipped[place] = index
 
 
-# In which order does SGLang's policy dfs-weight put the queue?
-# Compiled; the same as ``reference/sglang_order.py``.
-# Nodes at which prefixes of waiting requests end, and their ancestors, are linked to a separate
-# tree (``first_child``, ``next_sibling``), which is walked and dismantled: the scratch fields of
-# each node are 0 again when all its requests are listed.
+# SGLang's queue order dfs-weight; the same as in ``reference/sglang_order.py``.
+# The nodes at which the prefixes of waiting requests end, and their ancestors, are linked to a
+# separate tree (``first_child``, ``next_sibling``). It is dismantled while it is traversed: the
+# scratch fields of each node are 0 again once all its requests are listed.
 
 
 @compiled
@@ -335,9 +334,7 @@ def sort_by_weight(state: State, n_waiting: int) -> None:
 
     The child with most waiting requests below it comes first; a node's own requests come last.
     """
-    for i_waiting in range(
-        n_waiting
-    ):  # all of them first: a match may split the node where another one ended
+    for i_waiting in range(n_waiting):  # first match all: a match may split another's node
         index = state.skipped[i_waiting]
         _, state.requests[index].node = cache.match(state, index, state.requests[index].num_tokens)
     for i_waiting in range(n_waiting):

@@ -237,7 +237,7 @@ class Batch(Row):
     num_spec_tokens: i64
     n_yielding: i64
     yielding_context_tokens: i64
-    read_context_tokens: i64  # of decodes, by the bytes of their pools
+    read_context_tokens: i64  # context of decodes, weighted by their pools' KV format
     num_swapped_blocks: i64
     is_in_flight: i64
     n_rows: i64
@@ -544,7 +544,7 @@ def _most_blocks(requests: Demand, config: EngineConfig, n_drafts: int) -> int:
     sizes = [pool.block_size for pool in engine_config.kv_pools_of(config)]
     n_blocks = -(-min(longest, config.max_model_len) // min(sizes, default=config.block_size))
     if isinstance(config, SchedulerConfig) and (config.sliding_window or sizes):
-        return n_blocks  # most of their blocks have left the window
+        return n_blocks  # may exceed n_kv_blocks: most blocks have left the window
     return min(n_blocks + n_state_blocks_of(config), config.n_kv_blocks)
 
 

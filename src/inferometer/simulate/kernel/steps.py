@@ -162,7 +162,7 @@ def complete_oldest(state: State, part_log: PartLog) -> bool:
     counters, i_batch = state.counters[0], policy.first_batch(state)
     batch = state.batches[i_batch]
     if batch.end_ns > counters.now_ns:
-        return True  # a wait is over
+        return True  # the scheduler's wait ends, not a batch
     batch.is_in_flight = 0
     n_delivered = policy.update(state, i_batch)
     if len(part_log.seat) > 0:
@@ -202,7 +202,7 @@ def _set_times(state: State, cost: StepTimeArrays, i_batch: int) -> None:
     duration_ns: int = price.duration_ns(state, cost, i_batch)
     i_sampled = counters.current_step % n_stages
     if policy.has_instances():
-        stages[0, 0] = 0  # the replicas are independent
+        stages[0, 0] = 0  # each instance has a device of its own
     end_ns: int = max(counters.now_ns, stages[1, i_sampled], stages[0, 0])
     batch.start_ns = end_ns
     for i_stage in range(n_stages):

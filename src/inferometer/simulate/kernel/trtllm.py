@@ -40,7 +40,7 @@ def n_hits(state: State, index: int) -> int:
 
 @compiled
 def n_hits_in_use(state: State, index: int) -> int:
-    """The number of this request's prefix hits that running requests hold: they cost no free block."""
+    """This request's prefix hits that running requests hold: they need no free block."""
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return 0
@@ -189,7 +189,8 @@ def form_batch(state: State, i_batch: int, n_fitting: int) -> None:
     for i_chosen in range(n_chosen):
         if not _is_context(state, state.skipped[i_chosen]) and state.queue.chunks[i_chosen] > 0:
             _add_part(state, i_batch, state.skipped[i_chosen], 1)
-    for i_part in range(state.batches[i_batch].n_parts):  # all of them before any block is taken
+    # Reuse the prefixes of all requests before any block is evicted.
+    for i_part in range(state.batches[i_batch].n_parts):
         _begin(state, state.parts[i_batch, i_part].request)
     for i_part in range(state.batches[i_batch].n_parts):
         _allocate_blocks(state, state.parts[i_batch, i_part].request)
@@ -328,7 +329,7 @@ def schedule(state: State, i_batch: int) -> None:
         if index == NOTHING:
             break
         queue.pop(state)
-        counters.n_waiting += 1  # until it gets blocks
+        counters.n_waiting += 1  # counts as waiting until it gets blocks
         state.queue.running[counters.n_active] = index
         counters.n_active += 1
     n_fitting = (
@@ -402,7 +403,7 @@ def _fit_for_a_step(state: State) -> int:
             break
         _pause(state, state.queue.running[i_victim])
         n_active, n_scheduled = i_victim, 0
-        for i_fitting in range(n_fitting):  # what they would share may have come free
+        for i_fitting in range(n_fitting):  # blocks they would share may be free now
             n_scheduled += _n_blocks_for_a_step(state, fitting[i_fitting])
     return n_fitting
 

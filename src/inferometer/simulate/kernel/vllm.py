@@ -203,7 +203,7 @@ def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -
         >= request.num_prompt_tokens + request.max_tokens
     )
     if is_last or state.counters[0].current_step < request.next_decode_eligible_step:
-        return 0  # its last token is in flight, or not known on the first stage of a pipeline
+        return 0  # its last token is in flight, or has not returned to the first pipeline stage
     n_tokens: int = (
         request.num_tokens + request.num_spec_tokens + placeholders - request.num_computed_tokens
     )
