@@ -308,6 +308,7 @@ def _widest(formats: Collection[AskedFormat]) -> AskedFormat:
 
 
 def _most(found: Counter[AskedFormat]) -> AskedFormat:
+    """The most frequent format; of equally frequent ones that with most bits."""
     return _widest({one: count for one, count in found.items() if count == max(found.values())})
 
 
@@ -362,6 +363,7 @@ class _Layers(NamedTuple):
 
 
 def _layers_with(kinds: Sequence[str] | None, model: ModelSpec) -> _Layers:
+    """Which layers have which matrices: by ``kinds`` if listed, else by the model's counts."""
     layers = range(min(model.n_layers, _MOST_LAYERS))
     n_dense = model.n_feed_forward_layers - model.n_expert_layers
     if model.blocks is not None and kinds is not None:
@@ -456,6 +458,7 @@ def _tables(found: object) -> dict[str, dict[str, object]]:
 
 
 def _ignored(quantised: Mapping[str, object]) -> list[str]:
+    """Names and expressions ("re:...") of the modules that are left in 16 bits."""
     listed = [quantised.get(name) for name in _IGNORING]
     names = [str(one) for part in listed if isinstance(part, list) for one in part]
     dynamic = quantised.get("dynamic")  # GPTQModel: regular expressions; "-:" leaves modules out
@@ -464,6 +467,7 @@ def _ignored(quantised: Mapping[str, object]) -> list[str]:
 
 
 def _names(listed: Iterable[str]) -> _Names:
+    """Parse a list of modules: names, patterns with "*", and regular expressions ("re:...")."""
     parts, patterns, unread = set[str](), list[re.Pattern[str]](), list[str]()
     for text in listed:
         is_expression, is_pattern = text.startswith("re:"), "*" in text
@@ -509,6 +513,7 @@ def _stated_experts(
 def _deviations(
     counted: Mapping[str, Counter[AskedFormat]], most: Mapping[str, AskedFormat]
 ) -> tuple[str, ...]:
+    """Notes on matrices whose format in some layers is not the most frequent one."""
     words: dict[AskedFormat, str] = {"none": "16 bit"}
     return tuple(
         f"{found[one]} of {found.total()} matrices of {part.replace('_', ' ')} are in"
@@ -520,6 +525,7 @@ def _deviations(
 
 
 def _unread(groups: Iterable[_Group], ignored: _Names) -> tuple[str, ...]:
+    """A note on patterns and formats in the file that were not understood, if there are any."""
     unread = [text for names in (ignored, *(one.names for one in groups)) for text in names.unread]
     if not unread:
         return ()

@@ -57,11 +57,12 @@ def config_from_model(model: ModelSpec, *, dtype: DType = "bfloat16") -> dict[st
         "model_type": model.architecture,
         "torch_dtype": dtype,
     }
-    _check_says_the_same(config, model, where=where)
+    _check_same_shape(config, model, where=where)
     return config
 
 
 def _usual_fields(model: ModelSpec, family: Family) -> dict[str, object]:
+    """The fields that (nearly) all families have."""
     heads = model.attention
     config: dict[str, object] = {
         "num_hidden_layers": model.n_layers,
@@ -84,15 +85,16 @@ def _usual_fields(model: ModelSpec, family: Family) -> dict[str, object]:
 
 
 def _flags(model: ModelSpec, family: Family) -> dict[str, object]:
+    """The boolean fields by which the family's files state biases, norms and gates."""
     heads = model.attention
-    said = (
+    stated = (
         (family.qkv_bias, heads.has_qkv_bias),
         (family.out_bias, heads.has_out_bias),
         (family.mlp_bias, model.mlp.has_bias),
         (family.qk_norm, heads.has_qk_norm),
         (family.output_gate, heads.has_output_gate),
     )
-    return {what.name: value for what, value in said if isinstance(what, Flag)}
+    return {what.name: value for what, value in stated if isinstance(what, Flag)}
 
 
 def _window(heads: AttentionSpec, family: Family, *, n_layers: int) -> dict[str, object]:
@@ -477,7 +479,8 @@ _OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
 }
 
 
-def _check_says_the_same(config: dict[str, object], model: ModelSpec, *, where: str) -> None:
+def _check_same_shape(config: dict[str, object], model: ModelSpec, *, where: str) -> None:
+    """Raise SpecError if the written configuration, read again, gives a model of another shape."""
     differences = _differences(
         model_from_config(config, where=where, model_id=model.model_id), model
     )
@@ -490,6 +493,7 @@ def _check_says_the_same(config: dict[str, object], model: ModelSpec, *, where: 
 
 
 def _differences(written: ModelSpec, model: ModelSpec) -> list[str]:
+    """The fields of ``model`` that ``written`` has with other values, as text."""
     # Formats of quantised matrices are left out: random weights are not quantised.
     if model.moe is not None and written.moe is not None:
         is_plain = model.moe.has_only_experts_quantised

@@ -144,7 +144,7 @@ class MemoryQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsTrap:
-    """Bytes of logits if a prefill computes the last position, and all positions."""
+    """Bytes of logits of the last position of each prompt, and of all positions."""
 
     last_bytes: int
     all_bytes: int
@@ -197,7 +197,7 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
 
 
 def largest_batch_size(question: MemoryQuestion) -> int:
-    """The largest batch that fits; 0 where not even one sequence does.
+    """The largest batch that fits in memory; 0 if not even one sequence does.
 
     Example
     -------
@@ -226,11 +226,12 @@ def n_kv_blocks_that_fit(
 ) -> int:
     """KV blocks of ``block_tokens`` that fit besides the weights and the largest step.
 
-    A block holds all layers of its tokens, or those of a group (``kv_groups``). States of recurrent
-    layers lie in blocks with ``paging``, else beside them, one for each of ``max_num_seqs``.
+    A block holds the KV of its tokens in all layers, or in those of a group (``kv_groups``). States
+    of recurrent layers are in blocks with ``paging``, and otherwise beside them, one for each of
+    ``max_num_seqs``.
 
-    Within 5 % of vLLM's logs on devices of 24 to 48 GiB (``tests/api/published_anchors.toml``);
-    what an engine profiles differs by version, so take the number from its log where there is one.
+    Within 5 % of vLLM's logs on devices of 24 to 48 GiB (``tests/api/published_anchors.toml``).
+    What an engine profiles differs by version, so the number in its log is better, if there is one.
 
     Example
     -------
@@ -278,16 +279,16 @@ class SmallestGroup:
 
     @property
     def flags(self) -> str:
-        """Command-line flags: ``--tp 8 --pp 2``."""
+        """Command-line flags of this group, such as ``--tp 8 --pp 2``."""
         return f"--tp {self.n_tensor}" + f" --pp {self.n_pipeline}" * (self.n_pipeline > 1)
 
 
 def smallest_group(
     question: MemoryQuestion, holds: Callable[[MemoryQuestion], bool]
 ) -> SmallestGroup | None:
-    """Fewest devices on which this fits: ranks up to the link's width, then stages.
+    """The smallest group of devices on which ``fits`` is True; None if 64 devices do not suffice.
 
-    None where not even 64 devices hold it.
+    Tensor-parallel ranks are added up to the number of linked devices, then pipeline stages.
 
     Example
     -------
@@ -308,7 +309,10 @@ def smallest_group(
 
 
 def groups_on(hardware: HardwareSpec, model: ModelSpec) -> tuple[SmallestGroup, ...]:
-    """Groups that could hold this model, smallest first: ranks up to the link, then stages."""
+    """Groups of devices to try for this model, the smallest first.
+
+    Tensor-parallel ranks are added up to the number of linked devices, then pipeline stages.
+    """
     joined = hardware.linked_devices
     most = _NODE_DEVICES if joined is None else joined.value
     widths = [n for n in GROUP_SIZES if n <= most and model.attention.n_heads % n == 0]
@@ -323,7 +327,7 @@ def groups_on(hardware: HardwareSpec, model: ModelSpec) -> tuple[SmallestGroup, 
 
 
 def how_it_fits(flags: str | None) -> str:
-    """A remedy, given the flags of the smallest group that fits (None: none does)."""
+    """Text with a remedy for lack of memory: ``flags`` of the smallest group that fits, if any."""
     if flags is None:
         return (
             "fewer bits (--quantization int4), a device with more memory, or a smaller model:"
@@ -335,7 +339,7 @@ def how_it_fits(flags: str | None) -> str:
 def logits_trap(
     model: ModelSpec, engine: EngineSpec, *, batch_size: int, prompt_tokens: int
 ) -> LogitsTrap:
-    """Memory of logits at every prompt position, against those of the last."""
+    """Bytes of logits if a prefill computes those of each prompt's last position, or of all."""
     return LogitsTrap(
         last_bytes=logits_bytes(model, engine.dtype, batch_size=batch_size, n_positions=1),
         all_bytes=logits_bytes(

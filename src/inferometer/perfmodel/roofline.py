@@ -160,9 +160,9 @@ def ridge_flop_per_byte(peaks: Peaks) -> float:
 def critical_batch_size(model: ModelSpec, engine: EngineSpec, peaks: Peaks) -> int:
     """Batch size from which a decode step's matrices take longer to multiply than to read.
 
-    Two FLOP for each weight and row against its stored bytes: n = (bytes per weight / 2) · peak
-    FLOP/s / bandwidth; a mixture of experts needs its share of idle experts more rows. KV cache
-    and attention are left out.
+    A weight is read once (its stored bytes) and multiplied once per row (2 FLOP), so that
+    n = (bytes per weight / 2) · peak FLOP/s / bandwidth. For a mixture of experts, multiply it by
+    all weights / the weights that a token uses. KV cache and attention are left out.
 
     Example
     -------

@@ -113,6 +113,7 @@ def drawn_steps(
 
 
 def _tried(fit: StepTimeModel) -> _Draws:
+    """``_N_TRIED`` plausible machines, sampled from the fit's posterior and its other errors."""
     posterior = fit.posterior()
     # a fixed seed, so that the same question has the same answer
     rng = np.random.default_rng(_SEED)
@@ -172,6 +173,7 @@ def _request_s(fit: StepTimeModel, tried: _Draws) -> F64:
 def _draw(
     fit: StepTimeModel, tried: _Draws, index: int, arrays: Callable[[StepTimeModel], StepTimeArrays]
 ) -> StepDraw:
+    """The step times of one of the sampled machines."""
     physical = parameters_of(tried.vector[index])
     moved = replace(
         fit,
@@ -426,6 +428,7 @@ def datasheet_step_time(
 
 
 def _assumed(value: float) -> Estimate:
+    """A number from a datasheet as an estimate whose interval has no width."""
     return Estimate(
         value=value, low=value, high=value, confidence_fraction=0.9, n_samples=1, method="datasheet"
     )

@@ -261,6 +261,7 @@ means that nothing overlaps."""
 
 
 def _overlapped(host: F64, device: F64, overlap: F64) -> F64:
+    """Time of host and device together: (host^p + device^p)^(1/p), p being the overlap exponent."""
     largest, power = np.maximum(host, device), np.maximum(overlap, _LEAST_OVERLAP)
     return np.asarray(
         largest * ((host / largest) ** power + (device / largest) ** power) ** (1 / power),

@@ -109,7 +109,7 @@ def newly_fits_on(
 
 
 def with_quantization(scenario: Scenario, dtype: DType) -> Change:
-    """Store the matrices of the layers in fewer bits."""
+    """The scenario with the matrices of the layers stored in fewer bits."""
     engine = replace(scenario.engine, quantization=dtype)
     return Change(
         name=suggestions.flags("--quantization", dtype),
@@ -119,7 +119,7 @@ def with_quantization(scenario: Scenario, dtype: DType) -> Change:
 
 
 def with_kv_dtype(scenario: Scenario, dtype: DType) -> Change:
-    """Store the KV cache in another number format."""
+    """The scenario with the KV cache in another number format."""
     engine = replace(scenario.engine, kv_cache_dtype=dtype)
     return Change(
         name=suggestions.flags("--kv-cache-dtype", dtype),
@@ -129,7 +129,7 @@ def with_kv_dtype(scenario: Scenario, dtype: DType) -> Change:
 
 
 def with_sparsity(scenario: Scenario) -> Change:
-    """Make the matrices of the layers 2:4 sparse."""
+    """The scenario with 2:4 sparse matrices in the layers."""
     return Change(
         name="2:4 sparsity",
         scenario=replace(scenario, is_sparse=True),
@@ -138,7 +138,7 @@ def with_sparsity(scenario: Scenario) -> Change:
 
 
 def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
-    """Give the model another number of KV heads.
+    """The scenario with another number of KV heads in the model.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
 
 
 def with_window(scenario: Scenario, *, window_tokens: int, n_sinks: int) -> Change:
-    """Limit attention to the first tokens (sinks) and a sliding window of the last ones."""
+    """The scenario with attention only to the first tokens (sinks) and a sliding window."""
     model = windowed(scenario.model, window_tokens=window_tokens, n_sinks=n_sinks)
     return Change(
         name=suggestions.flags("--attention-window", window_tokens, "--attention-sinks", n_sinks),
@@ -198,7 +198,7 @@ def windowed(model: ModelSpec, *, window_tokens: int, n_sinks: int) -> ModelSpec
 
 
 def with_devices(scenario: Scenario, *, n_tensor: int) -> Change:
-    """Split the model's matrices over more devices."""
+    """The scenario with the model's matrices split over more devices."""
     plan = ParallelPlan(n_tensor=n_tensor)
     engine = replace(scenario.engine, tensor_parallel_size=n_tensor)
     return Change(
@@ -208,7 +208,7 @@ def with_devices(scenario: Scenario, *, n_tensor: int) -> Change:
 
 
 def with_prefix_hits(scenario: Scenario, hit_fraction: float) -> Change:
-    """Let a share of each prompt be in the prefix cache."""
+    """The scenario with a share of each prompt in the prefix cache."""
     return Change(
         name=suggestions.flags("--prefix-hit", hit_fraction),
         scenario=replace(scenario, prefix_hit_fraction=hit_fraction),
@@ -216,7 +216,7 @@ def with_prefix_hits(scenario: Scenario, hit_fraction: float) -> Change:
 
 
 def with_graphs(scenario: Scenario) -> Change:
-    """Run steps as captured graphs instead of launching kernels one by one."""
+    """The scenario with steps that run as captured graphs, not kernel by kernel."""
     return Change(
         name=suggestions.flags("--mode", "graphs"),
         scenario=replace(scenario, mode="graphs", launch_overhead_s=None),
@@ -225,7 +225,7 @@ def with_graphs(scenario: Scenario) -> Change:
 
 
 def with_eager(scenario: Scenario) -> Change:
-    """Launch kernels one by one in a bare loop, instead of running captured graphs.
+    """The scenario with kernels launched one by one in a bare loop, without captured graphs.
 
     The host's time is that of steps launched kernel by kernel, if the fit has such steps; otherwise
     at least that of a captured step.
@@ -248,7 +248,7 @@ def with_eager(scenario: Scenario) -> Change:
 
 
 def with_attention_kernel(scenario: Scenario) -> Change:
-    """Use the other kind of attention kernel: one that stores its scores, or that tiles them."""
+    """The scenario with the other attention kernel: one that stores its scores, or tiles them."""
     if scenario.attention_kernel == "tiled":
         return Change(
             name="attention that stores its scores",
@@ -263,9 +263,10 @@ def with_attention_kernel(scenario: Scenario) -> Change:
 
 
 def with_sequence_parallelism(scenario: Scenario) -> Change:
-    """Use sequence parallelism: each device computes the norms of a share of the tokens.
+    """The scenario with sequence parallelism.
 
-    Each all-reduce becomes a reduce-scatter and an all-gather.
+    Each device computes the norms of a share of the tokens, so that each all-reduce becomes a
+    reduce-scatter and an all-gather.
 
     Raises
     ------
@@ -288,7 +289,7 @@ def with_sequence_parallelism(scenario: Scenario) -> Change:
 
 
 def without_kv_cache(scenario: Scenario) -> Change:
-    """Run without a KV cache: each output token computes the whole sequence again."""
+    """The scenario without a KV cache: each output token computes the whole sequence again."""
     return Change(
         name="no KV cache: token N computes N",
         scenario=replace(scenario, has_kv_cache=False),
@@ -296,6 +297,7 @@ def without_kv_cache(scenario: Scenario) -> Change:
 
 
 def _device_seconds_per_token_s(scenario: Scenario, phases: Phases) -> float:
+    """Device time per output token: duration of the batch · devices / its output tokens."""
     duration_s = phases.ttft_s + (scenario.output_tokens - 1) * phases.tpot_s
     return duration_s * scenario.n_devices / (scenario.batch_size * scenario.output_tokens)
 
@@ -523,6 +525,7 @@ def _head_s(plain: Scenario, efficiency: Efficiency) -> float:
 
 
 def _length(plain: Scenario, draft: Draft, acceptance: Acceptance, k: int) -> DraftLength:
+    """The gain with ``k`` draft tokens, with its range over efficiencies and acceptances."""
     gains = [_gain_ratio(plain, draft, k, one, level) for level in _LEVELS for one in acceptance]
     return DraftLength(
         n_draft_tokens=k,
@@ -535,6 +538,7 @@ def _length(plain: Scenario, draft: Draft, acceptance: Acceptance, k: int) -> Dr
 def _gain_ratio(
     plain: Scenario, draft: Draft, k: int, acceptance_fraction: float, efficiency: Efficiency
 ) -> float:
+    """Plain TPOT / TPOT with ``k`` draft tokens, at this acceptance and efficiency."""
     speculation = Speculation(
         n_draft_tokens=k,
         acceptance_fraction=acceptance_fraction,

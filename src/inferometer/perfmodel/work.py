@@ -100,9 +100,9 @@ def step_traffic(
 
     Tensor parallel (arXiv 1909.08053): two all-reduces of the hidden states in each layer, one
     after the split embedding, and a gather of the logits. Expert parallel: the all-reduce after
-    an expert layer becomes two all-to-alls. Replicas that share experts: there the rows of all are
-    gathered, and the results scattered back. Pipeline parallel: the hidden states go to the next
-    stage.
+    an expert layer becomes two all-to-alls. Replicas that share experts: before an expert layer the
+    rows of all replicas are gathered, and after it the results are scattered back. Pipeline
+    parallel: the hidden states are sent to the next stage.
     """
     hidden_bytes = n_rows * model.hidden_size * DTYPE_BITS[dtype] / 8
     traffic = NO_TRAFFIC
@@ -182,7 +182,7 @@ def step_work(
     """Work of one device of the tensor-parallel group in this step.
 
     With pipeline parallelism the stages follow one another: the work of a step is that of one
-    device after the other, so it does not shrink; only the hand-over is added.
+    device after the other, so it does not shrink; only the transfers between stages are added.
 
     Example
     -------

@@ -115,6 +115,7 @@ def compare_pairs(
 def _compared(
     ratio: Estimate, new: ArrayLike, old: ArrayLike, *, margin_ratio: float, is_paired: bool
 ) -> Comparison:
+    """The comparison with this ratio: its verdict, and how many repeats would decide."""
     verdict, n_to_decide = _verdict(ratio, margin_ratio), None
     if verdict == "undecided":
         n_to_decide = repeats_to_decide(
@@ -169,6 +170,7 @@ def ratio_estimate(
 
 
 def _verdict(ratio: Estimate, margin_ratio: float) -> ComparisonVerdict:
+    """The verdict on a ratio by its interval (see ``Comparison.verdict``)."""
     if ratio.low is None or ratio.high is None:
         return "undecided"
     if ratio.low >= 1 / (1 + margin_ratio) and ratio.high <= 1 + margin_ratio:
@@ -501,6 +503,7 @@ def judge_pairs(
 
 
 def _width(gain: Estimate | None) -> float:
+    """Width of the gain's interval; infinite without one."""
     return (
         math.inf if gain is None or gain.high is None or gain.low is None else gain.high - gain.low
     )

@@ -40,7 +40,7 @@ def n_hits(state: State, index: int) -> int:
 
 @compiled
 def n_hits_in_use(state: State, index: int) -> int:
-    """This request's prefix hits that running requests hold: they need no free block."""
+    """The number of prefix hits that running requests hold; they need no free block."""
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return 0
