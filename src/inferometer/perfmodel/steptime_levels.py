@@ -337,8 +337,8 @@ def _uncertainty_ratio(fit: StepTimeModel) -> float:
 def captured_within(times: StepTimes, max_num_seqs: int) -> StepTimes:
     """The step times of a vLLM with this ``max_num_seqs``, which limits its captured graphs.
 
-    vLLM captures steps of up to twice as many tokens (``VllmConfig._set_cudagraph_sizes``), and
-    here at most of as many as when the fit was made; larger steps are launched kernel by kernel.
+    vLLM captures steps of up to twice as many tokens (``VllmConfig._set_cudagraph_sizes``), but not
+    of more tokens than when the fit was made. Larger steps are launched kernel by kernel.
     """
     most = float(CAPTURED_TOKENS_OF_A_SEQUENCE * max_num_seqs)
 
