@@ -333,6 +333,7 @@ def _n_wanted(config: Config, request: Request) -> int:
 
 @compiled
 def _n_allowed(config: Config, request: Request) -> int:
+    """The largest number of output tokens of a request."""
     n_tokens: int = min(request.max_tokens, config.max_model_len - request.num_prompt_tokens)
     return n_tokens
 

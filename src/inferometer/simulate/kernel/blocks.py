@@ -206,6 +206,7 @@ def _gap(state: State, place: int, is_settled: int) -> int:
 
 @compiled
 def _end_before(state: State, place: int, is_settled: int) -> int:
+    """First block after the piece before this place in ``by_address``; 0 at the first place."""
     if place == 0:
         return 0
     end: int = (
@@ -227,6 +228,7 @@ def _start(state: State, place: int, is_settled: int) -> int:
 
 @compiled
 def _n_needed(config: Config, request: Request) -> int:
+    """Blocks of a request's piece: for all its tokens, or with Orca for max_model_len."""
     n_tokens: int = config.max_model_len
     if not config.is_orca:
         n_tokens = min(request.num_prompt_tokens + request.max_tokens, n_tokens)

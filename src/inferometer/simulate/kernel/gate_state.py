@@ -93,6 +93,7 @@ def gate_columns(requests: Demand, config: GateConfig) -> GateColumns:
 
 
 def _keys(config: GateConfig, size_tokens: I64, limit_ns: I64, predicted_ns: I64) -> I64:
+    """Sort keys within a band and tenant, least first, by the gate's order."""
     if config.order == "shortest-remaining":
         return size_tokens
     if not goes_by_deadline(config):
@@ -102,6 +103,7 @@ def _keys(config: GateConfig, size_tokens: I64, limit_ns: I64, predicted_ns: I64
 
 
 def _bands(requests: Demand, config: GateConfig) -> I32:
+    """Priority bands: of the class if it has one, else of the request."""
     if not config.has_bands and config.order != "priority":
         return np.zeros_like(requests.priority)
     rules = rules_by_index(config.classes, requests.class_index, "class")
@@ -131,6 +133,7 @@ def _patience(
 
 
 def _of_classes(requests: Demand, config: GateConfig, name: str) -> I64:
+    """(N) The rule ``name`` of each request's class."""
     rules = rules_by_index(config.classes, requests.class_index, "class")
     return np.array([getattr(one, name) for one in rules], np.int64)[requests.class_index]
 

@@ -82,6 +82,7 @@ def first_of(gate: GateState, i_lane: int) -> int:
 
 @compiled
 def _drop_first(gate: GateState, i_lane: int) -> None:
+    """Remove the first entry of a lane's heap."""
     lane, heap = gate.lanes[i_lane], gate.heap
     lane.size -= 1
     start, size, place = lane.start, lane.size, 0
@@ -124,6 +125,7 @@ def next_expiring(gate: GateState) -> int:
 
 @compiled
 def _drop_expiring(gate: GateState) -> None:
+    """Remove the first entry of the heap of expiring requests."""
     counters, heap = gate.counters[0], gate.expiring
     counters.n_expiring -= 1
     size, place = counters.n_expiring, 0
@@ -212,6 +214,7 @@ def leave_tenant(gate: GateState, i_tenant: int) -> None:
 
 @compiled
 def _least_served(gate: GateState, newcomer: int) -> int:
+    """The waiting tenant with the least service per weight, but for ``newcomer``."""
     least = NOTHING
     for i_tenant in range(len(gate.tenants)):
         tenant = gate.tenants[i_tenant]
@@ -422,6 +425,7 @@ def _find_candidates(gate: GateState) -> int:
 
 @compiled
 def _note_release(gate: GateState, index: int) -> None:
+    """Remove a request from the gate as released, and charge its tenant."""
     request = gate.requests[index]
     _leave(gate, index, _INSIDE)
     gate.classes[request.class_index].n_in_flight += 1

@@ -163,6 +163,7 @@ def num_processed(config: Config, request: Request) -> int:
 
 @compiled
 def _leave_windows(state: State, request: Request) -> None:
+    """Free the blocks of a request that have left the sliding windows."""
     config, table = state.config[0], state.memory.block_table
     n_left = min(n_skipped(config, num_processed(config, request)), request.num_blocks)
     for group in range(config.n_sliding_groups):

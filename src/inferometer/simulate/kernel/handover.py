@@ -242,6 +242,7 @@ def _copy_to_extra_row(state: State, row: int, n_blocks: int) -> int:
 
 @compiled
 def _free_extra_row(state: State, row: int) -> None:
+    """Add an extra row of the block table to the list of free ones."""
     state.memory.block_table[row, 0] = state.counters[0].first_free_row
     state.counters[0].first_free_row = row
 

@@ -70,6 +70,7 @@ def victim_in_pool(state: State, index: int) -> int:
 
 @compiled
 def _is_less_urgent(one: Request, other: Request) -> bool:
+    """Is ``one`` less urgent by priority, or the later arrival of the same priority?"""
     is_later: bool = one.arrival_ns > other.arrival_ns
     return one.priority > other.priority or (one.priority == other.priority and is_later)
 

@@ -72,6 +72,7 @@ def group_duration_ns(
 def _computing_ns(
     state: State, cost: StepTimeArrays, i_batch: int, n_group_rows: int, n_group_yielding: int
 ) -> int:
+    """Duration of a batch without swapping: the step, and drafting for the next one."""
     config, batch = state.config[0], state.batches[i_batch]
     is_pooled, context_tokens = IS_POOLED, batch.decode_context_tokens
     if is_pooled:

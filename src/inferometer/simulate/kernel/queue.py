@@ -61,6 +61,7 @@ def pop(state: State) -> None:
 
 @compiled
 def _drop(state: State) -> None:
+    """Remove the first entry of the queue; ``Counters.n_waiting`` is not changed."""
     counters = state.counters[0]
     counters.waiting_size -= 1
     if state.config[0].is_priority:
@@ -99,6 +100,7 @@ def _push(state: State, index: int) -> None:
 
 @compiled
 def _sink(state: State) -> None:
+    """Restore the heap after its first entry was replaced."""
     heap, size = state.queue.waiting, state.counters[0].waiting_size
     if size == 0:
         return

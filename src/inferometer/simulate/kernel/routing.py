@@ -119,6 +119,7 @@ def new_router_state(requests: Demand, config: ClusterConfig, first: int = 0) ->
 
 
 def _is_own(requests: Demand, config: ClusterConfig) -> Bools:
+    """``RouterState.is_own``: which replicas may get requests of each class."""
     if config.router != "class-aware":
         return np.zeros((0, config.n_replicas), np.bool_)
     replicas = replicas_of_classes(config, int(requests.class_index.max()) + 1)
@@ -203,6 +204,7 @@ def load(states: State, replica: int) -> int:
 
 @compiled
 def _load(states: State, router: RouterState, replica: int) -> int:
+    """Requests sent to a replica (counted from the router's first) that have not ended."""
     return load(states, router.rules[0].first + replica)
 
 
@@ -241,6 +243,7 @@ def _least_by_report(states: State, router: RouterState) -> int:
 
 @compiled
 def _score(states: State, router: RouterState, replica: int) -> float:
+    """Score of a replica by its delivered load report (vLLM's rule); the lowest is chosen."""
     rules, load_report = router.rules[0], router.delivered[replica]
     if rules.kind == _VLLM_0_19:
         return float(4 * load_report.n_waiting + load_report.n_running)
@@ -294,6 +297,7 @@ def _with_prefix(states: State, router: RouterState, index: int) -> int:
 
 @compiled
 def _n_known_blocks(states: State, router: RouterState, index: int, replica: int) -> int:
+    """The number of a prompt's first blocks that were sent to this replica before."""
     request = states.requests[index]
     n_most: int = request.num_prompt_tokens // states.config[0, 0].block_size
     for i_block in range(n_most):

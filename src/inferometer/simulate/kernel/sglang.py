@@ -161,6 +161,7 @@ def _sort_by_progress(state: State) -> None:
 
 @compiled
 def _is_ahead(state: State, one: int, other: int) -> bool:
+    """Does ``one`` have more output tokens, or as many and a shorter prompt?"""
     first, second = state.requests[one], state.requests[other]
     n_first, n_second = (
         first.num_tokens - first.num_prompt_tokens,
@@ -401,6 +402,7 @@ def _mark_victims(state: State, index: int) -> int:
 
 @compiled
 def _is_less_urgent(state: State, i_one: int, i_other: int) -> bool:
+    """Is ``i_one`` less urgent by priority, or queued later with the same priority?"""
     one, other = (
         state.requests[state.queue.running[i_one]],
         state.requests[state.queue.running[i_other]],
@@ -456,6 +458,7 @@ def abort(state: State, index: int) -> None:
 
 @inlined
 def _deliver_token(state: State, index: int, is_first: bool) -> None:  # noqa: FBT001 -- compiled code takes no keywords
+    """Deliver a token to a request; end the request, or cache its prompt after the first."""
     request, now_ns = state.requests[index], state.counters[0].now_ns
     request.num_tokens += 1
     if state.config[0].is_async:
@@ -473,6 +476,7 @@ def _deliver_token(state: State, index: int, is_first: bool) -> None:  # noqa: F
 
 @compiled
 def _end(state: State, index: int, status: int, when_ns: int) -> None:
+    """End a running request; its computed pages stay in the radix tree."""
     request = state.requests[index]
     cache.checkpoint(state, index, min(request.num_computed_tokens, request.num_tokens))
     cache.release(state, index)

@@ -158,6 +158,7 @@ def _fitting(state: State, n_tokens: int, n_planned: int) -> tuple[int, int]:
 
 @compiled
 def _reserve(state: State, n_tokens: int, n_planned: int) -> None:
+    """Take a request's prompt and planned output tokens out of the batch's budgets."""
     own, size = state.sglang[0], state.config[0].block_size
     paged = (n_tokens + size - 1) // size * size
     own.total_offset += paged + size + n_planned

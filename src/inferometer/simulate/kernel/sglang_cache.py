@@ -134,6 +134,7 @@ def _oldest_leaf(state: State, first: int) -> int:
 
 @compiled
 def _n_same(state: State, node: int, start: int, n_most: int) -> int:
+    """The number of a node's first pages that equal the contents from ``start`` on."""
     own = state.memory.nodes[node].start
     n_most = min(n_most, state.memory.nodes[node].n_pages)
     if own == start:
@@ -183,6 +184,7 @@ def _new_node(state: State, parent: int, start: int, n_pages: int) -> int:
 
 @compiled
 def _touch(state: State, node: int) -> None:
+    """Move a node to the end of the ring: it is the most recently used."""
     _unlink(state, node)
     nodes = state.memory.nodes
     last = nodes[0].previous
@@ -194,6 +196,7 @@ def _touch(state: State, node: int) -> None:
 
 @compiled
 def _unlink(state: State, node: int) -> None:
+    """Remove a node from the ring."""
     before, after = state.memory.nodes[node].previous, state.memory.nodes[node].next
     state.memory.nodes[before].next = after
     state.memory.nodes[after].previous = before

@@ -572,6 +572,7 @@ def _deliver_token(state: State, index: int, is_stale: bool, is_context: bool) -
 
 @compiled
 def _end(state: State, index: int, status: int, when_ns: int) -> None:
+    """End a request, whether or not it has blocks."""
     if state.requests[index].status == _RUNNING:
         release(state, index)
     else:

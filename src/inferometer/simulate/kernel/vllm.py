@@ -184,6 +184,7 @@ def _input_budget(state: State, i_batch: int, budget: int) -> int:
 
 @compiled
 def _padded_budget(state: State, i_batch: int) -> int:
+    """Tokens per prompt if one more joins a padded batch (vLLM v0); 0: it does not fit."""
     n_parts = state.batches[i_batch].n_parts
     n_tokens: int = state.config[0].max_num_batched_tokens // (n_parts + 1)
     for i_part in range(n_parts):
