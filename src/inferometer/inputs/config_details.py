@@ -1,8 +1,9 @@
-"""In which format is each matrix of a quantised checkpoint stored, by its ``quantization_config``?
+"""Number formats of the matrices of a quantised checkpoint, by its ``quantization_config``.
 
-compressed-tensors and ModelOpt write groups with targets, AWQ, GPTQ and AutoRound bits,
-bitsandbytes switches, Quark the name of a type. What a tool left in 16 bit stands in a list of
-names, patterns or regular expressions.
+The tools that quantise write it in different ways. compressed-tensors and ModelOpt list groups of
+modules with a format each; AWQ, GPTQ and AutoRound state a number of bits; bitsandbytes has
+switches; Quark names a format. Modules that stay in 16 bits are in a list of names, patterns or
+regular expressions.
 """
 
 import fnmatch
@@ -22,12 +23,13 @@ _IGNORING: Final = (
     "ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "exclude",
     "llm_int8_skip_modules",
 )  # fmt: skip
-"""Where compressed-tensors, transformers, vLLM, ModelOpt, Quark and bitsandbytes list what stays."""
+"""Fields that list the modules left in 16 bits: compressed-tensors, transformers, vLLM, ModelOpt,
+Quark, bitsandbytes."""
 
 
 Config: TypeAlias = Mapping[str, object]
 Modules: TypeAlias = tuple[tuple[str, ...], ...]
-"""The modules of a layer that make one matrix, each with its names in different checkpoints."""
+"""The modules of a layer that together are one matrix, each with its names in checkpoints."""
 
 _FUSED: Final = ("self_attn.qkv_proj", "attn.fused_wqa_wkv")
 _ATTENTION: Final[dict[str, Modules]] = {
@@ -66,7 +68,10 @@ _OWNERS: Final = "mlp feed_forward ffn mixer block_sparse_moe"
 def _feed_forward(
     part: str, inner: str = "", mixtral: tuple[str, ...] = (), owners: str = _OWNERS
 ) -> dict[str, Modules]:
-    """Gate and up in one, and down, in the words of most checkpoints, Llama 4, DeepSeek-V4, Mixtral."""
+    """The modules of an MLP's or an expert's matrices: gate and up as one matrix, and down.
+
+    The names are those of most checkpoints, Llama 4 and DeepSeek-V4; ``mixtral``: Mixtral's names.
+    """
     before = [f"{owner}." for owner in owners.split()] or [""]
     named = {
         name: tuple(f"{owner}{one}{name}_proj" for owner in before for one in inner.split() or [""])
@@ -85,9 +90,9 @@ _EXPERT_NAMES: Final = "experts.0. experts."
 _DENSE: Final = _feed_forward("mlp")
 _EXPERTS: Final = _feed_forward("experts", _EXPERT_NAMES, _MIXTRAL)
 _SHARED: Final = _feed_forward("shared", "shared_experts. shared_expert.")
-"""The matrices of ``perfmodel.matrices``: modules of a layer, each with its names in checkpoints."""
+"""Modules of the matrices of ``perfmodel.matrices``, by the matrix's name (as the dicts above)."""
 _OF_ARCHITECTURE: Final[dict[str, dict[str, Modules]]] = {
-    # Experts beside the MLP, which every token passes.
+    # Experts beside the MLP; the MLP, which every token passes, counts as a shared expert.
     "gemma4_text": _feed_forward("experts", _EXPERT_NAMES, owners="") | _feed_forward("shared"),
     "kimi_linear": {
         "linear_in": (("self_attn.q_proj",),),
@@ -103,13 +108,13 @@ _OF_ARCHITECTURE: Final[dict[str, dict[str, Modules]]] = {
         for end, side in (("up", "input"), ("down", "output"))
     },
 }
-"""Matrices that other names have there."""
+"""Modules of matrices that have other names in the checkpoints of an architecture."""
 
 _UPS: Final = ("mlp_up", "experts_up", "shared_up")
 _PREFIXES: Final = ("model.", "backbone.", "language_model.model.", "model.language_model.")
 _CLASS_NAME: Final = re.compile(r"[A-Z]\w*")
 _NESTED_REPEAT: Final = re.compile(r"[*+}][^()]*\)+[*+{]")
-"""A repetition in a repeated group: to find that it does not match may take for ever."""
+"""A regular expression with nested repetition, whose matching may take exponential time."""
 _WITHOUT_CONFIG: Final = (
     " without a quantization_config: weights are taken as of 16 bits (--quantization states theirs)"
 )
@@ -119,27 +124,30 @@ _SCALE_BITS: Final[dict[DType, int]] = {"int4": 16, "int8": 16, "float4": 8}
 _MOST_LETTERS: Final = 1000
 _MOST_PATTERNS: Final = 2000
 _MOST_LAYERS: Final = 512
-"""Of further ones the first are representative."""
+"""More layers are not looked at: the first ones represent them."""
 
 
 class StoredFormats(NamedTuple):
-    """The format of most weights (None: not known), of matrices in another, and what to say of it."""
+    """The number formats in which a checkpoint stores its matrices."""
 
     whole: DType | None
+    """Format of most weights; None: not known."""
     apart: tuple[tuple[str, AskedFormat], ...] = ()
+    """Matrices in another format, by name."""
     notes: tuple[str, ...] = ()
+    """Sentences for the user: what was not understood or simplified."""
     bits: tuple[tuple[DType, float], ...] = ()
-    """Of a weight in a format, scales included, where the file says how many share one."""
+    """Bits of a weight in a format, scales included, if the file states how many share a scale."""
 
 
 class _Names(NamedTuple):
-    """Which modules a list means: by whole parts of their names, or by patterns."""
+    """A list of modules, given by whole parts of their names or by patterns."""
 
     parts: frozenset[str]
     patterns: tuple[re.Pattern[str], ...]
     unread: tuple[str, ...]
     names_layers: bool
-    """Whether a name has a digit; without, all layers are alike."""
+    """Does any name have a digit? If not, the list treats all layers alike."""
 
     def has(self, module: str) -> bool:
         pieces = module.split(".")
@@ -156,7 +164,7 @@ class _Group(NamedTuple):
 
 
 def quantisation(config: Mapping[str, object]) -> Mapping[str, object] | None:
-    """What the file says of its quantisation; vLLM falls back to the older ``compression_config``."""
+    """The file's ``quantization_config``, or (as in vLLM) the older ``compression_config``."""
     found = config.get("quantization_config")
     if found is None:
         found = config.get("compression_config")
@@ -166,10 +174,10 @@ def quantisation(config: Mapping[str, object]) -> Mapping[str, object] | None:
 def stored_formats(
     config: Mapping[str, object], model: ModelSpec, kinds: Sequence[str] | None = None
 ) -> StoredFormats:
-    """The formats of a checkpoint's matrices, each by the group whose targets match its name.
+    """The number formats of a checkpoint's matrices, by the groups whose targets match their names.
 
-    A matrix of many layers counts in the format of most of them, and a note names the others.
-    ``kinds``: of each layer, where the file lists them.
+    If a matrix has different formats in different layers, the most frequent one counts for all of
+    them, and a note names the others. ``kinds``: the kind of each layer, if the file lists them.
     """
     quantised, experts = _in_groups(quantisation(config)), config.get("expert_dtype")
     if quantised is None:
@@ -188,7 +196,7 @@ def stored_formats(
         for part, modules in _modules(kinds, model, names_layers=names_layers).items()
     }
     most: dict[str, AskedFormat] = {part: _most(found) for part, found in counted.items()}
-    # The largest matrices stand for the whole.
+    # The format of the largest matrices (experts or MLP) counts as that of the whole.
     order = ("experts_up" if "experts_up" in most else "mlp_up", *most)
     quantised_ones: list[AskedFormat] = [
         most[part] for part in order if most.get(part, "none") != "none"
@@ -210,10 +218,10 @@ def stored_formats(
 
 
 def _in_groups(quantised: Config | None) -> Config | None:
-    """What ModelOpt writes of single layers, in the words of groups with targets.
+    """ModelOpt's list of single layers, rewritten as groups with targets.
 
-    Beside NVFP4 experts by ``moe_quant_algo`` all else is in the format of the method, as vLLM
-    reads it, and the groups and exceptions of such a file are those of the experts.
+    With ``moe_quant_algo`` the experts are in NVFP4 and all else in the format of ``quant_method``,
+    as in vLLM: group size and exceptions in such a file are those of the experts.
     """
     if quantised is None:
         return None
@@ -241,7 +249,7 @@ def _in_groups(quantised: Config | None) -> Config | None:
 
 
 def _head(quantised: Config, groups: Sequence[_Group], ignored: _Names) -> dict[str, AskedFormat]:
-    """The format of the head where a group names it, or GPTQ's switch; few checkpoints quantise it."""
+    """The format of the output head (``lm_head``), if the file states that it is quantised."""
     named: dict[AskedFormat, None] = {
         one.format: None for one in groups if one.names.has("lm_head") and one.format != "none"
     }
@@ -251,10 +259,10 @@ def _head(quantised: Config, groups: Sequence[_Group], ignored: _Names) -> dict[
 
 
 def _weight_bits(quantised: Config) -> tuple[tuple[DType, float], ...]:
-    """Bits of a weight in each format, with the scales that the file states.
+    """Bits of a weight in each format, its share of scale and zero point included.
 
-    Source: a scale has 16 bit, and 8 for 4-bit floats; AWQ and GPTQ keep a zero point beside it,
-    compressed-tensors where weights are not symmetric. bitsandbytes: arXiv 2305.14314, section 3.
+    Source: a scale has 16 bits, and 8 for 4-bit floats; AWQ and GPTQ store a zero point beside it,
+    compressed-tensors does if weights are not symmetric. bitsandbytes: arXiv 2305.14314, section 3.
     """
     found = dict[DType, float]()
     for one in _tables(quantised.get("config_groups")).values():
@@ -279,7 +287,11 @@ def _weight_bits(quantised: Config) -> tuple[tuple[DType, float], ...]:
 
 
 def _with_scales(stored: DType, group_size: object, *, has_zeros: bool) -> float | None:
-    """None where groups are not stated, or the format has scales of blocks."""
+    """Bits of a weight with its share of the scale (and zero point) of its group.
+
+    A negative ``group_size``: one scale for a whole row, not counted. None if the file states no
+    group size, or the format has no scales of groups.
+    """
     if stored not in _SCALE_BITS or not isinstance(group_size, int) or group_size == 0:
         return None
     bits = DTYPE_BITS[stored]
@@ -288,7 +300,7 @@ def _with_scales(stored: DType, group_size: object, *, has_zeros: bool) -> float
 
 
 def _widest(formats: Collection[AskedFormat]) -> AskedFormat:
-    """An upper figure, which does not depend on the order."""
+    """The format with most bits, so that bytes are not underestimated; "none": 16 bits."""
     for one in _BY_WIDTH:
         if one in formats:
             return one
@@ -296,11 +308,15 @@ def _widest(formats: Collection[AskedFormat]) -> AskedFormat:
 
 
 def _most(found: Counter[AskedFormat]) -> AskedFormat:
+    """The most frequent format; of equally frequent ones that with most bits."""
     return _widest({one: count for one, count in found.items() if count == max(found.values())})
 
 
 def _stored(module: tuple[str, ...], groups: Sequence[_Group], ignored: _Names) -> AskedFormat:
-    """Of one module, by its names: those that a group names come before the rest, as in vLLM."""
+    """The format of one module, given by its possible names.
+
+    As in vLLM, a group that names the module comes before groups of all remaining modules.
+    """
     if any(ignored.has(name) for name in module):
         return "none"
     named = [one for one in groups if any(one.names.has(name) for name in module)]
@@ -311,7 +327,7 @@ def _stored(module: tuple[str, ...], groups: Sequence[_Group], ignored: _Names) 
 def _modules(
     kinds: Sequence[str] | None, model: ModelSpec, *, names_layers: bool
 ) -> dict[str, list[tuple[str, ...]]]:
-    """The modules of each matrix of the model, in all layers that have it, each by its names."""
+    """The modules of each of the model's matrices in all layers, by their possible names."""
     own = {name: one for name, one in _ATTENTION.items() if name not in _foreign(model)}
     indices = _layers_with(kinds, model)
     has_shared = model.moe is not None and model.moe.n_shared_experts > 0
@@ -325,7 +341,7 @@ def _modules(
         (_LATENT, indices.expert if has_latent else ()),
     ]
     other = _OF_ARCHITECTURE.get(model.architecture, {})
-    n_up = 0 if model.mlp.is_gated else 1  # without a gate, of the two in one the second
+    n_up = 0 if model.mlp.is_gated else 1  # without a gate there is only the second module (up)
     return {
         part: _in_layers(
             other.get(part, modules)[n_up * (part in _UPS) :],
@@ -338,7 +354,7 @@ def _modules(
 
 
 class _Layers(NamedTuple):
-    """Indices of the layers that have matrices of a kind."""
+    """Indices of the layers with attention, recurrent states, a dense MLP, and experts."""
 
     attending: Sequence[int]
     recurrent: Sequence[int]
@@ -347,6 +363,7 @@ class _Layers(NamedTuple):
 
 
 def _layers_with(kinds: Sequence[str] | None, model: ModelSpec) -> _Layers:
+    """Which layers have which matrices: by ``kinds`` if listed, else by the model's counts."""
     layers = range(min(model.n_layers, _MOST_LAYERS))
     n_dense = model.n_feed_forward_layers - model.n_expert_layers
     if model.blocks is not None and kinds is not None:
@@ -385,7 +402,7 @@ def _in_layers(modules: Modules, indices: Sequence[int]) -> list[tuple[str, ...]
 
 
 def _foreign(model: ModelSpec) -> set[str]:
-    """Matrices that attention of this model's kind does not have."""
+    """Names of attention matrices that this model does not have."""
     mla, compressed = model.mla, model.compressed
     rank = mla.q_lora_rank if mla is not None else compressed and compressed.q_lora_rank
     foreign = {"query_down", "query_up"} if rank is None else {"query"}
@@ -396,7 +413,10 @@ def _foreign(model: ModelSpec) -> set[str]:
 
 
 def _groups(quantised: Mapping[str, object], whole: DType) -> list[_Group]:
-    """The groups of compressed-tensors and ModelOpt, GPTQ's exceptions, or one of all matrices."""
+    """Groups of modules with a common format: the file's own, else one group of all modules.
+
+    GPTQModel's exceptions (``dynamic``) are further groups.
+    """
     nested, dynamic = _tables(quantised.get("config_groups")), _tables(quantised.get("dynamic"))
     groups = list[_Group]()
     for group in nested.values():
@@ -427,7 +447,7 @@ def _groups(quantised: Mapping[str, object], whole: DType) -> list[_Group]:
 
 
 def _tables(found: object) -> dict[str, dict[str, object]]:
-    """A table of tables, without anything else that it holds."""
+    """The values of a dict that are dicts themselves, by key; empty for anything but a dict."""
     if not isinstance(found, dict):
         return {}
     return {
@@ -438,14 +458,16 @@ def _tables(found: object) -> dict[str, dict[str, object]]:
 
 
 def _ignored(quantised: Mapping[str, object]) -> list[str]:
+    """Names and expressions ("re:...") of the modules that are left in 16 bits."""
     listed = [quantised.get(name) for name in _IGNORING]
     names = [str(one) for part in listed if isinstance(part, list) for one in part]
-    dynamic = quantised.get("dynamic")  # of GPTQModel: expressions; -: leaves modules out
+    dynamic = quantised.get("dynamic")  # GPTQModel: regular expressions; "-:" leaves modules out
     left_out = [str(one) for one in dynamic] if isinstance(dynamic, dict) else []
     return names + [f"re:{one[2:]}" for one in left_out if one.startswith("-:")]
 
 
 def _names(listed: Iterable[str]) -> _Names:
+    """Parse a list of modules: names, patterns with "*", and regular expressions ("re:...")."""
     parts, patterns, unread = set[str](), list[re.Pattern[str]](), list[str]()
     for text in listed:
         is_expression, is_pattern = text.startswith("re:"), "*" in text
@@ -464,7 +486,10 @@ def _names(listed: Iterable[str]) -> _Names:
 
 
 def _compiled(text: str, *, is_own: bool) -> re.Pattern[str] | None:
-    """None where it is no regular expression, or one that may take for ever."""
+    """The compiled regular expression; None if it is invalid or may take exponential time.
+
+    ``is_own``: it was made here from a pattern, and is safe.
+    """
     if len(text) > _MOST_LETTERS or not (is_own or _NESTED_REPEAT.search(text) is None):
         return None
     try:
@@ -476,7 +501,7 @@ def _compiled(text: str, *, is_own: bool) -> re.Pattern[str] | None:
 def _stated_experts(
     stated: object, model: ModelSpec, whole: AskedFormat
 ) -> tuple[dict[str, AskedFormat], tuple[str, ...]]:
-    """DeepSeek-V4 states the format of its routed experts apart, beside that of the whole."""
+    """The format of the experts by ``expert_dtype`` (DeepSeek-V4), if it differs; and notes."""
     if stated is None or model.moe is None:
         return {}, ()
     found = _in_words(str(stated))
@@ -488,6 +513,7 @@ def _stated_experts(
 def _deviations(
     counted: Mapping[str, Counter[AskedFormat]], most: Mapping[str, AskedFormat]
 ) -> tuple[str, ...]:
+    """Notes on matrices whose format in some layers is not the most frequent one."""
     words: dict[AskedFormat, str] = {"none": "16 bit"}
     return tuple(
         f"{found[one]} of {found.total()} matrices of {part.replace('_', ' ')} are in"
@@ -499,6 +525,7 @@ def _deviations(
 
 
 def _unread(groups: Iterable[_Group], ignored: _Names) -> tuple[str, ...]:
+    """A note on patterns and formats in the file that were not understood, if there are any."""
     unread = [text for names in (ignored, *(one.names for one in groups)) for text in names.unread]
     if not unread:
         return ()
@@ -506,7 +533,7 @@ def _unread(groups: Iterable[_Group], ignored: _Names) -> tuple[str, ...]:
 
 
 def quantised_format(config: Mapping[str, object]) -> DType | None:
-    """The format of the weights, the widest of several groups; None where it is not known here.
+    """The format of the weights, the one with most bits of several groups; None: not known.
 
     Example
     -------
@@ -532,7 +559,7 @@ def quantised_format(config: Mapping[str, object]) -> DType | None:
 
 
 def _format_of(weights: object) -> DType | None:
-    """Of a group's weights, as compressed-tensors and ModelOpt write them."""
+    """The format of a group's ``weights``, as compressed-tensors and ModelOpt write them."""
     if not isinstance(weights, dict):
         return None
     return _of_bits(weights.get("num_bits"), weights.get("type"))
@@ -548,12 +575,12 @@ def _of_bits(bits: object, kind: object) -> DType | None:
 
 def _in_words(words: str) -> DType | None:
     """The weights' format in names such as ModelOpt's `NVFP4` and `W4A8_AWQ` or Quark's `fp8_e4m3`."""
-    plain = words.lower()  # the first word of the list, not of the text: W4A16_NVFP4 is of floats
+    plain = words.lower()  # in the order of _WEIGHT_WORDS, so that W4A16_NVFP4 is float4, not int4
     return next((stored for word, stored in _WEIGHT_WORDS.items() if word in plain), None)
 
 
 def _of_quark(config: Mapping[str, object]) -> str:
-    """Quark's name of the weights' format; '' of other tools."""
+    """Quark's name of the weights' format; '' for other tools."""
     whole = config.get("global_quant_config")
     weight = whole.get("weight") if isinstance(whole, dict) else None
     return str(weight.get("dtype")) if isinstance(weight, dict) else ""

@@ -1,8 +1,9 @@
-"""How do the families of models differ, as far as their configuration files and their shapes go?
+"""Model families: the properties that a ``model_type`` of Hugging Face fixes.
 
-A family is one ``model_type`` of Hugging Face. What its class fixes (biases, norms, which layers
-slide) stands here; what its files say is read from them. Checked against the classes of
-transformers 5.23 by building each on the meta device.
+The table has what the class in transformers fixes (biases, norms, which layers have a sliding
+window) and the names and defaults of the family's fields; everything else is read from
+``config.json``. Checked against the classes of transformers 5.23 by building each on the meta
+device.
 """
 
 from dataclasses import replace
@@ -519,10 +520,10 @@ ALIASES: Final = {
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_text"), "qwen3"),
     **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text"), "qwen3_moe"),
 }
-"""Other names of the same shapes."""
+"""Other ``model_type`` values of models with the same shapes, by their family here."""
 
 LLAMA_LIKE: Final = _LLAMA
-"""Family of an unknown ``model_type``."""
+"""The family as which an unknown ``model_type`` is read."""
 
 _LLAMA_SIZES: Final = {
     "num_hidden_layers": 32,
@@ -536,18 +537,19 @@ NESTED_DEFAULTS: Final = {
     "llama": _LLAMA_SIZES,
     "mistral": _LLAMA_SIZES | {"intermediate_size": 14_336, "max_position_embeddings": 131_072},
 }
-"""Sizes that a multimodal file (LLaVA) leaves to the class of its language model.
+"""Sizes that multimodal files (LLaVA) omit, since the class of their language model has them.
 
-A file of the language model itself states them, and without them is a broken one."""
+A file of the language model alone must state them."""
 
 NOT_DECODERS: Final = frozenset((
     "albert", "bert", "camembert", "clip", "deberta", "deberta-v2", "distilbert", "electra", "esm",
     "eurobert", "modernbert", "mpnet", "roberta", "siglip", "vit", "xlm-roberta",
 ))  # fmt: skip
-"""Encoders, which decode nothing, by name; others by what their files say of the class."""
+"""``model_type`` of encoders, which generate no tokens; others are recognised by ``architectures``.
+"""
 
 DECODING_CLASSES: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""How the names of classes end that decode, where a file says ``is_decoder: false``."""
+"""Endings of class names of decoders, even if the file has ``is_decoder: false``."""
 
 NOT_ATTENTION_FIELDS: Final = (
     "ssm_cfg",
@@ -568,5 +570,5 @@ NOT_ATTENTION_FIELDS: Final = (
     "block_configs",
     "altup_num_inputs",
 )
-"""Fields of layers that are understood in known families alone: state-space models, convolutions,
-block-sparse attention, layers that each have a shape of their own."""
+"""Fields of a config.json that are understood only in known families: of state-space models,
+convolutions, block-sparse attention, and layers of different shapes."""

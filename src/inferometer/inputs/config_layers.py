@@ -1,6 +1,7 @@
-"""What few models have: latent, sparse, compressed, linear attention, experts, shared layers?
+"""Reads the parts of a ``config.json`` that only some models have.
 
-``model_config`` reads each part here where the file states its first field.
+Latent, sparse, compressed and linear attention, experts, and layers that share keys and values.
+``model_config`` calls these functions.
 """
 
 from typing import Final
@@ -26,17 +27,18 @@ PLAIN_DTYPES: Final[dict[str, DType]] = {
 LAYER_KINDS: Final = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
 )
-"""What ``layer_types`` of an unknown ``model_type`` may say, and ``linear_attention``."""
+"""Values of ``layer_types`` that are understood for any ``model_type``."""
 _BLOCKS_ALONE: Final = frozenset(("mlp", "moe"))
 _LISTS_OF_KINDS: Final = ("attn_type_list", "hybrid_override_pattern", "layers_block_type")
 _COMPRESSED: Final = (0, 4, 128)
-"""Tokens that a layer of DeepSeek-V4 compresses into a row: none, a few, many. Of rows of a few
-tokens it reads those that its indexer chooses."""
+"""Tokens that a layer of DeepSeek-V4 compresses into a KV row: none, few (fine), many (coarse).
+
+Of fine rows attention reads only those that its indexer chooses."""
 EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 
 
 def read_sharing(fields: ConfigFields) -> KvSharing | None:
-    """The last layers, where they read the keys and values of earlier ones."""
+    """How many of the last layers read the keys and values of earlier ones; None: no layer does."""
     n_shared = fields.optional_count("num_kv_shared_layers", minimum=0) or 0
     kinds, n_layers = fields.texts("layer_types"), fields.count("num_hidden_layers")
     if n_shared == 0:
@@ -56,7 +58,7 @@ def read_sharing(fields: ConfigFields) -> KvSharing | None:
 
 
 def read_recurrent(fields: ConfigFields, family: Family) -> RecurrentSpec | None:
-    """The layers with a state, where ``linear_num_value_heads`` is stated; None where there are none."""
+    """The layers with a recurrent state (linear attention, Mamba); None if there are none."""
     n_linear = _n_recurrent(fields, family)
     if n_linear == 0:
         return None
@@ -67,7 +69,7 @@ def read_recurrent(fields: ConfigFields, family: Family) -> RecurrentSpec | None
         key_head_dim=fields.optional_count("linear_key_head_dim", minimum=0) or 0,
         value_head_dim=fields.count("linear_value_head_dim"),
         conv_kernel=fields.count("linear_conv_kernel_dim"),
-        # Where the file does not say it, vLLM 0.32.0 keeps it in the model's own format.
+        # If the file does not state it, vLLM 0.32.0 stores the state in the model's own format.
         state_dtype=PLAIN_DTYPES.get(fields.text("mamba_ssm_dtype") or "bfloat16", "bfloat16"),
         kind=family.recurrent,
         has_conv_bias=flag_of(fields, family.conv_bias),
@@ -105,7 +107,10 @@ def _n_recurrent(fields: ConfigFields, family: Family) -> int:
 
 
 def read_blocks(fields: ConfigFields, family: Family) -> BlockCounts:
-    """How many blocks of each kind, where layers are not pairs of a mixer and an MLP."""
+    """The number of attention and of feed-forward blocks.
+
+    For families whose layers are not all pairs of one mixer (such as attention) and one MLP.
+    """
     n_layers, types = fields.count("num_hidden_layers"), fields.texts("layer_types") or ()
     if family.blocks == "beside":
         return BlockCounts(n_attention=n_layers, n_feed_forward=n_layers)
@@ -116,12 +121,12 @@ def read_blocks(fields: ConfigFields, family: Family) -> BlockCounts:
 
 
 def flag_of(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 -- fixed, or a field
-    """What the class fixes, or the file says."""
+    """The value of a property: fixed by the family, or read from the file's field."""
     return fields.flag(what.name, default=what.default) if isinstance(what, Flag) else what
 
 
 def n_dense_layers(fields: ConfigFields) -> int:
-    """Layers without experts of a model that has some."""
+    """The number of layers with a dense MLP in a mixture-of-experts model."""
     n_layers = fields.count("num_hidden_layers")
     n_first = min(fields.optional_count("first_k_dense_replace", minimum=0) or 0, n_layers)
     listed = fields.value("mlp_only_layers")
@@ -138,7 +143,7 @@ def n_dense_layers(fields: ConfigFields) -> int:
 
 
 def read_latent(fields: ConfigFields) -> MlaSpec:
-    """The widths of multi-head latent attention."""
+    """The ranks and head sizes of multi-head latent attention."""
     return MlaSpec(
         q_lora_rank=fields.optional_count("q_lora_rank"),
         kv_lora_rank=fields.count("kv_lora_rank"),
@@ -149,7 +154,7 @@ def read_latent(fields: ConfigFields) -> MlaSpec:
 
 
 def read_indexer(fields: ConfigFields) -> IndexerSpec | None:
-    """The heads that choose the tokens of sparse attention, where ``index_topk`` is stated."""
+    """The indexer, which chooses the tokens of sparse attention; None without ``index_topk``."""
     top_k_tokens = fields.optional_count("index_topk")
     if top_k_tokens is None:
         return None
@@ -169,7 +174,7 @@ def read_indexer(fields: ConfigFields) -> IndexerSpec | None:
 
 
 def read_compressed(fields: ConfigFields) -> CompressedSpec | None:
-    """DeepSeek-V4's attention, where ``compress_ratios`` states how many tokens each layer compresses."""
+    """DeepSeek-V4's compressed attention; None without ``compress_ratios``."""
     ratios = fields.value("compress_ratios")
     if ratios is None:
         return None
@@ -181,7 +186,7 @@ def read_compressed(fields: ConfigFields) -> CompressedSpec | None:
             where=fields.where,
             allowed=f"one of {', '.join(map(str, _COMPRESSED))} for each layer",
         )
-    used = ratios[:n_layers]  # a further one is of the multi-token-prediction module
+    used = ratios[:n_layers]  # a further entry is for the multi-token-prediction module
     return CompressedSpec(
         q_lora_rank=fields.count("q_lora_rank"),
         n_output_groups=fields.count("o_groups"),
@@ -195,7 +200,7 @@ def read_compressed(fields: ConfigFields) -> CompressedSpec | None:
 
 
 def read_mixture(fields: ConfigFields, family: Family) -> MoeSpec:
-    """The experts of the layers that have some."""
+    """The number, sizes and routing of a model's experts."""
     name = next(
         (key for key in (family.experts, *EXPERT_COUNTS) if key and fields.value(key) is not None),
         family.experts or "num_experts",
@@ -232,7 +237,7 @@ def read_mixture(fields: ConfigFields, family: Family) -> MoeSpec:
 
 
 def read_per_layer_inputs(fields: ConfigFields) -> PerLayerInputSpec | None:
-    """Gemma 4's embedding for each layer; None where its width is 0."""
+    """Gemma 4's additional embedding for each layer; None if there is none."""
     size = fields.optional_count("hidden_size_per_layer_input", minimum=0)
     vocab_size = fields.optional_count("vocab_size_per_layer_input")
     if not size or vocab_size is None:

@@ -1,7 +1,7 @@
-"""Which ``config.json`` makes Hugging Face libraries build this model?
+"""Writes the ``config.json`` with which Hugging Face libraries build a model of the catalogue.
 
-With it ``--load-format dummy`` gets the true architecture of a catalogue id, in transformers and in
-vLLM, with no hub.
+With it, transformers and vLLM (``--load-format dummy``) load the true architecture without a
+download.
 """
 
 from collections.abc import Callable
@@ -18,16 +18,16 @@ _NAMES: Final = frozenset((
     "model_id", "family", "hf_id", "note", "checkpoint_dtype", "stored_apart", "stored_bits",
     "source",
 ))  # fmt: skip
-"""Fields of a model that are not its shape."""
+"""Fields of ``ModelSpec`` that do not describe the model's shape."""
 
 
 def config_from_model(model: ModelSpec, *, dtype: DType = "bfloat16") -> dict[str, object]:
-    """The configuration of this model, as ``json.dumps`` takes it; reading it back gives the same shape.
+    """The content of this model's ``config.json``; reading it back gives a model of the same shape.
 
     Raises
     ------
     SpecError
-        The architecture is not known here, or its files cannot say what the model is.
+        The architecture is not known, or its config.json cannot express this model.
 
     Example
     -------
@@ -57,11 +57,12 @@ def config_from_model(model: ModelSpec, *, dtype: DType = "bfloat16") -> dict[st
         "model_type": model.architecture,
         "torch_dtype": dtype,
     }
-    _check_says_the_same(config, model, where=where)
+    _check_same_shape(config, model, where=where)
     return config
 
 
 def _usual_fields(model: ModelSpec, family: Family) -> dict[str, object]:
+    """The fields that (nearly) all families have."""
     heads = model.attention
     config: dict[str, object] = {
         "num_hidden_layers": model.n_layers,
@@ -84,15 +85,16 @@ def _usual_fields(model: ModelSpec, family: Family) -> dict[str, object]:
 
 
 def _flags(model: ModelSpec, family: Family) -> dict[str, object]:
+    """The boolean fields by which the family's files state biases, norms and gates."""
     heads = model.attention
-    said = (
+    stated = (
         (family.qkv_bias, heads.has_qkv_bias),
         (family.out_bias, heads.has_out_bias),
         (family.mlp_bias, model.mlp.has_bias),
         (family.qk_norm, heads.has_qk_norm),
         (family.output_gate, heads.has_output_gate),
     )
-    return {what.name: value for what, value in said if isinstance(what, Flag)}
+    return {what.name: value for what, value in stated if isinstance(what, Flag)}
 
 
 def _window(heads: AttentionSpec, family: Family, *, n_layers: int) -> dict[str, object]:
@@ -200,7 +202,10 @@ def _recurrent(model: ModelSpec) -> dict[str, object]:
 
 
 def _mixer_kinds(model: ModelSpec) -> list[str]:
-    """Layers of full and linear attention in their pattern, or else the former last."""
+    """The kind of each layer: full or linear attention.
+
+    Every N-th layer has full attention if the counts allow that; otherwise the last ones have it.
+    """
     n_full, n_layers = model.n_attention_layers, model.n_layers
     every = n_layers // max(n_full, 1)
     is_full = [(index + 1) % every == 0 for index in range(n_layers)]
@@ -210,7 +215,7 @@ def _mixer_kinds(model: ModelSpec) -> list[str]:
 
 
 def _mamba2(model: ModelSpec) -> dict[str, object]:
-    """Heads and states of Mamba-2 as Bamba, Granite 4 and Falcon-H1 name them."""
+    """The fields of Mamba-2's heads and states, as named by Bamba, Granite 4 and Falcon-H1."""
     state = model.recurrent
     if state is None:
         return {}
@@ -237,7 +242,7 @@ def _bamba(model: ModelSpec) -> dict[str, object]:
 
 
 def _jamba(model: ModelSpec) -> dict[str, object]:
-    """Every N-th layer attends, and every M-th has experts; one expert stands for an MLP."""
+    """Jamba's fields: every N-th layer has attention, every M-th experts; 1 expert means an MLP."""
     state, moe, n_layers = model.recurrent, model.moe, model.n_layers
     period = n_layers // max(model.n_attention_layers, 1)
     n_expert = model.n_expert_layers
@@ -265,7 +270,7 @@ def _jamba(model: ModelSpec) -> dict[str, object]:
 
 
 def _nemotron_h(model: ModelSpec) -> dict[str, object]:
-    """Blocks of Mamba-2, then MLPs, experts and attention, each a layer."""
+    """Nemotron-H's fields: each layer is one block: Mamba-2, then MLPs, experts, attention."""
     state, moe = model.recurrent, model.moe
     n_dense = model.n_feed_forward_layers - model.n_expert_layers
     n_states = 0 if state is None else state.n_layers
@@ -339,7 +344,7 @@ def _kimi_linear(model: ModelSpec) -> dict[str, object]:
 
 
 def _gemma4(model: ModelSpec) -> dict[str, object]:
-    """The heads of full layers, shared keys, inputs of each layer, and experts beside the MLP."""
+    """Gemma 4's fields: heads of full-attention layers, KV sharing, per-layer inputs, experts."""
     heads, inputs, moe = model.attention, model.per_layer_inputs, model.moe
     sharing = heads.kv_sharing
     full = heads.full or FullHeads(n_kv_heads=heads.n_kv_heads, head_dim=heads.head_dim)
@@ -359,7 +364,10 @@ def _gemma4(model: ModelSpec) -> dict[str, object]:
 
 
 def _mimo_v2(model: ModelSpec) -> dict[str, object]:
-    """Heads of both kinds of layers, as the published files and transformers' class name them."""
+    """MiMo-V2's fields: heads of full-attention and of sliding-window layers.
+
+    Named as in the published files and as in transformers' class.
+    """
     heads, n_dense = model.attention, 0 if model.moe is None else model.moe.n_dense_layers
     full = heads.full or FullHeads(
         n_kv_heads=heads.n_kv_heads, head_dim=heads.head_dim, value_head_dim=heads.value_head_dim
@@ -378,7 +386,11 @@ def _mimo_v2(model: ModelSpec) -> dict[str, object]:
 
 
 def _layer_kinds(model: ModelSpec, *, n_last: int) -> list[str]:
-    """Full and sliding layers in their pattern, or else full ones first, but for ``n_last`` of them."""
+    """The kind of each layer: full or sliding-window attention.
+
+    By the model's pattern (every N-th is full), or else with the full-attention layers first, but
+    ``n_last`` of them at the end.
+    """
     heads, n_layers = model.attention, model.n_layers
     if heads.sliding_window_tokens is None:
         return ["full_attention"] * n_layers
@@ -426,7 +438,7 @@ def _stablelm(model: ModelSpec) -> dict[str, object]:
 
 
 def _llama4(model: ModelSpec) -> dict[str, object]:
-    """Which layers attend to chunks, with positions, and which have experts."""
+    """Llama 4's fields: which layers have chunked attention with positions, and which experts."""
     every = model.attention.full_attention_every or model.n_layers + 1
     chunked = [bool((index + 1) % every) for index in range(model.n_layers)]
     n_dense = 0 if model.moe is None else model.moe.n_dense_layers
@@ -438,7 +450,7 @@ def _llama4(model: ModelSpec) -> dict[str, object]:
 
 
 def _granite_hybrid(model: ModelSpec) -> dict[str, object]:
-    """What is the shared expert elsewhere is the MLP where there are no experts."""
+    """Granite 4's fields; without experts, its shared expert is the layer's MLP."""
     kinds = ["attention" if kind == "full_attention" else "mamba" for kind in _mixer_kinds(model)]
     fields: dict[str, object] = {"layer_types": kinds} | _mamba2(model)
     if model.moe is None:
@@ -467,7 +479,8 @@ _OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
 }
 
 
-def _check_says_the_same(config: dict[str, object], model: ModelSpec, *, where: str) -> None:
+def _check_same_shape(config: dict[str, object], model: ModelSpec, *, where: str) -> None:
+    """Raise SpecError if the written configuration, read again, gives a model of another shape."""
     differences = _differences(
         model_from_config(config, where=where, model_id=model.model_id), model
     )
@@ -480,7 +493,8 @@ def _check_says_the_same(config: dict[str, object], model: ModelSpec, *, where: 
 
 
 def _differences(written: ModelSpec, model: ModelSpec) -> list[str]:
-    # Which matrices a checkpoint quantises is no shape: random weights are not quantised.
+    """The fields of ``model`` that ``written`` has with other values, as text."""
+    # Formats of quantised matrices are left out: random weights are not quantised.
     if model.moe is not None and written.moe is not None:
         is_plain = model.moe.has_only_experts_quantised
         written = replace(written, moe=replace(written.moe, has_only_experts_quantised=is_plain))

@@ -1,4 +1,4 @@
-"""What does a family of models fix, as far as its configuration files and its shapes go?"""
+"""The type of a model family: the properties that a ``model_type`` of Hugging Face fixes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ from inferometer.inputs.types import RecurrentKind
 Config: TypeAlias = Mapping[str, object]
 
 WindowRule: TypeAlias = Literal["none", "all", "switch", "pattern"]
-"""Which layers slide: none; all where ``sliding_window`` is set; those from
-``max_window_layers`` on where ``use_sliding_window``; all but every N-th."""
+"""Which layers have a sliding window. "none"; "all" (if ``sliding_window`` is set); "switch": those
+from ``max_window_layers`` on, if ``use_sliding_window``; "pattern": all but every N-th."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """A yes or no that the file may say under ``name``."""
+    """A property that the boolean field ``name`` of the file states; without it, ``default``."""
 
     name: str
     default: bool
@@ -23,14 +23,16 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What a ``model_type`` fixes. Defaults are those of Llama."""
+    """The properties that a ``model_type`` fixes. Defaults are those of Llama."""
 
     class_name: str
+    """The class in transformers."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The family's name of a usual field, if it differs."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
-    """What transformers' class assumes where published files say nothing."""
+    """Values that transformers' class assumes for fields that published files omit."""
     fill: Callable[[Config], dict[str, object]] | None = None
-    """Usual fields that follow from the family's own; its own, where it overrules the file."""
+    """Computes usual fields from the family's own ones (``family_fields``)."""
     ties_by_default: bool = False
     qkv_bias: bool | Flag = False
     out_bias: bool | Flag = False
@@ -50,7 +52,7 @@ class Family:
     window: WindowRule = "none"
     full_attention_every: int = 1
     experts: str | None = None
-    """The field that counts experts."""
+    """Name of the field with the number of experts; None: any usual name."""
     expert_size: str = "moe_intermediate_size"
     expert_bias: bool = False
     router_bias: bool | Flag = False
@@ -58,11 +60,12 @@ class Family:
     has_only_experts_quantised: bool = False
     has_latent_attention: bool = False
     recurrent: RecurrentKind = "delta"
-    """The kind of its layers with a state."""
+    """The kind of recurrence in its layers with a state."""
     is_hybrid: bool = False
-    """Whether its ``fill`` reads the fields of layers that not every class has."""
+    """Does ``fill`` read which layers attend and which have a recurrent state?"""
     conv_bias: bool | Flag = False
     projection_bias: bool | Flag = False
     state_norm: bool | Flag = True
     blocks: Literal["pairs", "alone", "beside"] = "pairs"
-    """Whether a layer is a mixer and a feed-forward block, one alone, or has two mixers."""
+    """What a layer consists of. "pairs": a mixer (such as attention) and a feed-forward block;
+    "alone": one of them; "beside": two mixers side by side, and a feed-forward block."""

@@ -1,4 +1,9 @@
-"""Which usual fields of a ``config.json`` follow from a family's own, which write them otherwise?"""
+"""Translates fields of a ``config.json`` that only one model family has to the usual fields.
+
+Each ``fill_`` function gets the file's content, and returns usual fields with their values. They
+are added to the file's fields, and replace some of them. Recurrent layers of all kinds are
+described by the fields of linear attention (``linear_...``).
+"""
 
 from typing import Final
 
@@ -18,25 +23,25 @@ _KIND_OF: Final = {
     "-": "mlp",
     "E": "moe",
 }
-"""As Nemotron-H's pattern and other files write them."""
+"""Usual name of a layer's kind, by its name or letter in Nemotron-H's pattern and other files."""
 _MINIMAX_KINDS: Final = {"0": "linear_attention", "1": "full_attention"}
 
 
 def fill_gpt2(config: Config) -> dict[str, object]:
-    """The MLP is four times as wide as the hidden states."""
+    """GPT-2: the MLP is four times as wide as the hidden states."""
     width = config.get("n_embd")
     return {"intermediate_size": 4 * width} if isinstance(width, int) else {}
 
 
 def fill_bigcode(config: Config) -> dict[str, object]:
-    """As GPT-2, with one KV head unless the file says otherwise."""
+    """GPT-BigCode: as GPT-2, with one KV head unless the file has ``multi_query: false``."""
     return fill_gpt2(config) | (
         {"num_key_value_heads": 1} if config.get("multi_query", True) else {}
     )
 
 
 def fill_mpt(config: Config) -> dict[str, object]:
-    """The MLP is a ratio wider than the hidden states."""
+    """MPT: the MLP is ``expansion_ratio`` times as wide as the hidden states."""
     width, ratio = config.get("d_model"), config.get("expansion_ratio", 4)
     return (
         {"intermediate_size": ratio * width}
@@ -46,14 +51,14 @@ def fill_mpt(config: Config) -> dict[str, object]:
 
 
 def fill_falcon(config: Config) -> dict[str, object]:
-    """Its MLP, its KV heads, its norms and its positions, by the architecture that the file names."""
+    """Falcon: MLP size, KV heads, norms and positions, by ``new_decoder_architecture``."""
     width = config.get("hidden_size")
     filled: dict[str, object] = {"intermediate_size": 4 * width} if isinstance(width, int) else {}
     is_new, n_parallel_norms = (
         bool(config.get("new_decoder_architecture")),
         config.get("num_ln_in_parallel_attn"),
     )
-    # The old architecture's class has one such head, whatever the file says of `num_kv_heads`.
+    # The old architecture's class has one KV head, whatever value `num_kv_heads` has.
     if not is_new and config.get("multi_query", True):
         filled["num_kv_heads"] = 1
     has_two_norms = (
@@ -66,12 +71,12 @@ def fill_falcon(config: Config) -> dict[str, object]:
 
 
 def fill_stablelm(config: Config) -> dict[str, object]:
-    """One norm for each layer where attention and MLP are parallel."""
+    """StableLM: one norm per layer if attention and MLP are parallel, else two."""
     return {"norms_per_layer": 1 if config.get("use_parallel_residual") else 2}
 
 
 def fill_opt(config: Config) -> dict[str, object]:
-    """The width of the embedding, and whether a norm comes last."""
+    """OPT: the embedding's width, and whether there is a norm after the last layer."""
     has_final = config.get("do_layer_norm_before", True) and not config.get(
         "_remove_final_layer_norm", False
     )
@@ -79,9 +84,9 @@ def fill_opt(config: Config) -> dict[str, object]:
 
 
 def fill_llama4(config: Config) -> dict[str, object]:
-    """Layers with positions attend to chunks of the context, those without to all of it.
+    """Llama 4: layers with positions attend to a chunk of the context, others to all of it.
 
-    A chunk is read as a window of its length, which is twice what it holds in the mean.
+    A chunk is treated as a sliding window of its length: on average, twice the tokens in a chunk.
     """
     n_layers, listed = config.get("num_hidden_layers"), config.get("moe_layers")
     filled: dict[str, object] = {}
@@ -96,7 +101,7 @@ def fill_llama4(config: Config) -> dict[str, object]:
 
 
 def fill_deepseek_v4(config: Config) -> dict[str, object]:
-    """What transformers writes by layer where the published files have a number for each layer."""
+    """DeepSeek-V4: the published files' fields from transformers' lists of layer kinds."""
     kinds, experts = config.get("layer_types"), config.get("mlp_layer_types")
     filled = dict[str, object]()
     if isinstance(kinds, list) and {*map(str, kinds)} <= _COMPRESSED_KINDS.keys():
@@ -107,7 +112,7 @@ def fill_deepseek_v4(config: Config) -> dict[str, object]:
 
 
 def fill_gemma4(config: Config) -> dict[str, object]:
-    """The kinds of layers, the heads of full ones, and what stands beside attention and MLP."""
+    """Gemma 4: kinds of layers, heads of full-attention layers, norms, experts beside the MLP."""
     filled, n_layers = dict[str, object](), config.get("num_hidden_layers", 30)
     if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
         is_full = [not index % 6 or index == n_layers for index in range(1, n_layers + 1)]
@@ -123,12 +128,15 @@ def fill_gemma4(config: Config) -> dict[str, object]:
     if has_experts:  # beside the MLP, which every token passes like a shared expert
         filled["shared_expert_intermediate_size"] = config.get("intermediate_size", 9216)
     has_inputs = bool(config.get("hidden_size_per_layer_input", 256))
-    # Three norms more with experts, and a scale of the router's input.
+    # With experts: three more norms, and a scale of the router's input of the same size.
     return filled | {"norms_per_layer": 4 + has_inputs + 4 * has_experts}
 
 
 def fill_mimo_v2(config: Config) -> dict[str, object]:
-    """Which layers slide and have experts; transformers' class knows no fields of sliding heads."""
+    """MiMo-V2: which layers have a sliding window or experts, and the heads of windowed layers.
+
+    transformers' class has no fields for the latter.
+    """
     n_layers, n_kv_heads = config.get("num_hidden_layers", 48), config.get("num_key_value_heads", 4)
     filled: dict[str, object] = {
         "swa_head_dim": config.get("swa_head_dim") or config.get("head_dim", 192),
@@ -151,9 +159,9 @@ def fill_mimo_v2(config: Config) -> dict[str, object]:
 
 
 def fill_minimax(config: Config) -> dict[str, object]:
-    """Lightning attention in the words of linear attention: a state for each head, of its width.
+    """MiniMax: lightning attention as linear attention, with a square state for each head.
 
-    The published files list layers as 0 (linear) and 1 (full), transformers' class by their names.
+    The published files list kinds of layers as 0 (linear) and 1 (full), transformers as names.
     """
     n_heads, head_dim = config.get("num_attention_heads", 32), config.get("head_dim")
     width, n_layers = config.get("hidden_size", 4096), config.get("num_hidden_layers", 32)
@@ -172,13 +180,13 @@ def fill_minimax(config: Config) -> dict[str, object]:
         "linear_key_head_dim": head_dim,
         "linear_value_head_dim": head_dim,
         "linear_conv_kernel_dim": 1,
-        # vLLM 0.32.0 and transformers 5.23 keep the state in the model's own format.
+        # vLLM 0.32.0 and transformers 5.23 store the state in the model's own format.
         "mamba_ssm_dtype": config.get("dtype") or config.get("torch_dtype") or "bfloat16",
     }
 
 
 def fill_bamba(config: Config) -> dict[str, object]:
-    """Mamba-2 in the words of linear attention, and which layers attend."""
+    """Bamba: Mamba-2 as linear attention, and which layers have attention instead."""
     n_layers, attends = _n_layers(config), config.get("attn_layer_indices") or []
     kinds: list[str] | None = None
     if n_layers is not None and isinstance(attends, list):
@@ -187,7 +195,7 @@ def fill_bamba(config: Config) -> dict[str, object]:
 
 
 def fill_granite_hybrid(config: Config) -> dict[str, object]:
-    """As Bamba's; without experts, what is elsewhere the shared expert is the MLP."""
+    """Granite 4: Mamba-2 as linear attention; without experts, the shared expert is the MLP."""
     has_experts = bool(config.get("num_local_experts", 8))
     return {
         "enable_moe_block": has_experts,
@@ -196,12 +204,12 @@ def fill_granite_hybrid(config: Config) -> dict[str, object]:
 
 
 def fill_falcon_h1(config: Config) -> dict[str, object]:
-    """Mamba-2 beside the attention of each layer."""
+    """Falcon-H1: each layer has Mamba-2 beside its attention."""
     return _mamba2(config)
 
 
 def fill_nemotron_h(config: Config) -> dict[str, object]:
-    """Each layer is one block alone: of Mamba-2, attention, an MLP or experts."""
+    """Nemotron-H: each layer is a single block of Mamba-2, attention, an MLP or experts."""
     listed = config.get("layer_types") or config.get("layers_block_type")
     pattern = config.get("hybrid_override_pattern")
     if listed is None and isinstance(pattern, str):
@@ -231,13 +239,13 @@ def fill_nemotron_h(config: Config) -> dict[str, object]:
     }
     filled["mamba_conv_bias"] = config.get("use_conv_bias", True)
     filled["mamba_proj_bias"] = bool(config.get("use_bias"))
-    # vLLM's own rule for this family, where the file does not say it.
+    # vLLM's default for this family, if the file does not state it.
     stated = config.get("mamba_ssm_cache_dtype") or "float32"
     return filled | _mamba2(own) | {"mamba_ssm_dtype": stated}
 
 
 def fill_jamba(config: Config) -> dict[str, object]:
-    """Mamba in the words of linear attention: each channel a value head, no queries."""
+    """Jamba: Mamba as linear attention, each channel being a value head, without key heads."""
     n_layers, width = _n_layers(config), config.get("hidden_size", 4096)
     filled: dict[str, object] = {
         "enable_moe_block": config.get("num_experts", 16) != 1,
@@ -263,7 +271,7 @@ def fill_jamba(config: Config) -> dict[str, object]:
 
 
 def fill_lfm2(config: Config) -> dict[str, object]:
-    """Short convolutions in the words of linear attention, and the width of the MLP."""
+    """LFM2: short convolutions as linear attention without keys, and the width of the MLP."""
     width, size = config.get("hidden_size", 2560), config.get("intermediate_size")
     size = config.get("block_ff_dim", size)
     ratio, unit = config.get("block_ffn_dim_multiplier", 1.0), config.get("block_multiple_of", 256)
@@ -290,12 +298,12 @@ def fill_lfm2(config: Config) -> dict[str, object]:
 
 
 def fill_lfm2_moe(config: Config) -> dict[str, object]:
-    """As LFM2's, with an MLP of the width that the file states."""
+    """LFM2-MoE: as LFM2, but the file states the width of the MLP."""
     return fill_lfm2(config) | {"mlp_size": config.get("intermediate_size", 7168)}
 
 
 def fill_kimi_linear(config: Config) -> dict[str, object]:
-    """Which layers have Kimi Delta Attention, counted from 1, and how wide that is."""
+    """Kimi Linear: which layers (counted from 1) have Kimi Delta Attention, and its sizes."""
     listed, n_layers = config.get("linear_attn_config"), _n_layers(config)
     own: Config = {str(key): one for key, one in listed.items()} if isinstance(listed, dict) else {}
     kinds, attends = _kinds(config.get("layer_types")), own.get("full_attn_layers")
@@ -318,7 +326,7 @@ def fill_kimi_linear(config: Config) -> dict[str, object]:
         "linear_conv_kernel_dim": kernel,
         "use_full_rank_gate": own.get("use_full_rank_gate"),
         "max_position_embeddings": config.get("model_max_length"),
-        "mamba_ssm_dtype": "float32",  # vLLM 0.32.0 keeps it so whatever the model's format
+        "mamba_ssm_dtype": "float32",  # vLLM 0.32.0 does so whatever the model's format
     }
 
 
@@ -329,14 +337,14 @@ def _n_layers(config: Config) -> int | None:
 
 
 def _kinds(listed: object) -> list[str] | None:
-    """The usual words for the kinds of layers; others as they are."""
+    """The usual names of the listed kinds of layers, unknown ones unchanged; None: no list."""
     if not isinstance(listed, list):
         return None
     return [_KIND_OF.get(str(one), str(one)) for one in listed]
 
 
 def _mamba2(config: Config) -> dict[str, object]:
-    """Heads and states of Mamba-2, whose groups share inputs and outputs as keys and queries."""
+    """Mamba-2 as linear attention: its groups, which share B and C, are the key heads."""
     width, expand = config.get("hidden_size", 4096), config.get("mamba_expand", 2)
     n_heads, head_dim = config.get("mamba_n_heads", 128), config.get("mamba_d_head", "auto")
     inner = config.get("mamba_d_ssm")

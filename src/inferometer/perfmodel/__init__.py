@@ -1,1 +1,1 @@
-"""WHY THAT LONG: FLOP, bytes, bounds, memory and the step-time model."""
+"""PERFORMANCE MODEL: FLOP, bytes, roofline bounds, memory and the step-time model."""

@@ -64,27 +64,27 @@ _PRIOR_LAUNCH: Final = (
     "the host's launch time is a prior of 0.26 to 1.2 ms a layer: fit a sweep to know"
 )
 STEP_TIME_CAUTIONS: Final = frozenset({_SLOW_KERNELS, _OTHER_VENDOR, _PRIOR_LAUNCH})
-"""Cautions on the datasheet's step times, which do not hold for fitted ones."""
+"""Cautions that apply to step times from datasheets, but not to fitted ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Memory in bytes of one device, but for the KV cache's of all devices."""
+    """Parameters of the model, and memory in bytes of one device unless stated otherwise."""
 
     n_parameters: int
     n_active_parameters: int
     weight_bytes: int
     kv_bytes_per_token: int
-    """On all devices together, while no window is full."""
+    """On all devices together, for contexts shorter than every sliding window."""
     memory: MemoryBudget
     largest_batch_size: int
-    """The most such sequences that fit; 0 where not even one does."""
+    """The largest number of the scenario's sequences that fit in memory; 0 if not even one does."""
     logits: LogitsTrap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseAnswer:
-    """Work of one step of a phase on one device, and its bound at the peaks."""
+    """Work of one step of prefill or decode on one device, and its bounds at the peak rates."""
 
     work: StepWork
     bound: StepBound
@@ -92,21 +92,21 @@ class PhaseAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """Latencies and rates of the whole instance."""
+    """Latencies, and rates of the whole instance (all its devices together)."""
 
     ttft_s: Estimate
     tpot_s: Estimate
     tokens_per_s_per_user: Estimate  # 1 / TPOT
     decode_tokens_per_s: Estimate
-    """While all sequences decode."""
+    """Output tokens per second while all sequences decode."""
     output_tokens_per_s: Estimate
     """Output tokens over the whole duration of the batch, its prefill included."""
     total_tokens_per_s: Estimate
     """Prompt and output tokens over the whole duration of the batch."""
     mbu_fraction: Estimate
-    """MBU of decode, against the datasheet's bandwidth."""
+    """Model bandwidth utilisation in decode, relative to the datasheet's bandwidth."""
     mfu_fraction: Estimate
-    """MFU of prefill, against the datasheet's dense peak."""
+    """Model FLOP utilisation in prefill, relative to the datasheet's dense peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class DatasheetPrediction:
     prefill: PhaseAnswer
     decode: PhaseAnswer
     critical_batch_size: int
-    """Batch size from which decode's matrices are bound by compute."""
+    """Batch size from which on the matrix products of decode are bound by compute."""
     speeds: Speeds
     costs: Costs
     cautions: tuple[str, ...]
@@ -141,12 +141,12 @@ def predict_scenario(
     price: PriceSpec | None = None,
     utilization_fraction: float = DEFAULT_UTILIZATION.value,
 ) -> DatasheetPrediction:
-    """Prediction for this scenario; ``price`` None takes the catalogue's first.
+    """Prediction for this scenario; ``price`` defaults to the catalogue's first for the device.
 
     Raises
     ------
     SpecError
-        An impossible question.
+        The scenario is impossible, such as a number format that the device does not have.
     """
     sizes = _sizes(scenario, utilization_fraction=utilization_fraction)
     speeds = _speeds(scenario)
@@ -167,7 +167,7 @@ def predict_scenario(
 
 
 def sheet_at(sheet: DatasheetPrediction, ttft_s: Estimate, tpot_s: Estimate) -> DatasheetPrediction:
-    """The same question with these latencies: rates, utilisation and costs follow."""
+    """The prediction with other latencies, and the rates, utilisation and costs that follow."""
     scenario, before = sheet.scenario, sheet.speeds
     n_gaps, n_prompt = scenario.output_tokens - 1, scenario.prompt_tokens
 
@@ -200,7 +200,7 @@ def sheet_at(sheet: DatasheetPrediction, ttft_s: Estimate, tpot_s: Estimate) -> 
 def memory_question(
     scenario: Scenario, *, utilization_fraction: float = DEFAULT_UTILIZATION.value
 ) -> MemoryQuestion:
-    """Memory that each device needs in this scenario."""
+    """The scenario as a question to ``perfmodel.memory``."""
     return MemoryQuestion(
         model=scenario.model,
         engine=scenario.engine,

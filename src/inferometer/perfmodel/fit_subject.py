@@ -1,7 +1,7 @@
-"""What was fitted: model, format, device, number of devices, and engine.
+"""The subject of a fit: model, number formats, device, number of devices, and engine.
 
-Every fit carries it. Every question that names a fit is compared with it here, so that no fit
-answers for another device, model, format, number of devices or engine.
+Every fit stores its subject. A question that uses a fit is compared with it here, so that no fit
+is used for another device, model, format, number of devices or engine.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from inferometer.inputs import catalog
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
 
 _WITH_SCHEDULER: Final = frozenset({"vllm", "sglang", "trtllm"})
-"""Engines whose own scheduler is simulated; the others run batches that a client forms."""
+"""Engines whose own scheduler is simulated; other engines run batches that the client forms."""
 _WORDS: Final = {
     "model": "model",
     "hardware": "device",
@@ -23,36 +23,36 @@ _WORDS: Final = {
 TRANSFERABLE: Final = frozenset(
     {"hardware", "tp", "model", "dtype", "kv_dtype", "quantization", "engine"}
 )
-"""Properties that ``fit.published.transfer`` can change."""
+"""Properties for which ``fit.published.transfer`` can transfer a fit to another value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSubject:
-    """Model, engine, device and formats that a fit is of; None: not stated."""
+    """Engine, device and number formats for which a fit is valid; None: not stated."""
 
     hardware_id: str | None
-    """Id in the catalogue; None where it does not have the device."""
+    """The device's id in the catalogue; None if it is not there."""
     device: str | None
-    """Name, by the catalogue or the machine."""
+    """The device's name in the catalogue, or as the machine reports it."""
     engine: str | None
     """vllm, sglang, trtllm, transformers or openvino."""
     engine_version: str | None
     dtype: DType | None
     kv_cache_dtype: DType | None
-    """None where it is that of the activations."""
+    """None: the same as ``dtype``."""
     quantization: DType | None
-    """None where weights have the format of the activations."""
+    """Number format of the weights; None: the same as ``dtype``."""
     tensor_parallel_size: int | None
     machine: HardwareSpec | None = None
     """A device that the catalogue does not have, with the ceilings that the sweep measured."""
     transferred_from: str | None = None
-    """The measured device, where step times were carried over to another one."""
+    """The measured device, if the step times were transferred from another one."""
     reservation: str | None = None
-    """Why it is less certain than measured steps, where no steps were measured."""
+    """Why the fit is less certain than one of measured steps; None: steps were measured."""
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Device, engine, number format or number of devices that are not stated."""
+        """Names of the properties that are not stated, in words."""
         facts = {
             "device": self.device,
             "engine": self.engine,
@@ -63,12 +63,12 @@ class FitSubject:
 
     @property
     def hardware(self) -> HardwareSpec | None:
-        """The device, where enough is known of it to compute its memory."""
+        """The device with its datasheet; None if it is not known."""
         return self.machine if self.hardware_id is None else catalog.find_hardware(self.hardware_id)
 
     @property
     def text(self) -> str:
-        """``vllm 0.32.0, bfloat16, 2 x NVIDIA H100 SXM5 80GB``, with parts not stated named."""
+        """The subject in words, such as ``vllm 0.32.0, bfloat16, 2 x NVIDIA H100 SXM5 80GB``."""
         version = "" if self.engine_version is None else f" {self.engine_version}"
         formats = [self.dtype or "format not stated"] + (
             [f"{self.quantization} weights"] if self.quantization else []
@@ -83,7 +83,7 @@ class FitSubject:
         return ", ".join((f"{self.engine or 'engine not stated'}{version}", *formats, devices))
 
     def with_engine(self, engine: EngineSpec) -> "FitSubject":
-        """The same with the number formats and the number of devices of these engine settings."""
+        """The subject with the number formats and the number of devices of these settings."""
         return replace(
             self,
             dtype=engine.dtype,
@@ -94,13 +94,14 @@ class FitSubject:
 
     @property
     def is_of_batches(self) -> bool:
-        """Whether the engine is known to run the batches that a client forms, without a scheduler."""
+        """Is the engine known to run batches that the client forms, without a scheduler?"""
         return self.engine is not None and self.engine not in _WITH_SCHEDULER
 
     def reservations(self, policy: str | None = None) -> tuple[str, ...]:
-        """Why answers are less certain than from measured step times.
+        """Sentences: why predictions are less certain than those from measured step times.
 
-        They were carried over, their subject is not stated, or the engine's rules are another's.
+        The step times were transferred, the subject is not stated, or the simulated scheduler
+        (``policy``) is not that of the fitted engine.
         """
         found = [] if self.reservation is None else [self.reservation]
         if self.transferred_from is not None:
@@ -132,18 +133,18 @@ NOTHING_STATED: Final = FitSubject(
     quantization=None,
     tensor_parallel_size=None,
 )
-"""Subject of fits by versions that did not store it."""
+"""Subject of fits from versions of this package that stored none."""
 
 
 class FitQuestion(NamedTuple):
-    """Model, engine and device of a question; None: as in the fit."""
+    """Model, engine and device for which a fit is to be used; None: as in the fit."""
 
     model: ModelSpec | None
     hardware: HardwareSpec | None
     flags: Mapping[str, object]
-    """dtype, kv_dtype, quantization and tp, where they were given; a tuple of acceptable values."""
+    """Given values of dtype, kv_dtype, quantization and tp; a tuple: any of its values."""
     policy: str | None = None
-    """Scheduler, if given."""
+    """Scheduler (engine), if given."""
     policy_flag: str = "--policy"
 
 
@@ -178,9 +179,9 @@ def subject_of(
 
 
 def known_device(name: str | None, engine: EngineSpec) -> HardwareSpec | None:
-    """The catalogue's device with this name.
+    """The catalogue's device with this name or id; None if there is none.
 
-    Processors report a family and no model, so for them only the exact name counts.
+    CPUs report a family and no exact model, so their name must match exactly.
     """
     named = next(
         (one for one in catalog.load_hardware() if name in {one.hardware_id, one.name}), None
@@ -196,7 +197,7 @@ def known_device(name: str | None, engine: EngineSpec) -> HardwareSpec | None:
 def differences(
     subject: FitSubject, fitted_model: ModelSpec | None, question: FitQuestion
 ) -> tuple[Difference, ...]:
-    """All differences between question and fit; what the fit does not state cannot differ."""
+    """All differences between question and fit in properties that the fit states."""
     found = list[Difference]()
     model, hardware = question.model, question.hardware
     if model is not None and fitted_model is not None and _shape(model) != _shape(fitted_model):
@@ -233,25 +234,25 @@ def differences(
 
 
 class Refusal(NamedTuple):
-    """Parts of an error besides the difference."""
+    """Parts of the error text about a difference (``refuse``)."""
 
     where: str
     is_transfer: bool
-    """A transfer was requested."""
+    """Was a transfer requested?"""
     is_transferable: bool
-    """Would a transfer have been possible?"""
+    """Would a transfer be possible?"""
     measure: str
-    """The commands that would measure it."""
+    """Commands that measure what the question needs."""
 
 
 def refuse(differing: Difference, refusal: Refusal) -> None:
-    """The error that names the difference.
+    """Raise the error that names a difference between question and fit.
 
     Raises
     ------
     SpecError, OutOfRangeError
-        Always: a bad question where a flag contradicts the fit, out of range where a transfer was
-        asked for that nobody can make.
+        Always. SpecError: a flag contradicts the fit. OutOfRangeError: a transfer was requested
+        that is impossible.
     """
     flag = differing.flag
     words = _WORDS.get(differing.name, "number format")
@@ -289,7 +290,7 @@ def refuse(differing: Difference, refusal: Refusal) -> None:
 
 
 def _is_device(subject: FitSubject, hardware: HardwareSpec) -> bool:
-    """Could this be the fitted device? If the fit does not state one, yes."""
+    """Is this the fitted device? True if the fit states none."""
     if subject.hardware_id is not None:
         return subject.hardware_id == hardware.hardware_id
     return (

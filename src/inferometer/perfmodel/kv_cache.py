@@ -1,4 +1,7 @@
-"""KV cache and attention: rows stored and read, recurrent states, (query, key) pairs."""
+"""KV cache and attention: stored and read bytes, recurrent states, and (query, key) pairs.
+
+A row is what one layer stores for one token.
+"""
 
 import math
 from functools import lru_cache
@@ -8,34 +11,34 @@ from inferometer.inputs.types import DTYPE_BITS, CompressedSpec, DType, EngineSp
 from inferometer.perfmodel.types import BatchShape
 
 _INDEX_KEY_BITS: Final = 8.25
-"""Of a number in an indexer's key: 8 bit, and a 32-bit scale for 128 of them."""
+"""Bits of an element of an indexer's key: 8, and a 32-bit scale for each 128 of them."""
 _LATENT_UNIT: Final = 128
-"""Tokens by which vLLM lengthens blocks of latent attention beside states."""
+"""Blocks of latent attention in models with recurrent states have a multiple of these tokens."""
 _ALIKE_RATIO: Final = 1.5
-"""Kinds of layers of less unlike numbers than this become groups of the larger number."""
+"""If two kinds have numbers of layers that differ by less, KV groups have the larger number."""
 
 
 class CacheRows(NamedTuple):
-    """What layers of one kind store for a token, and which of it a query reads."""
+    """What the layers of one kind store for a token, and how many rows a query reads."""
 
     n_layers: int
     elements: float
-    """Numbers that a layer stores for a token; of a compressed block, each token's share."""
+    """Numbers that a layer stores for a token; of a row for several tokens, one token's share."""
     prefill_flop: float
     """FLOP of one (query, key) pair in a layer, on all devices together."""
     decode_flop: float
     most_kept_tokens: int | None = None
-    """A sliding window: older rows are dropped."""
+    """Rows that are stored for a sequence (the sliding window); None: all."""
     most_read_tokens: int | None = None
-    """A sliding window, or the choice of an indexer."""
+    """Rows that a query reads (the sliding window, or an indexer's choice); None: all."""
     bits: float | None = None
-    """Bits of an element, where not in the KV cache's format."""
+    """Bits of an element; None: those of the KV cache's format."""
     is_shared: bool = False
-    """Are the rows an earlier layer's, not stored again?"""
+    """Are the rows those of an earlier layer, so that they are not stored again?"""
 
 
 class HeadKind(NamedTuple):
-    """Layers with the same attention span, and their heads."""
+    """The layers of one kind (full attention, or with a sliding window), and their heads."""
 
     n_layers: int
     n_shared_layers: int
@@ -48,12 +51,12 @@ class HeadKind(NamedTuple):
 
     @property
     def n_elements(self) -> int:
-        """Numbers that a layer keeps for a token."""
+        """Numbers that a layer stores for a token."""
         return self.n_kv_heads * (self.head_dim + self.value_head_dim)
 
 
 def head_kinds(model: ModelSpec) -> tuple[HeadKind, HeadKind]:
-    """Heads of the layers of full attention, and of those with a window; either may be 0 layers.
+    """Heads of the full-attention and of the sliding-window layers; either kind may have 0 layers.
 
     Example
     -------
@@ -168,14 +171,14 @@ def _compressed_rows(model: ModelSpec, compressed: CompressedSpec) -> tuple[Cach
 
 
 def layer_bits(rows: CacheRows, dtype: DType) -> float:
-    """Bits of a token in all layers of this kind."""
+    """Bits that all layers of this kind together store for a token."""
     return rows.n_layers * rows.elements * (rows.bits or DTYPE_BITS[dtype])
 
 
 def state_bytes(model: ModelSpec, dtype: DType) -> int:
-    """Bytes that recurrent layers keep for a sequence of any length, on all devices together.
+    """Bytes of the recurrent states of a sequence of any length, on all devices together.
 
-    The matrices, and the last columns before the short convolution in the activations' format.
+    That is the state matrices, and the last inputs of the short convolution (in ``dtype``).
     """
     linear = model.recurrent
     if linear is None:
@@ -245,26 +248,28 @@ class KvGroups(NamedTuple):
     """How vLLM divides a model's layers into groups with KV block tables, from one pool."""
 
     n_layers: int
-    """Layers of each group with padding: a block holds few tokens of this number of layers."""
+    """Layers in a group, padding included: a block holds its tokens' KV in these layers."""
     n_sliding: int
     n_full: int
     window_tokens: int | None
-    """None where no layer slides."""
+    """None if no layer has a sliding window."""
 
 
 def kv_groups(model: ModelSpec) -> KvGroups:
     """The groups of vLLM's hybrid KV cache manager, those with a window first.
 
-    Layers of one kind alone are one group. Of two kinds a group has as many layers as the kind with
-    fewer, or as that with more where it has less than 1.5 times as many. Latent, compressed and
-    linear attention are one group here. Learned sinks (gpt-oss) are a number of each head, not a
-    token: they hold no block. Layers that share others' keys are in none.
+    If all layers are of one kind, they are one group. If there are two kinds, a group has as many
+    layers as the kind with fewer layers; or as the kind with more, if that has less than 1.5 times
+    as many. Latent, compressed and linear attention are one group here. Learned sinks (gpt-oss) are
+    one number per head and no token: they need no block. Layers that read the keys and values of
+    other layers are in no group.
 
-    Where the heads of full layers are others, vLLM gives layers of fewer bytes longer blocks of the
-    same bytes, or pads them where those do not divide. Here a block has as many tokens everywhere,
-    and the bytes of the smaller kind: the larger kind takes several, so that as many bytes are held.
-    Block counts are then that many times those of vLLM's log. Layouts that pack blocks of unlike
-    layers side by side (not the default of its attention on GPUs) hold less.
+    If full-attention layers have other heads, vLLM gives the kind with fewer bytes per token longer
+    blocks of the same bytes, or pads its blocks if the bytes do not divide. Here all blocks have
+    the same number of tokens and the bytes of the smaller kind, and the larger kind needs several
+    blocks for the same tokens. The bytes in use are the same, and the number of blocks is that
+    multiple of the number in vLLM's log. Layouts of vLLM that pack blocks of different layers side
+    by side (not the default of its attention on GPUs) use less memory.
 
     Source
     ------
@@ -297,7 +302,7 @@ def kv_groups(model: ModelSpec) -> KvGroups:
 
 
 def group_words(model: ModelSpec) -> str:
-    """What a block is where layers with a window give theirs back, to go on a sentence."""
+    """Text about KV blocks of a model with sliding windows, which continues a sentence on them."""
     groups = kv_groups(model)
     sinks = "; learned sinks hold no block" * model.attention.has_sinks
     if model.attention.full is not None:
@@ -313,13 +318,16 @@ def group_words(model: ModelSpec) -> str:
 
 
 def _own_layers(model: ModelSpec) -> tuple[int, int]:
-    """Full and sliding layers that keep keys and values."""
+    """The numbers of full-attention and of sliding-window layers that store keys and values."""
     full, sliding = head_kinds(model)
     return full.n_layers - full.n_shared_layers, sliding.n_layers - sliding.n_shared_layers
 
 
 def _blocks_of_a_layer(model: ModelSpec) -> tuple[int, int]:
-    """Blocks that a full and a sliding layer take for the same tokens; one of them takes 1."""
+    """Blocks that a full-attention and a sliding-window layer need for the same tokens.
+
+    The layer with fewer bytes per token needs 1; both need 1 if the bytes do not divide.
+    """
     full, sliding = head_kinds(model)
     fewer, more = sorted((full.n_elements, sliding.n_elements))
     if more % fewer:
@@ -357,18 +365,18 @@ def kv_block_bytes(
 
 
 class StatePaging(NamedTuple):
-    """How vLLM keeps states of recurrent layers in blocks of the KV cache, in pages of one size."""
+    """How vLLM stores the states of recurrent layers in KV blocks, whose pages have equal bytes."""
 
     block_tokens: int
-    """Tokens in a block: as many as make a layer's keys and values as large as a layer's state."""
+    """Tokens in a block, so that their keys and values are at least as large as a layer's state."""
     n_blocks: int
     """Blocks that a request holds for its states, whatever its length."""
     fraction: float
-    """The bytes of a block, padding included, for those of its tokens in all layers that attend."""
+    """Bytes of a block, padding included, relative to its tokens' KV in all attention layers."""
 
     @property
     def words(self) -> str:
-        """What a block is, to go on a sentence about how many there are."""
+        """Text about these blocks, which continues a sentence on their number."""
         return (
             f"; of {self.block_tokens:,} tokens, as long as a state's page is large, and each"
             f" request holds {self.n_blocks} for its states (vLLM starts with at most as many"
@@ -379,11 +387,11 @@ class StatePaging(NamedTuple):
 def state_paging(
     model: ModelSpec, engine: EngineSpec, dtype: DType, *, block_tokens: int
 ) -> StatePaging | None:
-    """The blocks of a model with recurrent layers; None of others, and where layers have windows.
+    """KV blocks of a model with recurrent layers; None for other models, and with sliding windows.
 
-    Layers are split into groups as in ``kv_groups``; a state of each layer of a group takes a block.
-    With prefix caching a request holds a second one for two steps at the end of each block, and
-    states of earlier prompts are found at the ends of steps alone; neither is counted.
+    Layers are divided into groups as in ``kv_groups``; each layer's state in a group takes a block.
+    With prefix caching a request holds a second such block for two steps at the end of each block,
+    and states of earlier prompts are cached only at the ends of steps; neither is modelled.
 
     Source
     ------
@@ -416,9 +424,10 @@ def state_paging(
 
 
 def n_kv_shards(model: ModelSpec, engine: EngineSpec) -> int:
-    """Devices over which the cache is split: at most n_kv_heads; MLA's latent is on each.
+    """The number of devices over which the KV cache is split: at most n_kv_heads; 1 for MLA.
 
-    Where layers have unlike numbers of KV heads, the smaller one: bytes are an upper figure then.
+    If layers differ in their numbers of KV heads, the smaller number counts, so that bytes per
+    device are an upper bound.
     """
     heads = model.attention
     n_heads = (
@@ -428,7 +437,10 @@ def n_kv_shards(model: ModelSpec, engine: EngineSpec) -> int:
 
 
 def decode_pairs(rows: CacheRows, shape: BatchShape) -> float:
-    """(query, key, layer) triples of the decoding requests; limits apply to the mean context."""
+    """The number of (query, key, layer) triples of the decoding requests of a step.
+
+    Limits such as a sliding window are applied to the mean context.
+    """
     if shape.n_decode_requests == 0:
         return 0.0
     mean_tokens = shape.decode_context_tokens / shape.n_decode_requests
@@ -436,10 +448,10 @@ def decode_pairs(rows: CacheRows, shape: BatchShape) -> float:
 
 
 def prefill_pairs(rows: CacheRows, shape: BatchShape) -> float:
-    """(query, key, layer) triples of the prefilling requests, causal.
+    """The number of (query, key, layer) triples of the prefilling requests of a step (causal).
 
-    Without a limit: the shape's context product. With one: sum over the q new tokens of min(c + j,
-    limit), of the mean request (exact where all requests of the step are alike).
+    With a limit of keys per query (a window): the sum over the q new tokens j of the mean request,
+    after c cached ones, of min(c + j, limit). That is exact if all requests of the step are equal.
     """
     if shape.n_prefill_requests == 0 or shape.prefill_tokens == 0:
         return 0.0
@@ -459,7 +471,7 @@ def prefill_pairs(rows: CacheRows, shape: BatchShape) -> float:
 def mean_cached_tokens(shape: BatchShape) -> float:
     """Cached tokens of the mean prefilling request before the step.
 
-    The c of q·(c + (q + 1)/2).
+    The c that solves p = q·(c + (q + 1)/2) for the shape's context product p and its new tokens q.
     """
     if shape.prefill_tokens == 0:
         return 0.0
@@ -480,7 +492,7 @@ def kv_read_bytes(model: ModelSpec, dtype: DType, shape: BatchShape) -> float:
 
 
 def _rows_read(rows: CacheRows, shape: BatchShape) -> float:
-    """Rows of the mean layer."""
+    """Rows that the step reads in one layer of this kind."""
     n_read = decode_pairs(rows._replace(n_layers=1), shape)
     if shape.n_prefill_requests == 0:
         return n_read

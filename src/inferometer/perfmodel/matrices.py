@@ -1,4 +1,4 @@
-"""Which matrices does a model have? Parameters, bytes, FLOP and activations follow from their list."""
+"""The matrices of a model, from which its parameters, bytes, FLOP and activations follow."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -15,24 +15,25 @@ from inferometer.inputs.types import (
 from inferometer.perfmodel.kv_cache import head_kinds
 
 Split: TypeAlias = Literal["all", "kv_heads", "full_kv_heads", "none"]
-"""How a matrix is split over a tensor-parallel group: over all devices, over as many as there are
-KV heads (of the layers of full attention, where those have others), or not (a copy on each)."""
+"""How a matrix is split over a tensor-parallel group. "all": over all devices; "kv_heads": over at
+most as many as there are KV heads ("full_kv_heads": those of the full-attention layers); "none":
+each device has a copy."""
 
 
 class StoredAs(NamedTuple):
-    """Where a checkpoint stores most matrices in ``whole``, it stores one in ``own``."""
+    """Number format ``own`` of a matrix in a checkpoint that stores most matrices in ``whole``."""
 
     whole: DType
     own: DType
     weight_bits: float | None
-    """With scales; None where the file does not say how many weights share one."""
+    """Bits per weight with its share of scales; None if the file does not state group sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """A matrix that multiplies every row.
+    """A weight matrix that multiplies the hidden states of every token.
 
-    ``n_copies`` of it in each of ``n_layers`` layers, ``n_active_copies`` used by a token.
+    Each of ``n_layers`` layers has ``n_copies`` of it (experts); a token uses ``n_active_copies``.
     """
 
     name: str
@@ -44,10 +45,10 @@ class Linear:
     n_active_copies: int = 1
     has_bias: bool = False
     is_quantised: bool = True
-    """Whether quantised checkpoints store it in few bits; routers and gates stay in 16, with
-    some models all but experts."""
+    """Do quantised checkpoints store it in few bits? Routers and gates stay in 16 bits; in some
+    models everything except experts does."""
     stored: StoredAs | None = None
-    """In the published checkpoint, where that is quantised."""
+    """Format in the published checkpoint, if that is quantised."""
 
     @property
     def n_weights(self) -> int:
@@ -62,7 +63,7 @@ class Linear:
 
 @lru_cache(maxsize=32)
 def linears(model: ModelSpec) -> tuple[Linear, ...]:
-    """Every matrix of the layers; embedding and head are apart.
+    """All matrices of the model's layers, without the embedding and the output head.
 
     Example
     -------
@@ -97,7 +98,7 @@ def _as_stored(part: Linear, model: ModelSpec) -> Linear:
 
 
 def stored_as(model: ModelSpec, name: str) -> StoredAs | Literal["none"] | None:
-    """How the checkpoint stores the matrix of this name: "none" is 16 bit, None that none is known."""
+    """How the published checkpoint stores this matrix; "none": in 16 bits; None: not known."""
     whole = model.checkpoint_dtype
     own = dict[str, AskedFormat](model.stored_apart).get(name, whole) if whole else None
     if whole is None or own is None:
@@ -108,7 +109,7 @@ def stored_as(model: ModelSpec, name: str) -> StoredAs | Literal["none"] | None:
 
 
 def _attention(model: ModelSpec) -> list[Linear]:
-    """Queries, keys and values, and output; layers of full attention apart where their heads differ."""
+    """Query, key-value and output projections; for both kinds of layers if their heads differ."""
     heads, hidden = model.attention, model.hidden_size
     if model.mla is not None:
         return _latent_attention(model, model.mla)
@@ -254,7 +255,7 @@ def _indexer(model: ModelSpec) -> list[Linear]:
 
 
 def _recurrent(model: ModelSpec) -> list[Linear]:
-    """Queries, keys, values and mostly an output gate in one; what makes decays; and the output.
+    """Linear attention and state-space layers: input projection, gates and decays, and output.
 
     Source: the classes of transformers 5.23 (qwen3_next, minimax, bamba, jamba, lfm2, kimi_linear).
     """
@@ -276,7 +277,7 @@ def _recurrent(model: ModelSpec) -> list[Linear]:
             plain(name="linear_steps", n_in=rank, n_out=width, has_bias=True),
         ]
     elif linear.kind == "kda":
-        n_low = 1 if linear.has_wide_gate else 2  # of decays and, in Kimi Linear, outputs
+        n_low = 1 if linear.has_wide_gate else 2  # low-rank: decays; in Kimi Linear also outputs
         n_more = width if linear.has_wide_gate else 0
         gates = [
             plain(name="linear_gates", n_out=n_heads),

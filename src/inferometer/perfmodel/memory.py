@@ -1,4 +1,4 @@
-"""Memory of a device: what it holds, the batch that fits, a prompt's logits, and vLLM's usual batches."""
+"""Memory of a device: contents, largest batch, logits of a prompt, and vLLM's batch limits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -47,11 +47,11 @@ STATE_SHARE: Final = Constant(
 _MOST_SEQUENCES: Final = 1 << 24
 _NODE_DEVICES: Final = 8
 GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
-"""Sizes that are tried: the smallest that fits is named."""
+"""Numbers of devices that are tried; the smallest one that fits is suggested."""
 _SAMPLER_COPIES: Final = 4
-"""Of the logits in float32, when a sampler sorts them: logits, sorted, indices of 64 bit. The
-difference of two budgets on A100 (0.64 GiB for 6,144 tokens) leaves 0.5 GiB for 256 sequences of
-Llama-3.1-8B, which is four copies."""
+"""Memory of a sampler that sorts logits, in float32 copies of them: logits, sorted, and (twice as
+large) 64-bit indices. Source: the memory at two step budgets on A100 differs by 0.64 GiB for 6,144
+tokens, which leaves 0.5 GiB for 256 sequences of Llama-3.1-8B: four copies."""
 RUNTIME: Final = Constant(
     value=0.6 * 2**30,
     source=Source(
@@ -70,14 +70,11 @@ _SCORE_BYTES: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """Memory use of one device for a batch, in bytes.
-
-    ``free_bytes`` is negative where it does not fit.
-    """
+    """Memory use of one device for a batch, in bytes; ``free_bytes`` < 0 if it does not fit."""
 
     total_bytes: int
     reserve_bytes: int
-    """Not given to the engine, and what a serving engine takes for graphs and kernels."""
+    """Memory outside the engine's share, and a serving engine's captured graphs and kernels."""
     weight_bytes: int
     kv_bytes: int
     activation_bytes: int
@@ -85,7 +82,7 @@ class MemoryBudget:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that are left."""
+        """Bytes that remain; negative: bytes that are lacking."""
         return (
             self.total_bytes
             - self.reserve_bytes
@@ -97,13 +94,13 @@ class MemoryBudget:
 
     @property
     def fits(self) -> bool:
-        """Whether nothing is lacking."""
+        """Does the batch fit in memory?"""
         return self.free_bytes >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryQuestion:
-    """``batch_size`` sequences that grow to ``context_tokens``, on a device."""
+    """Model, device and sequences (that grow to ``context_tokens``) whose memory is computed."""
 
     model: ModelSpec
     engine: EngineSpec
@@ -112,22 +109,22 @@ class MemoryQuestion:
     prompt_tokens: int
     plan: ParallelPlan | None = None
     max_step_tokens: int | None = None
-    """None: whole prompts of the whole batch are computed in one step (static batching)."""
+    """Step budget; None: all prompts of the batch are computed in one step (static batching)."""
     block_tokens: int = 1
     """Tokens in a block of a paged cache; contexts are rounded up to it."""
     utilization_fraction: float = DEFAULT_UTILIZATION.value
     n_expert_shards: int = 1
     """Number of replicas that step together and share the experts."""
     is_sparse: bool = False
-    """Whether the matrices of the layers are 2:4 sparse."""
+    """Are the matrices of the layers 2:4 sparse?"""
     has_all_logits: bool = False
-    """Whether the prefill computes logits for each position instead of the last."""
+    """Does the prefill compute logits of every position, not only of the last?"""
     has_stored_scores: bool = False
-    """Whether attention stores its scores (eager attention) instead of tiling them."""
+    """Does attention store its scores (eager attention) instead of tiling them?"""
 
     @property
     def is_served(self) -> bool:
-        """A serving engine reserves memory by profiling its largest step."""
+        """Is it a serving engine, which reserves memory by profiling its largest step?"""
         return self.max_step_tokens is not None
 
     def __post_init__(self) -> None:
@@ -147,7 +144,7 @@ class MemoryQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsTrap:
-    """Bytes of logits if a prefill computes the last position, and all positions."""
+    """Bytes of logits of the last position of each prompt, and of all positions."""
 
     last_bytes: int
     all_bytes: int
@@ -200,7 +197,7 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
 
 
 def largest_batch_size(question: MemoryQuestion) -> int:
-    """The largest batch that fits; 0 where not even one sequence does.
+    """The largest batch that fits in memory; 0 if not even one sequence does.
 
     Example
     -------
@@ -229,11 +226,12 @@ def n_kv_blocks_that_fit(
 ) -> int:
     """KV blocks of ``block_tokens`` that fit besides the weights and the largest step.
 
-    A block holds all layers of its tokens, or those of a group (``kv_groups``). States of recurrent
-    layers lie in blocks with ``paging``, else beside them, one for each of ``max_num_seqs``.
+    A block holds the KV of its tokens in all layers, or in those of a group (``kv_groups``). States
+    of recurrent layers are in blocks with ``paging``, and otherwise beside them, one for each of
+    ``max_num_seqs``.
 
-    Within 5 % of vLLM's logs on devices of 24 to 48 GiB (``tests/api/published_anchors.toml``);
-    what an engine profiles differs by version, so take the number from its log where there is one.
+    Within 5 % of vLLM's logs on devices of 24 to 48 GiB (``tests/api/published_anchors.toml``).
+    What an engine profiles differs by version, so the number in its log is better, if there is one.
 
     Example
     -------
@@ -260,9 +258,9 @@ def n_kv_blocks_that_fit(
 
 
 def most_states(question: MemoryQuestion, *, max_num_seqs: int) -> int:
-    """Of how many sequences an engine sets states of recurrent layers aside, beside the KV cache.
+    """The number of sequences whose recurrent states an engine stores beside the KV cache.
 
-    As many as were requested, or as fit the share that SGLang gives them.
+    ``max_num_seqs``, or fewer if they do not fit into the share of memory that SGLang reserves.
     """
     state = _state_bytes(question)
     if state == 0:
@@ -281,16 +279,16 @@ class SmallestGroup:
 
     @property
     def flags(self) -> str:
-        """Command-line flags: ``--tp 8 --pp 2``."""
+        """Command-line flags of this group, such as ``--tp 8 --pp 2``."""
         return f"--tp {self.n_tensor}" + f" --pp {self.n_pipeline}" * (self.n_pipeline > 1)
 
 
 def smallest_group(
     question: MemoryQuestion, holds: Callable[[MemoryQuestion], bool]
 ) -> SmallestGroup | None:
-    """Fewest devices on which this fits: ranks up to the link's width, then stages.
+    """The smallest group of devices on which ``fits`` is True; None if 64 devices do not suffice.
 
-    None where not even 64 devices hold it.
+    Tensor-parallel ranks are added up to the number of linked devices, then pipeline stages.
 
     Example
     -------
@@ -311,7 +309,10 @@ def smallest_group(
 
 
 def groups_on(hardware: HardwareSpec, model: ModelSpec) -> tuple[SmallestGroup, ...]:
-    """Groups that could hold this model, smallest first: ranks up to the link, then stages."""
+    """Groups of devices to try for this model, the smallest first.
+
+    Tensor-parallel ranks are added up to the number of linked devices, then pipeline stages.
+    """
     joined = hardware.linked_devices
     most = _NODE_DEVICES if joined is None else joined.value
     widths = [n for n in GROUP_SIZES if n <= most and model.attention.n_heads % n == 0]
@@ -326,7 +327,7 @@ def groups_on(hardware: HardwareSpec, model: ModelSpec) -> tuple[SmallestGroup, 
 
 
 def how_it_fits(flags: str | None) -> str:
-    """A remedy, given the flags of the smallest group that fits (None: none does)."""
+    """Text with a remedy for lack of memory: ``flags`` of the smallest group that fits, if any."""
     if flags is None:
         return (
             "fewer bits (--quantization int4), a device with more memory, or a smaller model:"
@@ -338,7 +339,7 @@ def how_it_fits(flags: str | None) -> str:
 def logits_trap(
     model: ModelSpec, engine: EngineSpec, *, batch_size: int, prompt_tokens: int
 ) -> LogitsTrap:
-    """Memory of logits at every prompt position, against those of the last."""
+    """Bytes of logits if a prefill computes those of each prompt's last position, or of all."""
     return LogitsTrap(
         last_bytes=logits_bytes(model, engine.dtype, batch_size=batch_size, n_positions=1),
         all_bytes=logits_bytes(
@@ -348,14 +349,17 @@ def logits_trap(
 
 
 def _state_bytes(question: MemoryQuestion) -> float:
-    """State of linear attention for a sequence on one device, in bytes."""
+    """Bytes of a sequence's recurrent states on one device."""
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
     return state_bytes(model, engine.dtype) / engine.tensor_parallel_size * stage_fraction
 
 
 def _row_elements(model: ModelSpec, n_devices: int) -> float:
-    """Elements of a token that live at once: the widest output, its activation, three residuals."""
+    """Activations of a token that are in memory at the same time, in elements.
+
+    The widest matrix's output, its activation function's output, and three residual streams.
+    """
     widest = max(
         part.n_active_copies * part.n_out / n_shards(part, model, n_devices)
         for part in linears(model)
@@ -363,7 +367,7 @@ def _row_elements(model: ModelSpec, n_devices: int) -> float:
     return 3 * model.hidden_size + (1.5 if model.mlp.is_gated else 2) * widest
 
 
-# How large are the batches of ``vllm serve`` by default? Mostly the memory of the device decides.
+# Default batch limits of ``vllm serve``, which depend mostly on the memory of the device.
 
 
 _LARGE_BYTES: Final = 160 * 2**30
@@ -381,8 +385,8 @@ _USUAL: Final = BatchLimits(256, 2048)
 _TPU_STEP_TOKENS: Final = {"v5e": 512, "v5p": 256, "v6e": 1024}
 """Default step budget of the API server on these TPUs; others have the usual ones."""
 _UNIFIED_MEMORY: Final = "gb10"
-"""A DGX Spark has the memory of a large GPU, not its speed: vLLM 0.33.0 gives it the limits of a
-small one."""
+"""Devices that get the limits of a small GPU from vLLM 0.33.0 in spite of their large memory: GB10
+(DGX Spark)."""
 
 
 def default_limits(hardware: HardwareSpec | None, *, n_devices: int) -> BatchLimits:

@@ -19,16 +19,16 @@ class Peaks:
     flop_per_s: float
     memory_bytes_per_s: float
     kv_bytes_per_s: float
-    """At which attention reads the KV cache: the memory's, unless a kernel's is known."""
+    """Rate at which attention reads the KV cache: the memory bandwidth, or a kernel's own rate."""
     link_bytes_per_s: float | None
     is_host_link: bool = False
-    """PCIe carries the traffic between devices."""
+    """Does PCIe carry the traffic between devices?"""
     message_latency_s: float = 0.0
     compute_dtype: DType
 
 
 def compute_dtype(engine: EngineSpec) -> DType:
-    """Number format of the engine's products.
+    """The number format in which the engine multiplies matrices.
 
     float8 and int8 weights meet activations of the same format (W8A8). 4-bit weights are widened
     and multiplied in ``engine.dtype`` (weight-only quantisation).
@@ -39,10 +39,10 @@ def compute_dtype(engine: EngineSpec) -> DType:
 def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
     """Datasheet peaks of a device, for this engine's number formats.
 
-    Where the device has no link between devices, PCIe carries the traffic. An NVIDIA device that
-    does not compute in float8 widens float8 weights as it does 4-bit ones (vLLM's FP8 Marlin
-    kernels, for Ampere and older). So are int8 weights where int8 products are the slower ones
-    (V100, B300): vLLM's W8A8 kernels are for Turing to Hopper (vllm-project/vllm#25935).
+    If devices have no link between them, PCIe carries the traffic. NVIDIA devices that do not
+    compute in float8 widen float8 weights, as all do 4-bit weights (vLLM's FP8 Marlin kernels for
+    Ampere and older). int8 weights are widened if int8 products are slower (V100, B300): vLLM's
+    W8A8 kernels are for Turing to Hopper (vllm-project/vllm#25935).
 
     Raises
     ------
@@ -73,7 +73,7 @@ def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
 
 
 def bound_peaks(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
-    """The rates that no kernel exceeds: as ``peaks_of``, but of 4-bit weights those in 4 bits.
+    """Rates that no kernel exceeds: as ``peaks_of``, but with the 4-bit peak for 4-bit weights.
 
     Kernels for Blackwell multiply 4-bit weights by activations of 4 or 8 bits, where others widen
     them (b200_sxm's ``kernels``: dense NVFP4 at 3,431 TFLOP/s, bfloat16's peak being 2,250).
@@ -87,7 +87,7 @@ WITHIN_LINK: Final = "--link RATE or --all-reduce-us N states it; or --pp N betw
 
 
 def beyond_link(hardware: HardwareSpec, n_tensor: int) -> str | None:
-    """A note where the tensor-parallel group is wider than the device's link; else None.
+    """A caution if the tensor-parallel group is larger than the group of linked devices, else None.
 
     Example
     -------
@@ -105,7 +105,7 @@ def beyond_link(hardware: HardwareSpec, n_tensor: int) -> str | None:
 
 
 def step_bound(work: StepWork, peaks: Peaks) -> StepBound:
-    """Times of the work at the peaks: compute, memory, link. The longest of them bounds the step.
+    """Times of compute, memory and link traffic at the peak rates; the longest bounds the step.
 
     Raises
     ------
@@ -148,21 +148,21 @@ def step_bound(work: StepWork, peaks: Peaks) -> StepBound:
 
 
 def intensity_flop_per_byte(work: StepWork) -> float:
-    """FLOP of the step for each byte that it moves: its place under the roofline."""
+    """Arithmetic intensity: FLOP of the step per byte of memory traffic."""
     return work.total_flop / work.memory_bytes
 
 
 def ridge_flop_per_byte(peaks: Peaks) -> float:
-    """Intensity at which the two roofs meet."""
+    """Arithmetic intensity at which compute and memory take the same time (the ridge point)."""
     return peaks.flop_per_s / peaks.memory_bytes_per_s
 
 
 def critical_batch_size(model: ModelSpec, engine: EngineSpec, peaks: Peaks) -> int:
     """Batch size from which a decode step's matrices take longer to multiply than to read.
 
-    Two FLOP for each weight and row against its stored bytes: n = (bytes per weight / 2) · peak
-    FLOP/s / bandwidth; a mixture of experts needs its share of idle experts more rows. KV cache
-    and attention are left out.
+    A weight is read once (its stored bytes) and multiplied once per row (2 FLOP), so that
+    n = (bytes per weight / 2) · peak FLOP/s / bandwidth. For a mixture of experts, multiply it by
+    all weights / the weights that a token uses. KV cache and attention are left out.
 
     Example
     -------
@@ -176,8 +176,8 @@ def critical_batch_size(model: ModelSpec, engine: EngineSpec, peaks: Peaks) -> i
     return ceil(stored_weight_bits(engine) / 8 / 2 * ridge_flop_per_byte(peaks) * weights / active)
 
 
-# Utilisation: MBU and MFU are bytes and FLOP of the step over its time and the peak. The peak is a
-# datasheet's, or measured on the machine right around the step; the two are never mixed.
+# Utilisation: MBU and MFU are the step's bytes and FLOP / its time / the peak rate. The peak is the
+# datasheet's, or was measured on the machine just before and after the step; they are never mixed.
 
 
 _S_PER_HOUR: Final = 3600.0
@@ -230,7 +230,11 @@ def joule_per_million_tokens(tokens_per_s: Estimate, *, power_watt: float) -> Es
 
 
 def _utilisation(step_s: Estimate, amount: float, ceiling_per_s: Estimate) -> Estimate:
-    """Amount / time / ceiling; relative half widths add in quadrature (measured independently)."""
+    """Utilisation: amount / time / ceiling, with an interval.
+
+    Relative half widths of time and ceiling are added in quadrature: they were measured
+    independently.
+    """
     value = amount / step_s.value / ceiling_per_s.value
     widths = [_relative_half_width(step_s), _relative_half_width(ceiling_per_s) or 0.0]
     relative = (

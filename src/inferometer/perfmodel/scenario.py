@@ -1,4 +1,4 @@
-"""Static batches as questions to datasheets, and the time of their phases at an efficiency."""
+"""Static batches for predictions from datasheets, and their phases' times at an efficiency."""
 
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
@@ -10,7 +10,7 @@ from inferometer.perfmodel.types import BatchShape, StepBound, StepWork, decode_
 from inferometer.perfmodel.weights import step_weight_bytes
 from inferometer.perfmodel.work import ParallelPlan, plan_of, step_work
 
-# Speculative decoding: tokens that a step yields, and what it computes for them.
+# Speculative decoding: the tokens that a step yields, and the step that verifies drafts.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,9 @@ def expected_tokens(speculation: Speculation) -> float:
 def verification_shape(
     speculation: Speculation, *, batch_size: int, context_tokens: int
 ) -> BatchShape:
-    """The step that verifies: k + 1 new tokens for each sequence, with logits for each of them.
+    """The step that verifies k draft tokens: k + 1 new tokens with logits for each sequence.
 
-    ``context_tokens`` is what a plain decode step would attend to, its new token included.
+    ``context_tokens`` is the context of a plain decode step, its new token included.
     """
     new_tokens, cached_tokens = speculation.n_draft_tokens + 1, context_tokens - 1
     return BatchShape(
@@ -83,22 +83,22 @@ RunMode: TypeAlias = Literal["eager", "graphs", "engine"]
 (torch.compile), or as graphs by a serving engine with its scheduler and front end."""
 
 AttentionKernel: TypeAlias = Literal["tiled", "stored scores"]
-"""Does attention keep scores in registers (FlashAttention, SDPA, paged kernels) or write them?"""
+"""Does attention keep its scores on chip ("tiled": FlashAttention, SDPA, paged kernels), or write
+them to memory (eager attention)?"""
 
 Overlap: TypeAlias = Literal["everything", "compute and memory", "nothing"]
-"""What happens at the same time. An all-reduce waits for its data, and the next matrix for it, so
-links rarely hide."""
+"""Which of compute, memory and link traffic overlap in time. An all-reduce waits for its data, and
+the next matrix for the all-reduce, so link traffic rarely overlaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A static batch: ``batch_size`` prompts of ``prompt_tokens``, ``output_tokens`` for each, on devices of one kind.
+    """A static batch of ``batch_size`` equal requests on devices of one kind.
 
-    ``prefix_hit_fraction``: share of each prompt that is cached already. ``launch_overhead_s``:
-    the host's time for a decode step where it was measured, ``prefill_launch_ratio`` times as much
-    for a prefill; ``kernels_launch_ratio`` times as much for a step that is launched kernel by kernel,
-    None where no such step was measured. ``all_reduce_s``: latency of one message
-    between devices where it was measured.
+    ``prefix_hit_fraction``: share of each prompt that is cached already. ``launch_overhead_s``: the
+    host's time for a decode step; ``prefill_launch_ratio``: the host's time for a prefill relative
+    to that; ``kernels_launch_ratio``: the same for a step that is launched kernel by kernel.
+    ``all_reduce_s``: latency of one message between devices. None: not measured.
     """
 
     model: ModelSpec
@@ -112,7 +112,7 @@ class Scenario:
     speculation: Speculation | None = None
     prefix_hit_fraction: float = 0.0
     has_kv_cache: bool = True
-    """Without one each output token computes all tokens before it again."""
+    """If False, each output token computes all tokens before it again."""
     mode: RunMode = "engine"
     max_step_tokens: int | None = None
     """Step budget of a serving engine; None: whole prompts of the whole batch in one step."""
@@ -120,12 +120,12 @@ class Scenario:
     prefill_launch_ratio: float = 1.0
     kernels_launch_ratio: float | None = None
     least_launch_s: float = 0.0
-    """Least launch time in eager mode: the host's time of a captured step."""
+    """Lower bound of the launch time in eager mode: the host's time for a captured step."""
     all_reduce_s: float | None = None
     has_all_logits: bool = False
-    """The prefill computes the logits of every position, not of the last only."""
+    """Does the prefill compute the logits of every position, not only of the last?"""
     attention: AttentionKernel | None = None
-    """None: as the mode's, eager stores scores and the others tile."""
+    """None: by ``mode``: "eager" stores scores, the others tile."""
 
     def __post_init__(self) -> None:
         counts = {
@@ -150,12 +150,12 @@ class Scenario:
 
     @property
     def used_plan(self) -> ParallelPlan:
-        """The plan, or the engine's own."""
+        """How the model is divided over devices: ``plan``, or by default the engine's settings."""
         return self.plan or plan_of(self.engine)
 
     @property
     def attention_kernel(self) -> AttentionKernel:
-        """The kernel, or the mode's own."""
+        """The kind of attention kernel: ``attention``, or by default that of ``mode``."""
         return self.attention or ("stored scores" if self.mode == "eager" else "tiled")
 
     @property
@@ -165,12 +165,15 @@ class Scenario:
 
     @property
     def step_batch_size(self) -> int:
-        """Sequences in one step: a pipeline keeps one micro-batch in each stage."""
+        """Sequences in one step: the batch divided by the pipeline stages (micro-batches)."""
         return -(-self.batch_size // self.used_plan.n_pipeline)
 
     @property
     def first_token_steps(self) -> float:
-        """Steps until the last micro-batch's first token: those before it must have left the first stage."""
+        """Steps until the last micro-batch has its first token, in multiples of a micro-batch's.
+
+        The earlier micro-batches must have left the first pipeline stage before it starts.
+        """
         n_micro_batches = -(-self.batch_size // self.step_batch_size)
         return 1 + (n_micro_batches - 1) / self.used_plan.n_pipeline
 
@@ -190,22 +193,22 @@ class Scenario:
 
     @property
     def expected_step_tokens(self) -> float:
-        """Tokens that a decode step yields for each sequence: 1 without speculation."""
+        """Mean number of tokens that a decode step yields per sequence: 1 without speculation."""
         return 1.0 if self.speculation is None else expected_tokens(self.speculation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Shares of the peaks that a machine reaches, its fixed times, and what overlaps."""
+    """Shares of the peak rates that a machine reaches, its fixed times, and what overlaps."""
 
     compute_fraction: float
     memory_fraction: float
-    """Format of weights and activations."""
+    """Share of the memory bandwidth when weights and activations are read and written."""
     kv_fraction: float
     """Share of the memory bandwidth when attention reads the KV cache."""
     link_fraction: float
     host_link_fraction: float
-    """Share of PCIe's bandwidth, where it carries the traffic between devices."""
+    """Share of PCIe's bandwidth, if PCIe carries the traffic between devices."""
     message_latency_s: float
     graph_layer_s: float
     """Least time of a layer's small kernels and the gaps between kernels."""
@@ -297,16 +300,16 @@ WORST: Final = Efficiency(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Time to the first token, and of each further one."""
+    """Time to the first token, and time per further output token."""
 
     ttft_s: float
-    """The prefill, and a server's front end."""
+    """Duration of the prefill, and of a server's front end."""
     tpot_s: float
     prefill_s: float
 
 
 def prefill_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
-    """The step that yields the first token of each sequence, the whole (micro-)batch at once."""
+    """Shape and work of the step that prefills the whole (micro-)batch."""
     shape = prefill_shape(
         batch_size=scenario.step_batch_size,
         prompt_tokens=scenario.prompt_tokens,
@@ -318,7 +321,11 @@ def prefill_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[Batch
 
 
 def decode_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
-    """The mean decode step: of one token for each sequence, of a verification, or of all again."""
+    """Shape and work of the mean decode step.
+
+    It computes one token per sequence, the draft tokens to verify, or (without a KV cache) the
+    whole sequences again.
+    """
     if not scenario.has_kv_cache:
         shape = prefill_shape(
             batch_size=scenario.step_batch_size, prompt_tokens=scenario.mean_context_tokens
@@ -337,7 +344,7 @@ def decode_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchS
 def plain_decode_of(
     scenario: Scenario, efficiency: Efficiency = BEST
 ) -> tuple[BatchShape, StepWork]:
-    """The mean decode step without speculation."""
+    """Shape and work of the mean decode step without speculation."""
     shape = decode_shape(
         batch_size=scenario.step_batch_size, context_tokens=scenario.mean_context_tokens
     )
@@ -345,10 +352,10 @@ def plain_decode_of(
 
 
 def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
-    """Duration of both phases at these shares of the peaks.
+    """Duration of prefill and decode at these shares of the peaks.
 
-    A micro-batch of a pipeline takes as long as its way through all stages; the others follow
-    right behind it, so the time between a sequence's tokens is that way too.
+    With pipeline parallelism the time per output token is that of a micro-batch's way through all
+    stages; the other micro-batches follow right behind it.
     """
     peaks = peaks_at(scenario.hardware, scenario.engine, efficiency)
     if scenario.all_reduce_s is not None:
@@ -358,7 +365,7 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
     def step_s(work: StepWork, launch_ratio: float = 1.0) -> float:
         bound = step_bound(work, peaks)
         floor_s, host_s = fixed_s, host_step_s(scenario, efficiency) * launch_ratio
-        if scenario.hardware.kind == "cpu":  # it is its own host: one follows the other
+        if scenario.hardware.kind == "cpu":  # host and device are the same
             floor_s, host_s = floor_s + host_s, 0.0
         if efficiency.overlap == "nothing":
             return bound.upper_s + floor_s + host_s
@@ -368,7 +375,7 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
         return max(device_s, host_s)
 
     decode_s = step_s(decode_of(scenario, efficiency)[1])
-    if scenario.attention == "stored scores":  # of the mode's own, decode is measured as it is
+    if scenario.attention == "stored scores":  # eager mode's decode times include it
         decode_s += stored_scores_bytes(scenario, scenario.mean_context_tokens) / (
             peaks.memory_bytes_per_s
         )
@@ -391,10 +398,10 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
 
 
 def stored_scores_bytes(scenario: Scenario, n_scores: int) -> float:
-    """Bytes of a head's scores that eager attention writes and reads; tiled kernels store none.
+    """Bytes of attention scores that eager attention writes and reads; 0 for tiled kernels.
 
-    ``n_scores``: of each sequence and head. 24 bytes for each: products, scale and mask in 16 bit,
-    softmax in 32, and back.
+    ``n_scores``: scores of each sequence and head. Each takes 24 bytes: products, scale and mask in
+    16 bits, softmax in 32 bits, and conversion back.
     """
     if scenario.attention_kernel != "stored scores":
         return 0.0
@@ -410,7 +417,7 @@ def fixed_step_s(model: ModelSpec, efficiency: Efficiency, mode: RunMode = "engi
 
 
 def host_step_s(scenario: Scenario, efficiency: Efficiency) -> float:
-    """The host's time for a step: as measured, else that of eager mode; 0 with graphs."""
+    """The host's time to launch a step: measured, or else that of eager mode; 0 with graphs."""
     if scenario.launch_overhead_s is not None:
         return scenario.launch_overhead_s
     if scenario.mode != "eager":
@@ -419,7 +426,7 @@ def host_step_s(scenario: Scenario, efficiency: Efficiency) -> float:
 
 
 def peaks_at(hardware: HardwareSpec, engine: EngineSpec, efficiency: Efficiency) -> Peaks:
-    """The device's rates at this efficiency; at the best one, an upper bound of any kernel."""
+    """The device's rates at this efficiency; at ``BEST`` they are upper bounds for any kernel."""
     peaks = (bound_peaks if efficiency is BEST else peaks_of)(hardware, engine)
     link = efficiency.host_link_fraction if peaks.is_host_link else efficiency.link_fraction
     return replace(
@@ -435,7 +442,7 @@ def peaks_at(hardware: HardwareSpec, engine: EngineSpec, efficiency: Efficiency)
 
 
 def bounds_of(scenario: Scenario) -> tuple[StepBound, StepBound]:
-    """The bounds of prefill and of decode at the peaks."""
+    """The roofline bounds of the prefill and of the mean decode step, at the peak rates."""
     peaks = bound_peaks(scenario.hardware, scenario.engine)
     return step_bound(prefill_of(scenario)[1], peaks), step_bound(decode_of(scenario)[1], peaks)
 
@@ -453,18 +460,17 @@ def _work(scenario: Scenario, shape: BatchShape, efficiency: Efficiency) -> Step
     )
 
 
-# 2:4 structured sparsity keeps two of four neighbouring weights.
+# 2:4 structured sparsity: two of each four neighbouring weights are stored.
 
 
 def sparse_work(
     work: StepWork, model: ModelSpec, engine: EngineSpec, *, n_rows: int, rate_ratio: float
 ) -> StepWork:
-    """The same step with the matrices of the layers sparse.
+    """The work of a step if the matrices of the layers are 2:4 sparse.
 
-    Fewer bytes, and FLOP at ``rate_ratio`` times the dense rate. Head, attention and cache stay
-    as they are. The saved bytes shorten a step that waits for its weights, so they help most at
-    small batches; a step that waits for its FLOP gains only ``rate_ratio``: 2 on paper, much
-    less in published kernels.
+    They have fewer bytes, and their FLOP run at ``rate_ratio`` times the dense rate. Head,
+    attention and KV cache are unchanged. At small batches a step gains by the saved bytes; at
+    large ones by ``rate_ratio``, which is 2 on paper and much less in published kernels.
     """
     dense, sparse = (
         step_weight_bytes(model, engine, n_rows=n_rows, n_logit_positions=0, is_sparse=is_sparse)

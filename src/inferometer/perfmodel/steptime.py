@@ -63,13 +63,13 @@ SCHEMA_VERSION: Final = 2
 CONFIDENCE_FRACTION: Final = 0.9
 
 InformedBy: TypeAlias = Literal["data", "data and prior", "prior", "fixed", "bound"]
-"""What decided a parameter. *bound*: the data put the rate above the device's peak, where it was
-stopped."""
+"""What determined a parameter's value. "bound": the data alone would give a rate above the device's
+peak, so it is the peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedParameter:
-    """A physical parameter with unit in its name, its interval, and what determines it."""
+    """A physical parameter (the unit is in its name), its interval, and what determined it."""
 
     name: str
     estimate: Estimate
@@ -78,7 +78,7 @@ class FittedParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedOn:
-    """Data that a model was fitted to."""
+    """The data to which a model was fitted."""
 
     run_ids: tuple[str, ...]
     hardware: str | None
@@ -101,7 +101,7 @@ class HeldOutError:
     median_fraction: float
     p95_fraction: float
     coverage_fraction: float
-    """Share of held-out points inside the interval that was claimed for them."""
+    """Share of held-out points inside their predicted intervals."""
     n_noisy: int = 0
     """Points left out because repetitions disagreed (a disturbed machine)."""
 
@@ -119,30 +119,31 @@ class StepTimeModel:
     staircase_rows: tuple[int, ...]
     staircase_log_ratio: tuple[float, ...]
     free: tuple[str, ...]
-    """Order of ``covariance``: names of parameters, then ``rows N`` for the knots of the
-    staircase."""
+    """Names of the rows of ``covariance``: fitted parameters, then ``rows N`` for the staircase's
+    knots."""
     covariance: tuple[tuple[float, ...], ...]
-    """Covariance of the free parameters, as logarithms (the sag and the knots as they are)."""
+    """Covariance of the logarithms of the free parameters (of the sag and the knots themselves)."""
     uncertainties: tuple[PhaseUncertainty, ...]
     box: tuple[BoxRange, ...]
     trained_on: TrainedOn
     held_out: tuple[HeldOutError, ...]
     computes_all_logits: bool = False
-    """The engine computes the logits of every prompt token, not of the last only; this overrides
-    the shape. ``replace(model, computes_all_logits=False)`` predicts an engine that computes the
-    last only."""
+    """Does the engine compute the logits of every prompt token, not only of the last? Overrides the
+    shape's ``n_logit_positions``; ``replace(model, computes_all_logits=False)`` predicts an engine
+    that does not."""
     front_end_s: Estimate | None = None
-    """Time of a request before the scheduler and after its tokens left it, where clients
-    measured."""
+    """Time of a request outside the scheduler (front end, detokenizer, HTTP), if clients measured
+    it."""
     subject: FitSubject | None = None
-    """None in files of versions that did not store it."""
+    """None in files from versions that did not store it."""
     captured_tokens: int = 0
-    """The most rows of a step with prompts that the engine captures, in pieces; 0: none."""
+    """The most tokens of a step with prompts that runs as captured graph pieces; 0: none does."""
     machine_ratio: float = 0.0
-    """Standard deviation of the machine's log speed between the measurement and another time: of
-    CPUs, whose caches, memory and clock others share."""
+    """Standard deviation of the log of the machine's speed from one time to another; above 0 for
+    CPUs, whose caches, memory and clock are shared."""
     fastest: StepParameters | None = None
-    """The device's peaks, where other devices or models tell of its steps: none is faster."""
+    """Parameters at the device's peaks, a lower bound of step times; given if the fit is not of
+    measured steps of this device and model."""
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -159,7 +160,7 @@ class StepTimeModel:
         return self.predict_all([shape])[0]
 
     def predict_all(self, shapes: Sequence[BatchShape]) -> tuple[StepPrediction, ...]:
-        """Predictions of many steps, at little more than the cost of one."""
+        """Predictions of many steps at once, which takes little longer than one."""
         work, posterior = self.work(shapes), self.posterior()
         terms = self.terms(work)
         limited_by = limits(posterior, work)
@@ -198,19 +199,19 @@ class StepTimeModel:
 
     @property
     def kernels_launch_ratio(self) -> float | None:
-        """The same of a step that is launched kernel by kernel; None where no data show it."""
+        """Host time of a step launched kernel by kernel / of a decode step; None: no data."""
         (ratio,) = (one for one in self.parameters if one.name == "prefill_ratio")
         return None if ratio.informed_by in {"prior", "fixed"} else ratio.estimate.value
 
     def terms(self, work: WorkColumns) -> TermColumns:
-        """Seconds by cause, of all steps at once."""
+        """The parts of each step's time in seconds, by cause."""
         posterior = self.posterior()
         return term_columns(
             posterior.vector, posterior.staircase, work, least_sag_ratio=self.least_sag_ratio
         )
 
     def limits(self, work: WorkColumns) -> tuple[Limit, ...]:
-        """The limit of each step, where the data support an answer."""
+        """What limits each step (``Limit``); "undecided" if the data do not support an answer."""
         return limits(self.posterior(), work)
 
     def log_half_widths(self, shapes: Sequence[BatchShape], work: WorkColumns) -> F64:
@@ -243,13 +244,13 @@ class StepTimeModel:
 
     @property
     def least_sag_ratio(self) -> float:
-        """The smallest share of a row's time that remains among more rows: no product beats the peak."""
+        """Lower bound of the sag: time per row at the peak rate / at 1024 rows; 0: no bound."""
         if self.fastest is None:
             return 0.0
         return self.physical().matmul_flop_per_s / self.fastest.matmul_flop_per_s
 
     def at_peaks(self) -> "StepTimeModel | None":
-        """The fastest possible machine; None where nothing bounds it."""
+        """The model with the parameters in ``fastest``; None if there are none."""
         if self.fastest is None:
             return None
         return replace(
@@ -297,7 +298,7 @@ def _terms_at(terms: TermColumns, index: int) -> tuple[Term, ...]:
     )
 
 
-# The same model as a simulator takes it (``steptime_arrays``).
+# The step-time model as numbers for the simulator (``steptime_arrays``).
 
 
 _TOKEN: Final = decode_shape(batch_size=1, context_tokens=1)
@@ -312,7 +313,7 @@ _ROWS: Final = {
     "dense": np.ones(1),
     "experts": np.unique(np.round(np.geomspace(1, _MAX_ROWS, 161))),
 }
-"""At which layers' bytes are looked up: experts read more of them with more rows."""
+"""Row counts for which the layers' bytes are tabulated: more rows read more experts."""
 _SHAPES_OF_ROWS: Final = {
     kind: tuple(
         replace(_TOKEN, n_decode_requests=int(n), decode_context_tokens=int(n)) for n in rows
@@ -322,7 +323,10 @@ _SHAPES_OF_ROWS: Final = {
 
 
 def arrays_of(model: StepTimeModel) -> StepTimeArrays:
-    """The numbers of a model. A test with dense, MoE, sliding and split models checks them all."""
+    """The step-time model as plain numbers for the simulator.
+
+    A test compares both for dense, mixture-of-experts, sliding-window and split models.
+    """
     physical, posterior = model.physical(), model.posterior()
     as_asked = replace(model, computes_all_logits=False)
     kind = "dense" if model.model.moe is None else "experts"
@@ -364,7 +368,7 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
 
 
 class _Reach(NamedTuple):
-    """Attention work per token, pair, sequence and row, and its window."""
+    """Seconds of attention per context token, (query, key) pair, sequence and row; its window."""
 
     window_tokens: float
     kv_token_s: float
@@ -376,9 +380,10 @@ class _Reach(NamedTuple):
 
 
 def _reach(model: StepTimeModel) -> _Reach:
-    """Attention work of the model; of layers with several windows, the longest counts.
+    """Attention times of the model, with a single window for all layers: the longest.
 
-    The others (a window of 128 tokens beside a choice of 4,096) count as full from the first token.
+    Layers with shorter windows (such as 128 tokens beside an indexer's 4,096) count as if their
+    window were full from the first token.
     """
     spec, engine, physical = model.model, model.engine, model.physical()
     kinds = cache_rows(spec)
@@ -414,12 +419,12 @@ FIT_NAME: Final = "step_time.json"
 
 
 def load_step_time_model(path: Path) -> StepTimeModel:
-    """The model of a JSON file, or of the folder of the run that it was fitted to.
+    """Load a step-time model from a JSON file, or from the folder of the run it was fitted to.
 
     Raises
     ------
     ModelError
-        No such file, not a step-time model, or of a version that this one does not read.
+        There is no such file, or it is no step-time model of a version that can be read.
     """
     again = fit_command(path)
     path = path / FIT_NAME if path.is_dir() else path
@@ -438,9 +443,9 @@ def load_step_time_model(path: Path) -> StepTimeModel:
 
 
 def fit_command(path: Path) -> str:
-    """The command that makes the fit that is missing at ``path``.
+    """The command that creates the fit that is missing at ``path``.
 
-    Of the run in this folder, or beside this file; ``RUN`` where there is none.
+    It names the run in this folder or beside this file; ``RUN`` if there is none.
     """
     folder = path if path.is_dir() else path.parent
     if (folder / _SWEEP_NAME).is_file():
@@ -452,11 +457,12 @@ def fit_command(path: Path) -> str:
 
 _SWEEP_NAME: Final = "sweep.parquet"
 _LOAD_NAME: Final = "exchanges.parquet"
-"""Files of a sweep's run and of a load test's, as ``records.layout`` names them, which is above."""
+"""File names in runs of sweeps and load tests, as in ``records.layout``, which cannot be imported
+here."""
 
 
 def in_words_of_version_2(content: bytes) -> bytes:
-    """A fit of schema version 1 with the keys of version 2."""
+    """The bytes of a fit of schema version 1, with the keys of version 2."""
     for old, new in _RENAMED:
         content = content.replace(b'"%s":' % old, b'"%s":' % new)
     return content
@@ -467,7 +473,8 @@ _RENAMED: Final = (
     (b"doubts", b"uncertainties"),
     (b"said", b"text"),
 )
-"""Keys of schema version 1 and of version 2. In a text the quotes would be escaped."""
+"""Keys of schema version 1, and their names in version 2. Quotes inside a JSON string are escaped,
+so that a text never matches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

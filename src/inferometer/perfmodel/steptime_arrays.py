@@ -1,9 +1,9 @@
-"""A step-time model as a simulator takes it: plain numbers, and a closed form that compiles.
+"""The step-time model for the simulator: plain numbers, and a formula that numba can compile.
 
-``step_duration_s`` and the functions that it calls (``CLOSED_FORM_PARTS``) use floats, a
-NamedTuple of arrays and ``math`` only, so that ``numba.njit`` compiles them as they stand; the
-answer is that of ``StepTimeModel.predict`` (a test holds them together). ``steptime.arrays_of``
-makes the numbers; changes there leave compiled code as it is.
+``step_duration_s`` and the functions that it calls (``CLOSED_FORM_PARTS``) use only floats, a
+NamedTuple of arrays and ``math``, so that ``numba.njit`` compiles them unchanged. The result is
+the same as that of ``StepTimeModel.predict`` (a test compares them). ``steptime.arrays_of``
+computes the numbers; changes there need no new compilation.
 """
 
 import math
@@ -20,7 +20,8 @@ from inferometer.records.columns import F64
 class StepTimeArrays(NamedTuple):
     """A step-time model as plain numbers.
 
-    Tables are over the logarithm of the rows, linear between, constant beyond.
+    Tables are over the logarithm of the row count: linear between entries, constant beyond them. A
+    row is a token that the step computes.
     """
 
     launch_s: float
@@ -31,8 +32,8 @@ class StepTimeArrays(NamedTuple):
     per_sequence_s: float
     read_log_rows: F64
     read_s: F64
-    """Seconds to read the layers' weights, floor included: one entry unless a mixture of experts
-    reads more with more rows."""
+    """Seconds to read the layers' weights, with the floor; one entry, or (experts) one for each of
+    ``read_log_rows``."""
     matmul_row_s: float
     """Seconds of matrix products per row, at 1024 rows."""
     head_read_s: float
@@ -44,30 +45,30 @@ class StepTimeArrays(NamedTuple):
     link_row_s: float
     link_logit_s: float
     window_tokens: float
-    """Sliding window, or the most tokens that top-k attention reads; infinite where there is none."""
+    """Sliding window, or the most tokens that top-k attention reads; infinite: no limit."""
     full_share_ratio: float
     """Share of ``kv_token_s`` that grows with the whole context."""
     staircase_log_rows: F64
     staircase_log_ratio: F64
     computes_all_logits: bool
     expert_row_s: float = 0.0
-    """Seconds of matrix products per row of all replicas that share their experts; 0 where
-    nothing is shared."""
+    """Seconds of the experts' matrix products per row of all replicas that share the experts; 0 if
+    none are shared."""
     mixed_kv_ratio: float = 1.0
-    """Time of ``kv_token_s`` in a step that also prefills, relative to one that does not."""
+    """Factor on ``kv_token_s`` in a step that also prefills."""
     full_pair_share_ratio: float = 1.0
     """Share of ``attention_pair_s`` that grows with the whole context."""
     kv_sequence_s: float = 0.0
     """Seconds to read and write the recurrent state of a decoding request."""
     least_sag_ratio: float = 0.0
-    """Smallest share of ``matmul_row_s`` that remains among more rows: no product beats the peak."""
+    """Lower bound of the factor on ``matmul_row_s`` at more rows: no product beats the peak."""
     captured_tokens: float = 0.0
-    """The most rows of a step with prompts that is captured, in pieces."""
+    """The most rows of a step with prompts that runs as captured graph pieces."""
     captured_launch_s: float = 0.0
 
 
 def slowed(arrays: StepTimeArrays, factor_ratio: float) -> StepTimeArrays:
-    """The step times of a machine on which every step takes ``factor_ratio`` times as long."""
+    """Step times that are all ``factor_ratio`` times as long."""
     return arrays._replace(
         **{
             name: getattr(arrays, name) * factor_ratio
@@ -78,7 +79,7 @@ def slowed(arrays: StepTimeArrays, factor_ratio: float) -> StepTimeArrays:
 
 
 def no_faster(arrays: StepTimeArrays, fastest: StepTimeArrays) -> StepTimeArrays:
-    """The same steps, each kind of work as slow as on the ``fastest`` machine or slower."""
+    """The step times with each part at least as long as on the ``fastest`` machine."""
     bounded = arrays._replace(
         **{
             name: max(getattr(arrays, name), getattr(fastest, name))
@@ -100,7 +101,7 @@ def step_duration_s(
     decode_context_tokens: int,
     n_logit_positions: int,
 ) -> float:
-    """Duration of a step with these sufficient statistics."""
+    """Duration of a step with these counts (the fields of ``BatchShape``)."""
     return group_step_duration_s(
         arrays,
         n_prefill_requests,
@@ -123,7 +124,10 @@ def group_step_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plai
     n_logit_positions: int,
     n_group_rows: int,
 ) -> float:
-    """The same with ``n_group_rows`` rows of all replicas through the experts that they share."""
+    """Duration of a step of a replica that shares experts with others.
+
+    The experts compute ``n_group_rows`` rows, those of all replicas of the group.
+    """
     n_rows, n_group_rows = max(prefill_tokens + n_decode_requests, 1), max(n_group_rows, 1)
     if arrays.computes_all_logits:
         n_logit_positions = n_rows
@@ -142,14 +146,14 @@ def group_step_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plai
 
 
 def layers_duration_s(arrays: StepTimeArrays, n_rows: int, n_group_rows: int) -> float:
-    """Time of all layers' matrix products; depends on the number of rows only."""
+    """Time of all layers' matrix products, which depends only on the numbers of rows."""
     read_s = _interpolated(arrays.read_log_rows, arrays.read_s, math.log(n_group_rows))
     multiply_s = arrays.matmul_row_s * n_rows + arrays.expert_row_s * n_group_rows
     return _product_s(arrays, read_s, multiply_s, n_group_rows)
 
 
 def head_duration_s(arrays: StepTimeArrays, n_logit_positions: int) -> float:
-    """Time of the logits; depends on their number only."""
+    """Time of the output head, which depends only on the number of logit positions."""
     if n_logit_positions == 0:
         return 0.0
     multiply_s = arrays.head_row_s * n_logit_positions
@@ -168,7 +172,7 @@ def whole_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plain num
     n_logit_positions: int,
     n_group_rows: int,
 ) -> float:
-    """A step's duration, given that of its matrix products."""
+    """Duration of a step, given the times of its layers' matrix products and of the head."""
     device_s = layers_s + arrays.per_sequence_s * (n_prefill_requests + n_decode_requests)
     if n_decode_requests > 0:
         seen_tokens = min(decode_context_tokens, arrays.window_tokens * n_decode_requests)
@@ -208,9 +212,9 @@ def _product_s(arrays: StepTimeArrays, read_s: float, multiply_s: float, n_rows:
 
 
 def _interpolated(places: F64, values: F64, place: float) -> float:
-    """Linear between the places, constant beyond.
+    """Interpolate linearly between ``places``; constant beyond the first and the last.
 
-    Bisection by hand: numba's np.interp takes a microsecond, this a few nanoseconds.
+    Bisection is written out: numba's np.interp takes a microsecond, this a few nanoseconds.
     """
     low, high = 0, len(places) - 1
     if place <= places[low]:
@@ -233,7 +237,7 @@ def _pairs(
     prefill_tokens: int,
     prefill_context_product_tokens2: int,
 ) -> float:
-    """(query, key) pairs of the mean layer, by cost, as ``kv_cache.prefill_pairs`` counts them."""
+    """(query, key) pairs of the mean layer, weighted by cost (see ``kv_cache.prefill_pairs``)."""
     if math.isinf(arrays.window_tokens):
         return prefill_context_product_tokens2
     new_tokens = prefill_tokens / n_prefill_requests
@@ -259,7 +263,7 @@ CLOSED_FORM_PARTS: Final = (
     "group_step_duration_s",
     "step_duration_s",
 )
-"""Names of the functions that a compiler needs, each after those that it calls."""
+"""Names of the functions to compile, each after the functions that it calls."""
 
 
 def shape_duration_s(arrays: StepTimeArrays, shape: BatchShape) -> float:

@@ -1,10 +1,10 @@
 """Step times as expected and at both ends of their interval, from a fit or from a datasheet.
 
-Draws come from a fit's uncertainty: of its parameters, and of what each phase leaves besides them.
-A draw is one possible machine. Decode and prefill miss by factors of their own, so a machine that
-decodes slowly need not prefill slowly. Of many draws those are kept that part a typical request's
-time into twentieths: the fastest and the slowest are the ends of a 90 % interval, without the
-noise of so few draws. Letters of shapes: D draws, K free parameters.
+Draws (plausible machines) are sampled from a fit's uncertainty: that of its parameters, and the
+model error of each phase. The errors of decode and prefill are drawn independently, so a machine
+that decodes slowly need not prefill slowly. Of many draws, those at the 5th, 10th, … 95th
+percentile of a typical request's time are used: the fastest and the slowest are the ends of a 90 %
+interval, with less noise than a sample of that size. Letters of shapes: D draws, K free parameters.
 """
 
 from collections.abc import Callable, Iterable
@@ -56,7 +56,7 @@ _OF_PROMPTS: Final = (
     "prefill_launch_s",
     "captured_launch_s",
 )
-"""Parts of the time of prefills that decode steps hardly have."""
+"""Fields of ``StepTimeArrays`` that contribute much to prefills, and little to decode steps."""
 _MOST_SPREADS: Final = 3.0
 _TYPICAL_BATCHES: Final = (1, 8, 64)
 _TYPICAL_TOKENS: Final = 512
@@ -68,7 +68,7 @@ _WEAKEST_LAST: Final[tuple[Basis, ...]] = get_args(Basis)
 
 
 def weakest_basis(bases: Iterable[Basis]) -> Basis:
-    """The least certain source of several kinds of server.
+    """The least certain of several sources of step times.
 
     Example
     -------
@@ -79,19 +79,19 @@ def weakest_basis(bases: Iterable[Basis]) -> Basis:
 
 
 class StepDraw(NamedTuple):
-    """One plausible machine: step times, and a request's time outside of the engine."""
+    """One plausible machine: its step times, and a request's time outside the engine."""
 
     steps: StepTimeArrays
     front_end_s: float
 
 
 class _Draws(NamedTuple):
-    """Step times of D plausible machines."""
+    """Parameters and factors of D plausible machines; a ``_ratio`` multiplies a phase's times."""
 
     vector: F64
     """(D, parameters)"""
     log_ratio: F64
-    """(D, knots) Of the staircase."""
+    """(D, knots) Log ratios of the staircase."""
     decode_ratio: F64
     prefill_ratio: F64
     front_end_s: F64
@@ -100,7 +100,7 @@ class _Draws(NamedTuple):
 def drawn_steps(
     fit: StepTimeModel, arrays: Callable[[StepTimeModel], StepTimeArrays] = arrays_of
 ) -> tuple[StepDraw, ...]:
-    """``N_DRAWS`` machines, the fastest first; ``arrays`` makes a simulator's numbers of each."""
+    """``N_DRAWS`` plausible machines, the fastest first; ``arrays`` converts each to numbers."""
     tried = _tried(fit)
     order = np.argsort(_request_s(fit, tried))
     ranks = np.round(np.arange(1, N_DRAWS + 1) / (N_DRAWS + 1) * (_N_TRIED - 1)).astype(int)
@@ -113,8 +113,9 @@ def drawn_steps(
 
 
 def _tried(fit: StepTimeModel) -> _Draws:
+    """``_N_TRIED`` plausible machines, sampled from the fit's posterior and its other errors."""
     posterior = fit.posterior()
-    # numbers from a fixed seed, as in every simulation: the same question has the same answer
+    # a fixed seed, so that the same question has the same answer
     rng = np.random.default_rng(_SEED)
     normal = np.clip(
         rng.standard_normal((_N_TRIED, len(fit.free) + 3)), -_MOST_SPREADS, _MOST_SPREADS
@@ -125,7 +126,7 @@ def _tried(fit: StepTimeModel) -> _Draws:
     vector = np.tile(posterior.vector, (_N_TRIED, 1))
     vector[:, places] += moves[:, : len(places)]
     spreads = _spreads(fit)
-    # from a stream of its own: draws of fits without it stay what they are
+    # a separate stream, so that the draws of fits without machine_ratio do not change
     elsewhen = np.random.default_rng([_SEED, 1]).standard_normal(_N_TRIED)
     machine = np.clip(elsewhen, -_MOST_SPREADS, _MOST_SPREADS) * fit.machine_ratio
     front_end = fit.front_end_s
@@ -143,7 +144,7 @@ def _tried(fit: StepTimeModel) -> _Draws:
 
 
 def _spreads(fit: StepTimeModel) -> dict[PhaseName, float]:
-    """Standard deviation of log time around the model in each phase."""
+    """Standard deviation of the logarithm of step times around the model, by phase."""
     known = {one.phase: one.spread_ratio * one.interval_ratio / Z_90 for one in fit.uncertainties}
     widest = max(known.values(), default=0.0)
     return {"decode": known.get("decode", widest), "prefill": known.get("prefill", widest)}
@@ -156,7 +157,7 @@ def _log_sd(estimate: Estimate) -> float:
 
 
 def _request_s(fit: StepTimeModel, tried: _Draws) -> F64:
-    """(D) Device time of a typical request among others: its prefill, and its share of decoding."""
+    """(D) Device time of a typical request: its prefill, and its share of batched decode steps."""
     work = fit.work(
         [
             decode_shape(batch_size=_BATCH, context_tokens=_PROMPT_TOKENS + _OUTPUT_TOKENS // 2),
@@ -172,6 +173,7 @@ def _request_s(fit: StepTimeModel, tried: _Draws) -> F64:
 def _draw(
     fit: StepTimeModel, tried: _Draws, index: int, arrays: Callable[[StepTimeModel], StepTimeArrays]
 ) -> StepDraw:
+    """The step times of one of the sampled machines."""
     physical = parameters_of(tried.vector[index])
     moved = replace(
         fit,
@@ -200,12 +202,11 @@ class StepTimes:
     fast: StepTimeArrays
     slow: StepTimeArrays
     box: tuple[BoxRange, ...] = ()
-    """Box in which a fit was checked; empty for a datasheet."""
+    """The valid box of a fit; empty for a datasheet."""
     n_stages: int = 1
     """Stages of the pipeline."""
     front_end_s: float | None = None
-    """Time of a request outside of the engine; None of datasheets and sweeps, which do not see
-    it."""
+    """Time of a request outside the engine; None if unknown (datasheets, sweeps)."""
     subject: FitSubject | None = None
     """Subject of the fit; None for a datasheet."""
     n_sharing: int = 1
@@ -213,7 +214,7 @@ class StepTimes:
     draws: tuple[StepDraw, ...] = ()
     """Plausible machines, the fastest first; empty for a datasheet."""
     all_reduce_s: float | None = None
-    """Latency of one all-reduce, where it is stated."""
+    """Latency of one all-reduce, if it was given."""
 
 
 def datasheet_levels(
@@ -224,7 +225,7 @@ def datasheet_levels(
     n_sharing: int = 1,
     all_reduce_s: float | None = None,
 ) -> StepTimes:
-    """Step times of the datasheet: at the peaks, at likely shares of them, at the lowest published.
+    """Step times from a datasheet: at its peaks, and at the likely and the lowest published shares.
 
     ``n_sharing`` replicas share their experts, and take each step together. ``all_reduce_s`` is the
     latency of one all-reduce; None: a prior.
@@ -321,7 +322,7 @@ def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
 
 
 def _uncertainty_ratio(fit: StepTimeModel) -> float:
-    """The largest uncertainty of small, medium and large steps inside the fit's box."""
+    """Largest (upper end / value) of the predictions for typical steps inside the fit's box."""
     context_tokens = nearest(fit.box, "context tokens per decoding request", _TYPICAL_TOKENS)
     batches = {nearest(fit.box, "decoding requests", batch) for batch in _TYPICAL_BATCHES}
     shapes = [
@@ -329,15 +330,15 @@ def _uncertainty_ratio(fit: StepTimeModel) -> float:
     ]
     prompt_tokens = nearest(fit.box, "prompt tokens per request", _TYPICAL_TOKENS)
     shapes.append(prefill_shape(batch_size=1, prompt_tokens=prompt_tokens))
-    said = [prediction.duration_s for prediction in fit.predict_all(shapes)]
-    return max((estimate.high or estimate.value) / estimate.value for estimate in said)
+    predicted = [prediction.duration_s for prediction in fit.predict_all(shapes)]
+    return max((estimate.high or estimate.value) / estimate.value for estimate in predicted)
 
 
 def captured_within(times: StepTimes, max_num_seqs: int) -> StepTimes:
-    """The same of a vLLM that runs no more sequences in a step than these.
+    """The step times of a vLLM with this ``max_num_seqs``, which limits its captured graphs.
 
-    It captures steps of up to twice as many tokens, and of no more than it was fitted with
-    (``VllmConfig._set_cudagraph_sizes``): those with longer prompts are launched kernel by kernel.
+    vLLM captures steps of up to twice as many tokens (``VllmConfig._set_cudagraph_sizes``), but not
+    of more tokens than when the fit was made. Larger steps are launched kernel by kernel.
     """
     most = float(CAPTURED_TOKENS_OF_A_SEQUENCE * max_num_seqs)
 
@@ -355,17 +356,15 @@ def captured_within(times: StepTimes, max_num_seqs: int) -> StepTimes:
     )
 
 
-# Step times from a datasheet alone. A fitted model is better wherever there is one: datasheets know
-# no host, no front end and no kernel's shape; a layer's fixed time is a prior. Simulate with
-# ``BEST``, ``LIKELY`` and ``WORST``
-# to see how far the answer may be off.
+# Step times from a datasheet alone. A fitted model is better: a datasheet has nothing about the
+# host, the front end and the shapes of kernels, and a layer's fixed time is a prior. Simulations
+# with ``BEST``, ``LIKELY`` and ``WORST`` show how far the answer may be off.
 
 
 _NOTHING_S: Final = 1e-12
-"""No time, where the closed form takes logarithms."""
+"""Stands for 0 in parameters whose logarithm is taken."""
 _BLEND: Final = {"everything": 64.0, "compute and memory": 64.0, "nothing": 1.0}
-"""Exponent at which reading and multiplying overlap fully (a maximum), or follow one another (a
-sum)."""
+"""Blend exponent by what overlaps: 64 for the maximum of reading and multiplying, 1 for the sum."""
 
 
 def datasheet_step_time(
@@ -429,22 +428,23 @@ def datasheet_step_time(
 
 
 def _assumed(value: float) -> Estimate:
+    """A number from a datasheet as an estimate whose interval has no width."""
     return Estimate(
         value=value, low=value, high=value, confidence_fraction=0.9, n_samples=1, method="datasheet"
     )
 
 
-# Data parallelism with expert parallelism, as vLLM has it: each of D replicas schedules its own
-# requests and holds 1/D of the experts. In every layer the tokens of all replicas go to the experts
-# and back, so all replicas take each step together, as long as the busiest does
-# (``DPEngineCoreProc.run_busy_loop`` of vLLM 0.32.0). Attention, dense matrices and logits depend on
-# a replica's own requests, the experts on the rows of all: ``steptime_arrays.group_step_duration_s``
-# takes both. Tokens are assumed to choose all experts equally often; a device whose experts are
-# chosen more often takes longer.
+# Data parallelism with expert parallelism, as in vLLM: each of D replicas schedules its own
+# requests and stores 1/D of the experts. In every layer the tokens of all replicas are sent to the
+# experts and back. So all replicas run each step together, and it takes as long as that of the
+# busiest replica (``DPEngineCoreProc.run_busy_loop`` of vLLM 0.32.0). Attention, dense matrices and
+# logits depend on a replica's own requests, the experts on the rows of all replicas
+# (``steptime_arrays.group_step_duration_s``). Assumption: tokens choose all experts equally often;
+# a device whose experts are chosen more often takes longer.
 
 
 def check_sharing(model: ModelSpec, n_devices: int, n_replicas: int) -> None:
-    """Refuse replicas that cannot share their experts.
+    """Check that ``n_sharing`` replicas of this model can share their experts.
 
     Raises
     ------
@@ -515,10 +515,7 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
 
 
 def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
-    """Bytes of a matrix that these rows read.
-
-    Of experts, only those that some row is routed to.
-    """
+    """Bytes of a matrix that a step reads; of experts, only those to which some row is routed."""
     touched = (
         expected_experts(part.n_copies, part.n_active_copies, round(n_rows))
         if part.n_copies > 1
@@ -527,21 +524,21 @@ def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
     return linear_bits(part, model.engine) / 8 * part.n_weights * touched / part.n_copies
 
 
-# Pipeline parallelism: a step takes as long as in one group of devices, plus the transfer from each
-# stage to the next. The stage with the most layers sets the pace, so layers that do not divide evenly
-# count as if every stage had as many as that one.
+# Pipeline parallelism: a step takes as long as on one group of devices, plus the transfer from each
+# stage to the next. The stage with the most layers is the bottleneck, so every stage counts as if
+# it had as many layers as that one.
 
 
-_REACHED: Final[dict[str, Efficiency]] = {"fast": BEST, "likely": LIKELY, "slow": WORST}
-"""Share of the link's bandwidth and message time at each pace."""
+_EFFICIENCY: Final[dict[str, Efficiency]] = {"fast": BEST, "likely": LIKELY, "slow": WORST}
+"""The link's efficiency that goes with fast, likely and slow step times."""
 
 
 def through_stages(
     times: StepTimes, model: ModelSpec, hardware: HardwareSpec | None, n_stages: int
 ) -> StepTimes:
-    """These step times on ``n_stages`` pipeline stages, summed.
+    """The step times on ``n_stages`` pipeline stages: the sum of all stages, with transfers.
 
-    Transfers between stages go over the network, which is no faster than the host link.
+    Transfers between stages go over the network, for which PCIe's bandwidth is taken.
 
     Raises
     ------
@@ -574,7 +571,7 @@ def through_stages(
             + hops.sent_bytes / (link.value * reached.host_link_fraction),
         )
 
-    paced = {name: piped(getattr(times, name), reached) for name, reached in _REACHED.items()}
+    paced = {name: piped(getattr(times, name), reached) for name, reached in _EFFICIENCY.items()}
     unpriced = "" if link is not None else ", hand-overs between them left out (no link is known)"
     origin = f"{times.origin}; {n_stages} pipeline stages{unpriced}"
     return replace(

@@ -22,7 +22,7 @@ from inferometer.perfmodel.types import BatchShape, Limit
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90
 
-# The box of shapes in which a model was checked.
+# The valid box: the ranges of the steps to which a model was fitted.
 
 
 Quantity: TypeAlias = Literal[
@@ -34,12 +34,12 @@ Quantity: TypeAlias = Literal[
 ]
 
 _SLACK_RATIO: Final = 1.02
-"""Contexts grow while a sweep decodes: two percent beyond the box counts as inside."""
+"""Up to 2 % beyond the box counts as inside, since contexts grow while a sweep decodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRange:
-    """The range of one quantity of the steps that a model was fitted to."""
+    """The range of one quantity in the steps to which a model was fitted."""
 
     quantity: Quantity
     low: int
@@ -47,14 +47,14 @@ class BoxRange:
 
 
 class Distance(NamedTuple):
-    """Distance from the valid box: sum of log ratios to the edges, and what is outside."""
+    """Distance of a step from the valid box: sum of log ratios to its edges, and the reasons."""
 
     log_distance: float
     reasons: tuple[str, ...]
 
 
 def box_of(shapes: Sequence[BatchShape]) -> tuple[BoxRange, ...]:
-    """The smallest box that holds these steps; quantities that no step has are left out."""
+    """The smallest box that contains these steps, without quantities that no step has."""
     seen: dict[Quantity, list[float]] = {}
     for shape in shapes:
         for quantity, value in _quantities(shape).items():
@@ -66,9 +66,9 @@ def box_of(shapes: Sequence[BatchShape]) -> tuple[BoxRange, ...]:
 
 
 def outside(box: Sequence[BoxRange], shape: BatchShape) -> Distance:
-    """Distance of this step from the box, and why.
+    """Distance of a step from the box, and in which quantities it is outside.
 
-    Steps that mix phases are outside, because no sweep measures them.
+    Steps that mix prefill and decode are outside, because no sweep measures them.
     """
     ranges = {entry.quantity: entry for entry in box}
     log_distance, reasons = 0.0, list[str]()
@@ -87,7 +87,7 @@ def outside(box: Sequence[BoxRange], shape: BatchShape) -> Distance:
 
 
 def nearest(box: Sequence[BoxRange], quantity: Quantity, value: int) -> int:
-    """The nearest value inside the box."""
+    """The value of this quantity inside the box that is nearest to ``value``."""
     return next(
         (min(max(value, known.low), known.high) for known in box if known.quantity == quantity),
         value,
@@ -111,7 +111,7 @@ def _quantities(shape: BatchShape) -> dict[Quantity, float]:
 PhaseName: TypeAlias = Literal["prefill", "decode"]
 
 Answer: TypeAlias = Callable[[F64, Staircase], F64]
-"""From parameters (vector, staircase) to one number for each step."""
+"""A function of the parameters (vector, staircase) that returns one number for each step."""
 
 _DEVICE_CAUSES: Final[tuple[Limit, ...]] = (
     "weight bandwidth",
@@ -123,37 +123,37 @@ _DEVICE_CAUSES: Final[tuple[Limit, ...]] = (
 _STEP: Final = 1e-4
 _TINY: Final = float(np.finfo(float).tiny)
 _WIDENING_RATIO: Final = 0.15
-"""Added standard deviation of log time for each factor of e outside the box. An assumption: nothing
-was measured there."""
+"""Standard deviation of log time that is added per unit of log distance from the box. It is an
+assumption: nothing was measured there."""
 
 _Z_DECIDED: Final = 1.645  # one-sided 95 %
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseUncertainty:
-    """Uncertainty of one phase beyond that of the parameters."""
+    """Uncertainty of the step times of one phase, besides that of the parameters."""
 
     phase: PhaseName
     spread_ratio: float
     """Standard deviation of log time around the model."""
     interval_ratio: float = Z_90
-    """Half width of the 90 % interval in standard deviations, from held-out errors where they
-    suffice."""
+    """Half width of the 90 % interval in standard deviations, estimated from held-out errors if
+    there are enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterPosterior:
-    """MAP parameters, and the covariance of the free ones."""
+    """The fitted (maximum a posteriori) parameters, and the covariance of the free ones."""
 
     vector: F64
     staircase: Staircase
     free: tuple[str, ...]
-    """Names out of ``PARAMETERS``, then ``rows N`` for the knots of the staircase, in their
-    order."""
+    """Names of the rows of ``covariance``: some of ``PARAMETERS``, then ``rows N`` for the
+    staircase's knots."""
     covariance: F64
 
     def variance(self, answer: Answer) -> F64:
-        """Variance of the answers, to first order (delta method)."""
+        """(N) Variance of each number that ``answer`` returns (delta method, first order)."""
         gradient = self._gradient(answer)
         return np.asarray(
             np.einsum("kn,kl,ln->n", gradient, self.covariance, gradient), dtype=np.float64
@@ -166,12 +166,12 @@ class ParameterPosterior:
         )
 
     def _gradient(self, answer: Answer) -> F64:
-        """(K, N) Derivatives by the free parameters: central differences, all in two calls."""
+        """(K, N) Derivatives of ``answer`` by the free parameters (central differences)."""
         ends = [answer(*self._moved(step)) for step in (_STEP, -_STEP)]
         return np.asarray((ends[0] - ends[1]) / (2 * _STEP), dtype=np.float64)
 
     def _moved(self, step: float) -> tuple[F64, Staircase]:
-        """K sets of parameters, each with one free parameter changed."""
+        """K sets of parameters, the k-th with the k-th free parameter changed by ``step``."""
         return moved(self.vector, self.staircase, self.free, step)
 
 
@@ -182,7 +182,7 @@ def posterior_of(
     free: tuple[str, ...],
     covariance: Sequence[Sequence[float]],
 ) -> ParameterPosterior:
-    """The stored numbers as vectors."""
+    """A ``ParameterPosterior`` from the numbers that a fit's file stores."""
     staircase = Staircase(
         log_rows=np.log(np.array(staircase_rows, dtype=np.float64)),
         log_ratio=np.array(staircase_log_ratio),
@@ -200,10 +200,10 @@ def log_half_widths(
     log_variance: F64,
     machine_ratio: float = 0.0,
 ) -> F64:
-    """Half widths of the 90 % intervals of log time.
+    """(N) Half width of the 90 % interval of the logarithm of each step's time.
 
-    They combine the parameters' uncertainty, the model's own error, the distance from the box,
-    and ``machine_ratio``: how far the machine's log speed at another time is from the fit's.
+    It combines the parameters' uncertainty, the model's own error, the distance from the box, and
+    ``machine_ratio``: the standard deviation of the machine's log speed between two times.
     """
     by_phase = {entry.phase: entry for entry in uncertainties}
     widest = max(uncertainties, key=lambda entry: entry.spread_ratio * entry.interval_ratio)
@@ -225,7 +225,7 @@ def interval_factors(
     log_variance: F64,
     machine_ratio: float = 0.0,
 ) -> F64:
-    """The factors by which the 90 % interval of each step's time goes up and down."""
+    """(N) Factor f of each step: the 90 % interval of its time t is t / f to t · f."""
     return np.asarray(
         np.exp(log_half_widths(uncertainties, box, shapes, log_variance, machine_ratio)),
         dtype=np.float64,
@@ -235,7 +235,7 @@ def interval_factors(
 def moved(
     vector: F64, staircase: Staircase, free: tuple[str, ...], step: float
 ) -> tuple[F64, Staircase]:
-    """K copies of the parameters, each with another free parameter moved by ``step``."""
+    """K copies of the parameters, the k-th with the k-th free parameter changed by ``step``."""
     moves = step * np.eye(len(free))
     indices = [PARAMETERS.index(name) for name in free if name in PARAMETERS]
     vectors = np.tile(vector[:, None], (1, len(free)))
@@ -245,10 +245,10 @@ def moved(
 
 
 def limits(posterior: ParameterPosterior, work: WorkColumns) -> tuple[Limit, ...]:
-    """The largest cause of each step, where it exceeds the second with 95 % confidence.
+    """The largest part of each step's time, if it exceeds the second one with 95 % confidence.
 
-    Else undecided. Where host and device overlap, the host is the limit of a step in which it
-    takes longer than the device with all its causes.
+    Otherwise "undecided". If host and device overlap, the limit is "launch overhead" in steps in
+    which the host takes longer than the device with all its parts.
     """
     is_overlapped = posterior.vector[PARAMETERS.index("overlap_ratio")] > 0
     names = _DEVICE_CAUSES if is_overlapped else (*_DEVICE_CAUSES, "launch overhead")
@@ -282,7 +282,7 @@ def limits(posterior: ParameterPosterior, work: WorkColumns) -> tuple[Limit, ...
 
 
 def _is_positive(posterior: ParameterPosterior, answer: Answer) -> F64:
-    """1 where the answer is positive with 95 % confidence, -1 where negative, 0 where neither."""
+    """(N) 1 if the answer is positive with 95 % confidence, -1 if negative, 0 if neither."""
     value = answer(posterior.vector, posterior.staircase)
     return np.asarray(
         np.sign(value) * (np.abs(value) > _Z_DECIDED * np.sqrt(posterior.variance(answer))),
@@ -293,7 +293,7 @@ def _is_positive(posterior: ParameterPosterior, answer: Answer) -> F64:
 def _log_seconds(
     names: tuple[Limit, ...], vector: F64, staircase: Staircase, work: WorkColumns
 ) -> F64:
-    """Logarithms of the seconds of some causes, which come first among the axes."""
+    """Logarithms of the seconds of these causes of step time, along the first axis."""
     terms = term_columns(vector, staircase, work)
     seconds: dict[Limit, F64] = {
         "weight bandwidth": terms.weights + terms.head_weights,

@@ -1,4 +1,4 @@
-"""What does a step's time consist of: the closed form of the step-time model, over columns of work.
+"""The formula of the step-time model: what a step's time consists of.
 
 For one step, with the work of ``step_work``::
 
@@ -15,17 +15,18 @@ For one step, with the work of ``step_work``::
                · its root where that step is captured in pieces
     step       T = (O^p + (G + K + A + C + S)^p)^(1/p) + H      p: overlap exponent
 
-p = 1: the host's work and the device's follow one another (a CPU). p → ∞: a GPU whose host runs
-ahead, so that the longer of the two shows. The head comes last, behind everything that was launched
-before it: it never hides. b = 1: weights are read, then multiplied; b → ∞: the roofline. Measured
-GEMM sweeps lie between (b about 2 on A40, A100 and H100). One attention kernel for prompts and
-single tokens together cuts its work as suits prompts: it reads the cache of those that decode at a
-lower rate. The floor is what a GPU's small kernels take however little they do. The sag is
-efficiency that falls (or rises) steadily with the rows, as under a power cap; the staircase is what
-kernels do at single row counts. An engine that captures graphs up to some number of rows runs a
-step with prompts as pieces, with attention launched between them; a larger one is launched kernel
-by kernel. Pieces of Qwen2.5-3B took vLLM 11 to 15 ms, kernels 46, the whole graph of a decode step
-3 (bench/results/h100_vllm): the root of the ratio is near. Letters of shapes: N steps, R knots of the staircase.
+Rows are the tokens that a step computes. p = 1: host and device work one after the other (a CPU).
+p → ∞: a GPU whose host runs ahead, so that the longer of the two counts. The head's time is added,
+since the head runs after everything else has been launched. b = 1: weights are read, then
+multiplied; b → ∞: the roofline. Measured GEMM sweeps are between (b about 2 on A40, A100 and H100).
+``mixed_kv_ratio``: an attention kernel for prompts and decodes together is tiled for prompts, and
+reads the KV cache of decoding requests at a lower rate. The floor is the least time of a GPU's
+small kernels. The sag is efficiency that falls (or rises) steadily with the rows, as under a power
+cap; the staircase is the deviation at single row counts. An engine that captures graphs up to some
+number of rows runs a step with prompts as graph pieces, with attention launched between them; a
+larger step is launched kernel by kernel. With Qwen2.5-3B in vLLM, pieces took the host 11 to 15 ms,
+kernels 46 ms, and the whole graph of a decode step 3 ms (bench/results/h100_vllm): the root of the
+ratio is near. Letters of shapes: N steps, R knots of the staircase.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ from inferometer.perfmodel.work import ParallelPlan, step_work
 from inferometer.records.columns import F64
 
 CAPTURED_SHARE: Final = 0.5
-"""Exponent of ``prefill_ratio`` where a step with prompts is captured in pieces."""
+"""Exponent of ``prefill_ratio`` if a step with prompts runs as captured graph pieces."""
 VLLM_CAPTURED_TOKENS: Final = 512
 CAPTURED_TOKENS_OF_A_SEQUENCE: Final = 2
 """vLLM captures sizes up to twice max_num_seqs, at most this many (``max_cudagraph_capture_size``)."""
@@ -64,8 +65,8 @@ PARAMETERS: Final = (
     "mixed_kv_ratio",
     "sag_ratio",
 )
-"""Order of the parameters in every vector. All but ``sag_ratio`` (an exponent around 0) are kept
-as logarithms."""
+"""Order of the parameters in every vector, which has their logarithms (of ``sag_ratio``, an
+exponent around 0, the value itself)."""
 
 _INDEX: Final = {name: index for index, name in enumerate(PARAMETERS)}
 _SAG: Final = _INDEX["sag_ratio"]
@@ -79,7 +80,7 @@ class WorkColumns(NamedTuple):
     n_requests: F64
     n_prefill_requests: F64
     launched_share: F64
-    """Share of launches by step: 1 with prompts, ½ for piecewise graphs, else 0."""
+    """Exponent of ``prefill_ratio`` in each step: 1 with prompts, ½ in graph pieces, else 0."""
     layer_bytes: F64
     head_bytes: F64
     matmul_flop: F64
@@ -91,15 +92,15 @@ class WorkColumns(NamedTuple):
 
 
 class Staircase(NamedTuple):
-    """GEMM time relative to the smooth form at R row counts: log ratios, linear in log rows."""
+    """Log ratios of GEMM time to the smooth formula at R row counts, linear in log rows between."""
 
     log_rows: F64
     log_ratio: F64
 
     def at(self, n_rows: F64) -> F64:
-        """The log ratio at these row counts; constant beyond the outermost knots.
+        """The log ratios at these row counts; constant beyond the outermost knots.
 
-        A last axis of R knots may have axes before it.
+        ``log_ratio`` may have further axes before the axis of the R knots.
         """
         if self.log_rows.size == 0:
             return np.zeros_like(n_rows)
@@ -121,10 +122,10 @@ NO_STAIRCASE: Final = Staircase(log_rows=np.empty(0), log_ratio=np.empty(0))
 
 
 class TermColumns(NamedTuple):
-    """Seconds of N steps by cause; they sum to the step's time.
+    """The parts of N steps' times in seconds, by cause; they sum to the step's time.
 
-    ``launch`` is what the host shows beyond the device, and the floor; ``head_weights`` and
-    ``head_matmul`` are the logits'.
+    ``launch`` is the host's time that the device does not hide, and the floor; ``head_weights`` and
+    ``head_matmul`` are those of the output head.
     """
 
     launch: F64
@@ -166,13 +167,13 @@ class StepParameters:
     mixed_kv_ratio: float = 1.0
 
     def vector(self) -> F64:
-        """Logarithms in the order of ``PARAMETERS``, the sag as it is."""
+        """The logarithms of the parameters (the sag itself), in the order of ``PARAMETERS``."""
         values = np.array([getattr(self, name) for name in PARAMETERS])
         return np.concatenate([np.log(values[:_SAG]), values[_SAG:]])
 
 
 def parameters_of(vector: F64) -> StepParameters:
-    """The parameters behind a vector."""
+    """The parameters of a vector: the inverse of ``StepParameters.vector``."""
     values = np.concatenate([np.exp(vector[:_SAG]), vector[_SAG:]]).tolist()
     return StepParameters(**dict(zip(PARAMETERS, values, strict=True)))
 
@@ -190,7 +191,7 @@ def work_columns(
 
     ``kv_traffic_ratio`` is the number of bytes that attention moves for each byte of KV cache
     that a decoding request holds; ``captured_tokens`` the most rows of a step with prompts that
-    the engine captures, in pieces.
+    runs as captured graph pieces.
     """
     return _work_columns(model, engine, tuple(shapes), kv_traffic_ratio, plan, captured_tokens)
 
@@ -198,11 +199,11 @@ def work_columns(
 def term_columns(
     vector: F64, staircase: Staircase, work: WorkColumns, *, least_sag_ratio: float = 0.0
 ) -> TermColumns:
-    """Seconds of these steps by cause: the closed form of the module's docstring.
+    """The parts of these steps' times by cause: the formula of the module's docstring.
 
     ``vector`` is one set of parameters, or K of them as (parameters, K, 1) with
-    ``staircase.log_ratio`` as (K, R): the columns then are (K, N). ``least_sag_ratio`` is the
-    smallest share of a row's time that remains among more rows: no product beats the peak.
+    ``staircase.log_ratio`` as (K, R): the columns then are (K, N). ``least_sag_ratio`` is a lower
+    bound of (rows / 1024)^sag, so that no product exceeds the device's peak.
     """
     value = dict(zip(PARAMETERS, np.exp(vector[:_SAG]), strict=False))
     blend, overlap, sag = value["blend_ratio"], value["overlap_ratio"], vector[_SAG]
@@ -249,16 +250,18 @@ def term_columns(
 
 
 def host_s(vector: F64, work: WorkColumns) -> F64:
-    """Host time to launch each step."""
+    """(N) Host time to launch each step."""
     launch, prefill = np.exp(vector[_INDEX["launch_s"]]), np.exp(vector[_INDEX["prefill_ratio"]])
     return np.asarray(launch * prefill**work.launched_share, dtype=np.float64)
 
 
 _LEAST_OVERLAP: Final = 0.1
-"""Far below 1, where nothing overlaps: a search that passes through has finite times."""
+"""Lower bound of the overlap exponent, which keeps times finite during the fit's search; 1 already
+means that nothing overlaps."""
 
 
 def _overlapped(host: F64, device: F64, overlap: F64) -> F64:
+    """Time of host and device together: (host^p + device^p)^(1/p), p being the overlap exponent."""
     largest, power = np.maximum(host, device), np.maximum(overlap, _LEAST_OVERLAP)
     return np.asarray(
         largest * ((host / largest) ** power + (device / largest) ** power) ** (1 / power),
@@ -267,13 +270,13 @@ def _overlapped(host: F64, device: F64, overlap: F64) -> F64:
 
 
 def _sagged(n_rows: F64, sag: F64, least_ratio: float) -> F64:
-    """Time of a row among ``n_rows``, in that among ``REFERENCE_ROWS``."""
+    """Time per row at ``n_rows`` rows, relative to that at ``REFERENCE_ROWS``: the sag."""
     ratio = (np.maximum(n_rows, 1.0) / REFERENCE_ROWS) ** sag
     return np.asarray(np.maximum(ratio, least_ratio), dtype=np.float64)
 
 
 def _gemm(read: F64, multiply: F64, blend: F64, sagged: F64, log_stair: F64) -> tuple[F64, F64]:
-    """Seconds of reading and of multiplying in a matrix product, shared in proportion."""
+    """Time of matrix products, divided between reading and multiplying in proportion."""
     multiply = multiply * sagged
     largest = np.maximum(np.maximum(read, multiply), np.finfo(float).tiny)
     read_part, multiply_part = (read / largest) ** blend, (multiply / largest) ** blend

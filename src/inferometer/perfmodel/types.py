@@ -15,12 +15,12 @@ Limit: TypeAlias = Literal[
     "communication",
     "undecided",
 ]
-"""Limits of a step, in the words of every report."""
+"""What can limit a step, in the words of the reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """A step's sufficient statistics: all that its time depends on in the models of this room.
+    """The counts of a step on which its predicted time depends (sufficient statistics).
 
     One prefilling request with q new tokens after c cached ones contributes q to ``prefill_tokens``
     and q·(c + (q + 1)/2) to ``prefill_context_product_tokens2``; one decoding request with context
@@ -38,12 +38,12 @@ class BatchShape:
 
     @property
     def n_rows(self) -> int:
-        """Rows of every matmul of the layers: new tokens of the step."""
+        """Rows of every matrix product of the layers: the step's new tokens."""
         return self.prefill_tokens + self.n_decode_requests
 
 
 def prefill_shape(*, batch_size: int, prompt_tokens: int, cached_tokens: int = 0) -> BatchShape:
-    """Step that prefills ``batch_size`` equal prompts, ``cached_tokens`` of each cached."""
+    """A step that prefills ``batch_size`` equal prompts, ``cached_tokens`` of each cached."""
     new_tokens = prompt_tokens - cached_tokens
     product_tokens2 = new_tokens * cached_tokens + new_tokens * (new_tokens + 1) // 2
     return BatchShape(
@@ -57,7 +57,7 @@ def prefill_shape(*, batch_size: int, prompt_tokens: int, cached_tokens: int = 0
 
 
 def decode_shape(*, batch_size: int, context_tokens: int) -> BatchShape:
-    """Step of one token for each of ``batch_size`` equal sequences (new token included)."""
+    """A step that decodes ``batch_size`` equal sequences; contexts include the new token."""
     return BatchShape(
         n_prefill_requests=0,
         n_decode_requests=batch_size,
@@ -80,7 +80,7 @@ class StepWork:
     kv_write_bytes: float
     activation_bytes: float
     link_bytes: float
-    """Sent by one device for tensor, pipeline and expert parallelism."""
+    """Bytes that one device sends for tensor, pipeline and expert parallelism."""
     n_link_messages: int
 
     @property
@@ -90,13 +90,13 @@ class StepWork:
 
     @property
     def memory_bytes(self) -> float:
-        """All bytes between memory and the processors."""
+        """All bytes that are read from or written to device memory."""
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes + self.activation_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBound:
-    """Bounds of a step's time: everything overlaps (max), or nothing does (sum)."""
+    """Times of compute, memory and link traffic, which bound a step's time."""
 
     compute_s: float
     memory_s: float
@@ -105,7 +105,7 @@ class StepBound:
 
     @property
     def lower_s(self) -> float:
-        """Everything overlaps: the longest of the three."""
+        """Lower bound: the longest of the three times, everything else overlapping."""
         return max(self.compute_s, self.memory_s, self.link_s)
 
     @property
@@ -119,14 +119,13 @@ class Term:
     """One part of a step's time."""
 
     name: str
-    """One of: launch, weights, kv, matmul, attention, logits, per_sequence, communication,
-    unexplained."""
+    """launch, weights, kv, matmul, attention, logits, per_sequence, communication, unexplained."""
     duration_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrediction:
-    """Duration of a step, its parts, its limit, and whether it is inside the checked box."""
+    """Duration of a step, its parts, its limit, and whether it is inside the fit's valid box."""
 
     duration_s: Estimate
     terms: tuple[Term, ...]
@@ -134,14 +133,14 @@ class StepPrediction:
     limited_by: Limit
     is_inside_box: bool
     outside_why: str | None
-    """Quantity and range, if ``is_inside_box`` is false."""
+    """Which quantities are outside their ranges, if ``is_inside_box`` is False."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFormat:
-    """Storage of a quantised matrix.
+    """How a quantised matrix is stored.
 
-    ``value_bits`` for a weight, and a scale and a zero point for each group of weights.
+    Each weight has ``value_bits``; each group of weights has a scale and a zero point.
     """
 
     value_bits: int

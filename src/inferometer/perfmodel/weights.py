@@ -123,9 +123,9 @@ def step_weight_bytes(
 ) -> float:
     """Bytes of weights that one device reads in a step of ``n_rows`` new tokens.
 
-    Each matrix once, of the experts only those that some row is routed to, the head where logits
-    are wanted; of the embedding only the rows looked up, which count as activations. ``n_sharing``
-    replicas with as many rows each share the experts.
+    Each matrix is read once; of the experts only those to which some row is routed; the head if
+    logits are computed. The embedding's rows count as activations. ``n_sharing`` replicas, with as
+    many rows each, share the experts.
     """
     n_devices = checked_tensor_parallel(model, engine)
     plain_bits = DTYPE_BITS[engine.dtype]
@@ -151,8 +151,8 @@ def step_weight_bytes(
 def expected_experts(n_experts: int, n_experts_per_token: int, n_tokens: int) -> float:
     """Expected number of distinct experts of ``n_tokens`` tokens, if routing is independent.
 
-    E·(1 - (1 - k/E)^n): a token leaves a given expert out with probability 1 - k/E. Real routing
-    is correlated, so fewer are touched: this is an upper figure in expectation.
+    E·(1 - (1 - k/E)^n): a token does not use a given expert with probability 1 - k/E. Real routing
+    is correlated, so fewer experts are used: this is an upper bound of the expectation.
 
     Source
     ------
@@ -176,7 +176,10 @@ def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) ->
 
 
 def _bits_as(stored: StoredAs | None, engine: EngineSpec, *, is_sparse: bool = False) -> float:
-    """Of a matrix in the checkpoint's own format, or in the engine's requested one."""
+    """Bits per weight of a matrix in the checkpoint's own format, or in the requested format.
+
+    The checkpoint's format counts if the engine's quantisation is that of the checkpoint.
+    """
     if stored is None or stored.whole != engine.quantization:
         return _stored_bits(engine.quantization, engine.dtype, is_sparse=is_sparse)
     usual = _stored_bits(stored.own, engine.dtype, is_sparse=False)
@@ -185,7 +188,7 @@ def _bits_as(stored: StoredAs | None, engine: EngineSpec, *, is_sparse: bool = F
 
 
 def _head_bits(model: ModelSpec, engine: EngineSpec) -> float:
-    """Of a weight of the head: few checkpoints quantise it, and name it then."""
+    """Bits per weight of the output head, which is quantised only if the checkpoint states it."""
     stored = stored_as(model, "head") if "head" in dict(model.stored_apart) else None
     if stored is None or stored == "none" or engine.quantization != stored.whole:
         return DTYPE_BITS[engine.dtype]
@@ -213,7 +216,7 @@ def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
 
 
 def head_elements(model: ModelSpec) -> int:
-    """Elements of the matrix that turns hidden states into logits."""
+    """Elements of the output head, the matrix that turns hidden states into logits."""
     return _embedding_elements(model)
 
 
@@ -232,7 +235,7 @@ def _per_layer_elements(model: ModelSpec) -> int:
 
 
 def _small_vectors(model: ModelSpec) -> int:
-    """Norms, biases, attention sinks, and vectors of linear attention."""
+    """Elements of all vectors: norms, biases, attention sinks, vectors of linear attention."""
     mla = model.mla
     norm = model.hidden_size * (2 if model.norm_has_bias else 1)
     per_layer = 0
@@ -245,7 +248,7 @@ def _small_vectors(model: ModelSpec) -> int:
         + model.n_attention_layers * per_layer
         + _small_vectors_of_heads(model)
         + (0 if model.per_layer_inputs is None else model.per_layer_inputs.size)
-        + _small_vectors_of_choice(model)
+        + _small_vectors_of_variants(model)
         + final
         + head_bias
         + sum(part.n_biases for part in linears(model))
@@ -253,7 +256,7 @@ def _small_vectors(model: ModelSpec) -> int:
 
 
 def _small_vectors_of_heads(model: ModelSpec) -> int:
-    """Norms of queries and keys, and sinks; layers that share keys have no norm of their own."""
+    """Elements of query and key norms and of sinks; layers that share keys have no key norm."""
     heads, n_elements = model.attention, 0
     for kind in head_kinds(model):
         n_own = kind.n_layers - kind.n_shared_layers
@@ -267,8 +270,8 @@ def _small_vectors_of_heads(model: ModelSpec) -> int:
     return n_elements
 
 
-def _small_vectors_of_choice(model: ModelSpec) -> int:
-    """Norms and positions of indexers and compressors, streams, and linear attention's own."""
+def _small_vectors_of_variants(model: ModelSpec) -> int:
+    """Elements of the vectors of indexers, compressed attention and linear attention."""
     indexer, linear, compressed = model.indexer, model.recurrent, model.compressed
     n_elements = 0 if indexer is None else indexer.n_layers * 2 * indexer.head_dim
     if compressed is not None:

@@ -1,8 +1,8 @@
-"""Gain of a change: precision, sparsity, KV heads, devices, speculation, prefix cache, graphs.
+"""The gain of a change: precision, sparsity, KV heads, devices, speculation, prefix cache, graphs.
 
-Each change makes another scenario; both are predicted from datasheets and compared. A ratio of
-two such predictions is better known than either, because their common efficiencies cancel: the
-interval of a gain is that over all levels of efficiency.
+The scenarios before and after a change are both predicted from datasheets. The ratio of two such
+predictions has a narrower interval than either, because their common efficiencies cancel: the
+interval of a gain is its range over the levels of efficiency.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ METHOD: Final = "datasheet: the same change at three levels of efficiency"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of a scenario, and what it needs."""
+    """A scenario after a change, and what the change requires."""
 
     name: str
     """The flags of ``inferometer predict`` for it, if any."""
@@ -44,9 +44,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """Gains of a change.
+    """The gains of a change.
 
-    Ratios are before / after: above 1 is faster; that of throughput is after / before.
+    Ratios of times are before / after, that of throughput after / before: above 1 is faster.
     """
 
     change: Change
@@ -54,13 +54,13 @@ class WhatIf:
     ttft_gain_ratio: Estimate
     tpot_gain_ratio: Estimate
     throughput_gain_ratio: Estimate
-    """Output tokens per second and device."""
+    """Ratio of output tokens per second and device."""
     weight_bytes_saved: int
-    """On each device."""
+    """Bytes of weights saved on each device."""
 
 
 def what_if(before: Scenario, change: Change) -> WhatIf:
-    """Gain of this change over the scenario ``before``.
+    """The gains of a change, compared with the scenario ``before``.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def what_if(before: Scenario, change: Change) -> WhatIf:
 def newly_fits_on(
     before: Scenario, after: Scenario, devices: Sequence[HardwareSpec]
 ) -> tuple[HardwareSpec, ...]:
-    """Devices on which the changed scenario fits and the old one does not."""
+    """Devices of the catalogue on which only the changed scenario fits."""
 
     def fits(scenario: Scenario, device: HardwareSpec) -> bool:
         return memory_budget(
@@ -109,7 +109,7 @@ def newly_fits_on(
 
 
 def with_quantization(scenario: Scenario, dtype: DType) -> Change:
-    """The matrices of the layers in fewer bits."""
+    """The scenario with the matrices of the layers stored in fewer bits."""
     engine = replace(scenario.engine, quantization=dtype)
     return Change(
         name=suggestions.flags("--quantization", dtype),
@@ -119,7 +119,7 @@ def with_quantization(scenario: Scenario, dtype: DType) -> Change:
 
 
 def with_kv_dtype(scenario: Scenario, dtype: DType) -> Change:
-    """The KV cache in another number format."""
+    """The scenario with the KV cache in another number format."""
     engine = replace(scenario.engine, kv_cache_dtype=dtype)
     return Change(
         name=suggestions.flags("--kv-cache-dtype", dtype),
@@ -129,7 +129,7 @@ def with_kv_dtype(scenario: Scenario, dtype: DType) -> Change:
 
 
 def with_sparsity(scenario: Scenario) -> Change:
-    """The matrices of the layers 2:4 sparse."""
+    """The scenario with 2:4 sparse matrices in the layers."""
     return Change(
         name="2:4 sparsity",
         scenario=replace(scenario, is_sparse=True),
@@ -138,12 +138,12 @@ def with_sparsity(scenario: Scenario) -> Change:
 
 
 def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
-    """The model with another number of KV heads for its query heads.
+    """The scenario with another number of KV heads in the model.
 
     Raises
     ------
     SpecError
-        The query heads cannot be shared out.
+        The query heads cannot be divided evenly among the KV heads.
     """
     if scenario.model.mla is not None:
         raise SpecError(
@@ -163,7 +163,7 @@ def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
 
 
 def with_window(scenario: Scenario, *, window_tokens: int, n_sinks: int) -> Change:
-    """The model with attention to the first tokens (sinks) and a window of the last ones."""
+    """The scenario with attention only to the first tokens (sinks) and a sliding window."""
     model = windowed(scenario.model, window_tokens=window_tokens, n_sinks=n_sinks)
     return Change(
         name=suggestions.flags("--attention-window", window_tokens, "--attention-sinks", n_sinks),
@@ -198,7 +198,7 @@ def windowed(model: ModelSpec, *, window_tokens: int, n_sinks: int) -> ModelSpec
 
 
 def with_devices(scenario: Scenario, *, n_tensor: int) -> Change:
-    """The model over more devices, with its matrices split."""
+    """The scenario with the model's matrices split over more devices."""
     plan = ParallelPlan(n_tensor=n_tensor)
     engine = replace(scenario.engine, tensor_parallel_size=n_tensor)
     return Change(
@@ -208,7 +208,7 @@ def with_devices(scenario: Scenario, *, n_tensor: int) -> Change:
 
 
 def with_prefix_hits(scenario: Scenario, hit_fraction: float) -> Change:
-    """A share of each prompt already in the prefix cache."""
+    """The scenario with a share of each prompt in the prefix cache."""
     return Change(
         name=suggestions.flags("--prefix-hit", hit_fraction),
         scenario=replace(scenario, prefix_hit_fraction=hit_fraction),
@@ -216,7 +216,7 @@ def with_prefix_hits(scenario: Scenario, hit_fraction: float) -> Change:
 
 
 def with_graphs(scenario: Scenario) -> Change:
-    """Steps captured in graphs instead of kernels launched one by one."""
+    """The scenario with steps that run as captured graphs, not kernel by kernel."""
     return Change(
         name=suggestions.flags("--mode", "graphs"),
         scenario=replace(scenario, mode="graphs", launch_overhead_s=None),
@@ -225,10 +225,10 @@ def with_graphs(scenario: Scenario) -> Change:
 
 
 def with_eager(scenario: Scenario) -> Change:
-    """Kernels that the host launches one by one, in a bare loop, instead of captured graphs.
+    """The scenario with kernels launched one by one in a bare loop, without captured graphs.
 
-    If the fit has launches of prompts, their host time is used; else at least that of a captured
-    step.
+    The host's time is that of steps launched kernel by kernel, if the fit has such steps; otherwise
+    at least that of a captured step.
     """
     captured_s, ratio = scenario.launch_overhead_s, scenario.kernels_launch_ratio
     is_known = captured_s is not None and ratio is not None
@@ -248,7 +248,7 @@ def with_eager(scenario: Scenario) -> Change:
 
 
 def with_attention_kernel(scenario: Scenario) -> Change:
-    """The other kind of attention kernel: one that stores its scores, or one that tiles them."""
+    """The scenario with the other attention kernel: one that stores its scores, or tiles them."""
     if scenario.attention_kernel == "tiled":
         return Change(
             name="attention that stores its scores",
@@ -263,12 +263,15 @@ def with_attention_kernel(scenario: Scenario) -> Change:
 
 
 def with_sequence_parallelism(scenario: Scenario) -> Change:
-    """Norms on a share of the tokens: each all-reduce becomes a reduce-scatter and an all-gather.
+    """The scenario with sequence parallelism.
+
+    Each device computes the norms of a share of the tokens, so that each all-reduce becomes a
+    reduce-scatter and an all-gather.
 
     Raises
     ------
     SpecError
-        One device has nothing to share.
+        There is only one device.
     """
     plan = scenario.used_plan
     if plan.n_tensor < 2 or plan.has_sequence_parallelism:
@@ -286,7 +289,7 @@ def with_sequence_parallelism(scenario: Scenario) -> Change:
 
 
 def without_kv_cache(scenario: Scenario) -> Change:
-    """No KV cache: each output token computes the whole sequence again."""
+    """The scenario without a KV cache: each output token computes the whole sequence again."""
     return Change(
         name="no KV cache: token N computes N",
         scenario=replace(scenario, has_kv_cache=False),
@@ -294,15 +297,18 @@ def without_kv_cache(scenario: Scenario) -> Change:
 
 
 def _device_seconds_per_token_s(scenario: Scenario, phases: Phases) -> float:
+    """Device time per output token: duration of the batch · devices / its output tokens."""
     duration_s = phases.ttft_s + (scenario.output_tokens - 1) * phases.tpot_s
     return duration_s * scenario.n_devices / (scenario.batch_size * scenario.output_tokens)
 
 
-# Speculative decoding by a named method: the best number of draft tokens, and up to which batch it helps.
+# Speculative decoding by a named method: the best number of draft tokens, and the largest batch at
+# which it helps.
 #
-# A draft proposes tokens, and the model checks all of them in one step. Where a step waits for its
-# weights, checking k + 1 tokens takes little longer than one; once it waits for its products, every
-# rejected token costs as much as an accepted one. So speculation helps while the device has room.
+# A draft model proposes k tokens, and the model verifies all of them in one step. If a step is
+# bound by memory, verifying k + 1 tokens takes little longer than computing one. If it is bound by
+# compute, every rejected token costs as much as an accepted one. So speculation helps at small
+# batches.
 
 
 MethodName: TypeAlias = Literal["ngram", "draft_model", "eagle", "medusa", "redrafter", "mtp"]
@@ -312,7 +318,7 @@ _MOST_TOKENS: Final = 8
 
 
 class Acceptance(NamedTuple):
-    """Probability that a proposed token is accepted if those before it were: a range of texts."""
+    """Probability that a draft token is accepted if those before it were; a range over texts."""
 
     low_fraction: float
     likely_fraction: float
@@ -321,7 +327,7 @@ class Acceptance(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A speculation method: its drafts, their largest number, and published acceptance."""
+    """A method of speculative decoding: its requirements, most draft tokens, and acceptance."""
 
     name: MethodName
     needs: str
@@ -381,19 +387,19 @@ _KNOWN: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLength:
-    """Gain of a number of draft tokens at the scenario's batch."""
+    """The gain with ``n_draft_tokens`` draft tokens per step, at the scenario's batch size."""
 
     n_draft_tokens: int
     tpot_gain_ratio: float
     """Plain TPOT / TPOT with drafts, at likely efficiency and acceptance."""
     low_ratio: float
     high_ratio: float
-    """Over efficiencies and published acceptances."""
+    """Ends of the gain's range over efficiencies and published acceptances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestSpeculation:
-    """The best number of draft tokens of a method, and the batches at which it still gains."""
+    """The best number of draft tokens of a method, and the largest batch at which it gains."""
 
     method: MethodName
     draft_model: str | None
@@ -402,23 +408,23 @@ class BestSpeculation:
     acceptance_from: str
     lengths: tuple[DraftLength, ...]
     best: Speculation
-    """At likely efficiency and acceptance; its gain is that of its row in ``lengths``."""
+    """The best speculation at likely efficiency and acceptance; its gain is in ``lengths``."""
     break_even_batch: int
     """The largest batch at which some number of draft tokens gains; 0: none does."""
     break_even_low_batch: int
     break_even_high_batch: int
-    """The same at the lowest and the highest acceptance."""
+    """The break-even batch at the lowest and at the highest acceptance."""
     largest_batch: int
-    """Largest batch in memory; the break-even batch where all of them gain."""
+    """The largest batch that fits in memory; ``break_even_batch`` if all batches gain."""
 
     @property
     def best_length(self) -> DraftLength:
-        """The row of the best number of draft tokens."""
+        """The entry of ``lengths`` with the best number of draft tokens."""
         return next(one for one in self.lengths if one.n_draft_tokens == self.best.n_draft_tokens)
 
 
 class Draft(NamedTuple):
-    """A named method, the draft model where it has one, and the acceptance where it was measured."""
+    """A method, its draft model (if it has one), and the acceptance (if it was measured)."""
 
     method: MethodName
     model: ModelSpec | None = None
@@ -426,7 +432,7 @@ class Draft(NamedTuple):
 
 
 def find_method(name: MethodName) -> Method:
-    """Published numbers of this method.
+    """The method with this name, with its published acceptance.
 
     Example
     -------
@@ -437,14 +443,14 @@ def find_method(name: MethodName) -> Method:
 
 
 def best_speculation(plain: Scenario, draft: Draft, *, largest_batch: int) -> BestSpeculation:
-    """The best number of draft tokens by this method in the scenario ``plain``.
+    """The best number of draft tokens for the scenario ``plain`` with this method.
 
-    Batches up to ``largest_batch`` are tried, those that fit in memory.
+    The break-even batch is searched among batches that fit in memory, up to ``largest_batch``.
 
     Raises
     ------
     SpecError
-        The acceptance is none, or the device does not compute in the format.
+        The acceptance is not a probability, or the device does not compute in the format.
 
     Source
     ------
@@ -480,10 +486,10 @@ def best_speculation(plain: Scenario, draft: Draft, *, largest_batch: int) -> Be
 
 
 def draft_cost_ratio(plain: Scenario, draft: Draft, efficiency: Efficiency) -> float:
-    """Time of one draft token over that of a plain step of the model, both without the engine's own.
+    """Time of one draft token / time of a plain decode step, without the engine's fixed time.
 
-    n-gram: a look-up on the host. EAGLE and MTP: one layer and the head. Medusa and ReDrafter:
-    the head again for each token. A draft model: a step of its own.
+    n-gram: a look-up on the host (0). EAGLE and MTP: one layer and the output head. Medusa and
+    ReDrafter: the output head for each token. A draft model: one of its own steps.
 
     Raises
     ------
@@ -511,7 +517,7 @@ def draft_cost_ratio(plain: Scenario, draft: Draft, efficiency: Efficiency) -> f
 
 
 def _head_s(plain: Scenario, efficiency: Efficiency) -> float:
-    """Time of the matrix of logits alone."""
+    """Time of the output head alone in a decode step, in seconds."""
     peaks = peaks_at(plain.hardware, plain.engine, efficiency)
     n_weights = plain.model.vocab_size * plain.model.hidden_size / plain.used_plan.n_tensor
     read_s = n_weights * DTYPE_BITS[plain.engine.dtype] / 8 / peaks.memory_bytes_per_s
@@ -519,6 +525,7 @@ def _head_s(plain: Scenario, efficiency: Efficiency) -> float:
 
 
 def _length(plain: Scenario, draft: Draft, acceptance: Acceptance, k: int) -> DraftLength:
+    """The gain with ``k`` draft tokens, with its range over efficiencies and acceptances."""
     gains = [_gain_ratio(plain, draft, k, one, level) for level in _LEVELS for one in acceptance]
     return DraftLength(
         n_draft_tokens=k,
@@ -531,6 +538,7 @@ def _length(plain: Scenario, draft: Draft, acceptance: Acceptance, k: int) -> Dr
 def _gain_ratio(
     plain: Scenario, draft: Draft, k: int, acceptance_fraction: float, efficiency: Efficiency
 ) -> float:
+    """Plain TPOT / TPOT with ``k`` draft tokens, at this acceptance and efficiency."""
     speculation = Speculation(
         n_draft_tokens=k,
         acceptance_fraction=acceptance_fraction,
@@ -543,7 +551,7 @@ def _gain_ratio(
 def _break_even_batch(
     plain: Scenario, draft: Draft, acceptance_fraction: float, largest_batch: int
 ) -> int:
-    """The largest batch at which some number of draft tokens gains, by doublings and halvings."""
+    """The largest batch at which some number of draft tokens gains: doubling, then bisection."""
     lengths = range(1, find_method(draft.method).most_tokens + 1)
 
     def gains(batch: int) -> bool:

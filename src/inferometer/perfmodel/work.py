@@ -22,15 +22,13 @@ from inferometer.perfmodel.matrices import linears, n_shards
 from inferometer.perfmodel.types import BatchShape, StepWork
 from inferometer.perfmodel.weights import checked_tensor_parallel, head_elements, step_weight_bytes
 
-# Bytes that a device sends in a step because the model is spread over several, and their time.
-#
-# Bytes are those that one device sends, with the best known algorithms; times add a latency for
-# each message.
+# Traffic between devices: the bytes that one device sends in a step, with the best known
+# algorithms, and their time, which includes a latency for each message.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelPlan:
-    """Division of the model over devices: tensor · pipeline · sharing of them.
+    """How the model is divided over n_tensor · n_pipeline · n_sharing devices.
 
     ``has_expert_parallelism``: each expert lives whole on one device of the tensor group (vLLM's
     --enable-expert-parallel), and tokens travel to it. ``has_sequence_parallelism``: norms work
@@ -57,11 +55,14 @@ class ParallelPlan:
 
     @property
     def n_devices(self) -> int:
-        """Devices of the whole group: the only place that multiplies these."""
+        """The number of devices of the whole group."""
         return self.n_tensor * self.n_pipeline * self.n_sharing
 
     def stage_fraction(self, n_layers: int) -> float:
-        """Share of the layers in the largest stage; as in vLLM, some stages take one layer more."""
+        """Share of the layers in the largest pipeline stage.
+
+        As in vLLM, some stages have one layer more than others if layers do not divide evenly.
+        """
         return -(-n_layers // self.n_pipeline) / n_layers
 
 
@@ -73,7 +74,7 @@ class Traffic:
     n_messages: int
 
     def plus(self, other: "Traffic") -> "Traffic":
-        """Both, one after the other."""
+        """The sum of both, one after the other."""
         return Traffic(
             sent_bytes=self.sent_bytes + other.sent_bytes,
             n_messages=self.n_messages + other.n_messages,
@@ -99,9 +100,9 @@ def step_traffic(
 
     Tensor parallel (arXiv 1909.08053): two all-reduces of the hidden states in each layer, one
     after the split embedding, and a gather of the logits. Expert parallel: the all-reduce after
-    an expert layer becomes two all-to-alls. Replicas that share experts: there the rows of all are
-    gathered, and the results scattered back. Pipeline parallel: the hidden states go to the next
-    stage.
+    an expert layer becomes two all-to-alls. Replicas that share experts: before an expert layer the
+    rows of all replicas are gathered, and after it the results are scattered back. Pipeline
+    parallel: the hidden states are sent to the next stage.
     """
     hidden_bytes = n_rows * model.hidden_size * DTYPE_BITS[dtype] / 8
     traffic = NO_TRAFFIC
@@ -171,7 +172,7 @@ def all_to_all(held_bytes: float, n_devices: int) -> Traffic:
 
 
 def repeated(traffic: Traffic, n_times: int) -> Traffic:
-    """The same traffic ``n_times`` over."""
+    """The traffic, ``n_times`` times."""
     return Traffic(sent_bytes=traffic.sent_bytes * n_times, n_messages=traffic.n_messages * n_times)
 
 
@@ -181,7 +182,7 @@ def step_work(
     """Work of one device of the tensor-parallel group in this step.
 
     With pipeline parallelism the stages follow one another: the work of a step is that of one
-    device after the other, so it does not shrink; only the hand-over is added.
+    device after the other, so it does not shrink; only the transfers between stages are added.
 
     Example
     -------
@@ -224,9 +225,10 @@ def step_work(
 def matmul_flop_per_row(model: ModelSpec, n_devices: int = 1) -> float:
     """FLOP of the layers' matrices for one new token on one device: 2 per weight that it uses.
 
-    And of recurrent states: each token decays one, adds an outer product and reads it with the
-    query, 5 FLOP for each element (arXiv 2405.21060, equation 2); a delta rule reads it with the key
-    too, 7 FLOP (arXiv 2412.06464, equation 10). Chunks of a prompt are computed with about as many.
+    Also those of recurrent states: a token decays the state, adds an outer product and reads the
+    state with its query, which is 5 FLOP per element (arXiv 2405.21060, equation 2); with a delta
+    rule it also reads the state with its key: 7 FLOP (arXiv 2412.06464, equation 10). Chunks of a
+    prompt take about the same.
     """
     linear, state = model.recurrent, 0.0
     if linear is not None:
@@ -244,7 +246,7 @@ def matmul_flop_per_row(model: ModelSpec, n_devices: int = 1) -> float:
 
 
 def attention_flop(model: ModelSpec, shape: BatchShape) -> float:
-    """FLOP of scores and their weighted sums, causal, on all devices together."""
+    """FLOP of attention scores and weighted sums of values (causal), on all devices together."""
     return sum(
         rows.prefill_flop * prefill_pairs(rows, shape)
         + rows.decode_flop * decode_pairs(rows, shape)

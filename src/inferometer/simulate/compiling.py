@@ -1,10 +1,11 @@
-"""How is a function compiled? The one place that knows numba's options.
+"""Compilation of the simulator's functions with numba: its options, and a shorter pipeline.
 
-numba optimises each function together with all that it calls, and emits machine code for it, though
-only what Python calls is ever run by itself: half of the compile time. Here the functions inside
-are lowered to LLVM's language alone; an ``entry`` links what it calls, is optimised as a whole
-once, and is cached beside its source. The cache holds as long as no source changes that
-compiled code reaches.
+numba by default optimises each function together with all functions that it calls, and emits
+machine code for each. Since Python calls only the event loops, this takes twice the time that is
+needed. Here an inner function (``compiled``, ``inlined``) is only lowered to LLVM's intermediate
+representation. A function that Python calls (``entry``) links all inner functions, is optimised as
+a whole once, and is cached beside its source. The cache is valid until a source file changes that
+compiled code depends on.
 """
 
 import gc
@@ -27,28 +28,28 @@ _OPTIONS: Final[dict[str, Any]] = {
     "fastmath": False,  # floats keep their order, so that results do not depend on the processor
     "error_model": "python",
     "nogil": True,  # threads run simulations side by side
-    "forceinline": False,  # else all that an inlined function calls is inlined: six times the code
-    # Nothing is allocated, so nothing is counted: counting references of the state's arrays took 95
-    # % of the time.
+    # If True, all functions that an inlined function calls are inlined too: six times the code.
+    "forceinline": False,
+    # No reference counting: kernels allocate nothing, and counting took 95 % of the run time.
     "_nrt": False,
 }
 
 
 class _Compiling(event.Listener):
-    """Records compilations; nested ones count once."""
+    """Calls the hooks at the begin and end of each compilation; nested ones count once."""
 
     def __init__(self) -> None:
         self._n_open = 0
 
     def on_start(self, event: object) -> None:
-        """Something begins to be compiled."""
+        """Call the hooks if this compilation is not inside another one."""
         del event
         if self._n_open == 0:
             hooks.compiling_begins()
         self._n_open += 1
 
     def on_end(self, event: object) -> None:
-        """End of the compilation; nothing to do."""
+        """Call the hooks if this was the outermost compilation."""
         del event
         self._n_open -= 1
         if self._n_open == 0:
@@ -59,21 +60,24 @@ event.register("numba:compile", _Compiling())
 
 
 class _NoMachineCode:
-    """Takes the environment of a function for which there is no machine code."""
+    """Stand-in for the code generator of a function that has no machine code."""
 
     def set_env(self, name: str, env: object) -> None:
         """Do nothing: compiled functions raise no Python errors, so nothing needs it."""
 
 
 class _Inside(codegen.JITCodeLibrary):
-    """A function as LLVM's language, neither optimised nor emitted: for an entry to link."""
+    """An inner function as LLVM's intermediate representation, for an entry function to link.
+
+    It is neither optimised nor emitted as machine code.
+    """
 
     def finalize(self) -> None:
         self._raise_if_finalized()
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:
-        """None, which numba writes as 0."""
+        """0: there is no machine code to point to."""
         del name
         return 0
 
@@ -83,17 +87,17 @@ class _Inside(codegen.JITCodeLibrary):
 
     @property
     def codegen(self) -> Any:
-        """The code generator, of which numba only sets an environment."""
+        """A stand-in: numba only calls its ``set_env``."""
         return _NoMachineCode()
 
     @property
     def callees(self) -> list[Any]:
-        """The libraries of the functions that it calls."""
+        """The libraries of the functions that this function calls."""
         return cast("list[Any]", self._linking_libraries)
 
 
 class _Whole(codegen.JITCodeLibrary):
-    """An entry function with all functions that it calls."""
+    """An entry function, linked with all functions that it calls, directly or not."""
 
     _linking_libraries: list[Any]
 
@@ -102,14 +106,14 @@ class _Whole(codegen.JITCodeLibrary):
         super().finalize()
 
     def _optimize_final_module(self) -> None:
-        # The loops are over a handful of requests: vectorising them gains nothing.
+        # The loops are over a few requests: vectorising them gains nothing.
         codegen: Any = self._codegen
         passes, builder = codegen._module_pass_manager(loop_vectorize=False, slp_vectorize=False)
         passes.run(self._final_module, builder)
 
 
 def _with_callees(libraries: list[Any]) -> list[Any]:
-    """These libraries and all that they call, each once, in order."""
+    """These libraries and those of all functions that they call, each once."""
     found: dict[int, Any] = {}
     waiting = list(libraries)
     while waiting:
@@ -122,15 +126,15 @@ def _with_callees(libraries: list[Any]) -> list[Any]:
 
 @contextmanager
 def _remembered_types() -> Generator[None]:
-    """Look up once which function an operator or a builtin calls for given types.
+    """Within this context, resolve each overload of an operator or builtin only once.
 
-    numba asks again at each use, and tries dozens of candidates.
+    numba resolves the overload again at each use, and tries dozens of candidates.
     """
     kinds: Any = types.BaseFunction
     look_up, known = kinds.get_call_type, dict[Any, Any]()
 
     def remembered(function: Any, context: Any, args: Any, kws: Any) -> Any:
-        if function.typing_key in {min, max}:  # of each mixture of widths numba makes one more
+        if function.typing_key in {min, max}:  # one overload, not one for each mix of widths
             args = tuple(_widest(kind) for kind in args)
         key = function, tuple(args), tuple(kws.items())
         if key not in known:
@@ -146,7 +150,7 @@ def _remembered_types() -> Generator[None]:
 
 @contextmanager
 def _quickly() -> Generator[None]:
-    """Cache LLVM's type sizes, and pause garbage collection during a compilation."""
+    """Within this context, cache LLVM's type sizes, and pause garbage collection."""
     kinds: Any = cpu.CPUContext
     size, collects = kinds.get_abi_sizeof, gc.isenabled()
     sizes_bytes = dict[Any, int]()
@@ -166,7 +170,7 @@ def _quickly() -> Generator[None]:
             gc.enable()
 
 
-_FOR_OTHERS: Final = frozenset(
+_UNUSED_PASSES: Final = frozenset(
     {
         "WithLifting",
         "InlineClosureLikes",
@@ -182,30 +186,33 @@ _FOR_OTHERS: Final = frozenset(
         "DumpParforDiagnostics",
     }
 )
-"""numba's passes over what the kernel has none of: closures, raised errors, array expressions."""
+"""numba's passes for language features that the kernel does not use.
+
+Such as closures, raised exceptions and array expressions.
+"""
 
 
 class _Passes(compiler_machinery.PassManager):
-    """numba's passes, without its self-checks after each."""
+    """numba's pass manager, without its self-checks after each pass."""
 
     _ENFORCING = False
 
 
 class _ShortCompiler(compiler.Compiler):
-    """numba's own, with the passes that the kernel needs."""
+    """numba's compiler, with only the passes that the kernel needs."""
 
     def define_pipelines(self) -> list[Any]:
         needed: Any = _Passes("simulator")
         (whole,) = super().define_pipelines()
         for step, why in whole.passes:
-            if step.__name__ not in _FOR_OTHERS:
+            if step.__name__ not in _UNUSED_PASSES:
                 needed.add_pass(step, why)
         needed.finalize()
         return [needed]
 
 
 class _InsideCompiler(_ShortCompiler):
-    """The same, but for the library into which a function is written."""
+    """Compiler of inner functions, which writes them to ``_Inside`` libraries."""
 
     def compile_extra(self, func: Callable[..., object]) -> Any:
         self.state.library = _Inside(self.state.targetctx.codegen(), func.__qualname__)
@@ -213,7 +220,7 @@ class _InsideCompiler(_ShortCompiler):
 
 
 class _EntryCompiler(_ShortCompiler):
-    """As ``_InsideCompiler``, for functions that Python calls."""
+    """Compiler of entry functions, which writes them to ``_Whole`` libraries."""
 
     def compile_extra(self, func: Callable[..., object]) -> Any:
         self.state.library = _Whole(self.state.targetctx.codegen(), func.__qualname__)
@@ -231,16 +238,16 @@ _INSIDE: Final[dict[str, Any]] = {
 
 
 def entry(function: Function) -> Function:
-    """The same function, compiled at its first call, for Python to call.
+    """Decorator: compile a function that Python calls, at its first call, and cache it.
 
-    It may write to arrays and allocate none.
+    The function may write to arrays, but allocates none.
     """
     made = _njit(**_OPTIONS, cache=True, no_cfunc_wrapper=True, pipeline_class=_EntryCompiler)(
         function
     )
-    # numba's stamp is that of the function's own file: an edit of what it calls would go unnoticed.
+    # numba stamps the cache with the function's own file: it would miss edits of called functions.
     made._cache._cache_file._source_stamp = _sources_digest()
-    # What is loaded is ready to run: numba would first import all that it may compile, for 0.3 s.
+    # A cached function is ready to run; numba would first import its compiler, for 0.3 s.
     made._cache.load_overload = made._cache._load_overload
     return cast("Function", made)
 
@@ -260,12 +267,12 @@ REACHED: Final = (
     "step_cost",
     "trtllm_config",
 )
-"""The modules of this room that ``kernel/`` imports: an edit of one of them compiles anew."""
+"""Modules of ``simulate`` that ``kernel/`` imports: editing one of them invalidates the cache."""
 
 
 @cache
 def _sources_digest() -> str:
-    """A digest of all sources that are compiled together."""
+    """A digest of all source files that compiled code depends on."""
     room = resources.files("inferometer.simulate")
     files = [file for file in (room / "kernel").iterdir() if file.name.endswith(".py")]
     files += [room / f"{name}.py" for name in REACHED]
@@ -277,12 +284,12 @@ def _sources_digest() -> str:
 
 
 def compiled(function: Function) -> Function:
-    """The same for compiled code to call; Python gets a TypeError."""
+    """Decorator: compile a function that compiled code calls; a call from Python is a TypeError."""
     return _inside(function, inline=False)
 
 
 def inlined(function: Function) -> Function:
-    """As ``compiled``, but inlined into each caller: for work of every step."""
+    """Decorator: as ``compiled``, but inlined into each caller, for functions of every step."""
     return _inside(function, inline=True)
 
 
@@ -297,13 +304,13 @@ def _inside(function: Function, *, inline: bool) -> Function:
         made.overloads[found.signature.args] = found
 
     made.get_call_template = find_widest
-    # There is no machine code: known to numba's own code for calls, it would crash the process.
+    # There is no machine code: if numba's dispatcher could call it, the process would crash.
     made.add_overload, made._compile_for_args = add, _refuse
     return cast("Function", made)
 
 
 def _widest(kind: Any) -> Any:
-    """The widest integer type for all integers, so that a function is compiled only once."""
+    """int64 for all integer types, so that a function is compiled only once; others unchanged."""
     if isinstance(kind, types.Literal):
         kind = kind.literal_type
     return types.int64 if isinstance(kind, types.Integer) else kind
@@ -314,7 +321,7 @@ def _refuse(*_args: object, **_kws: object) -> None:
 
 
 def compiled_like(model: Any, function: Function) -> Function:
-    """The function, compiled as ``model`` is."""
+    """Compile a function as ``model``: by ``entry``, ``compiled`` or ``inlined``."""
     if "no_cpython_wrapper" not in model.targetoptions:
         return entry(function)
     return _inside(function, inline=model.targetoptions["forceinline"])

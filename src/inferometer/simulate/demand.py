@@ -1,4 +1,4 @@
-"""Requests to an engine: arrivals, lengths, and shared prefixes.
+"""The requests of a simulation: arrivals, lengths, and shared prefixes.
 
 Letters of shapes: N requests, K content ids of all requests together.
 """
@@ -22,40 +22,40 @@ Number = TypeVar("Number", np.int32, np.int64)
 
 
 class Demand(NamedTuple):
-    """N requests; those with their own arrivals are in order of arrival.
+    """N requests; those that follow no other request are in order of arrival.
 
-    Made by ``demand``, which checks.
+    Created by ``demand``, which checks the columns.
     """
 
     arrival_ns: I64
-    """Arrival; of a request that follows another, the earliest one."""
+    """Arrival time; of a request that follows another one, its earliest possible arrival."""
     prompt_tokens: I32
     output_tokens: I32
     """Tokens after which the model stops."""
     max_tokens: I32
-    """Limit by the client, which is all that the scheduler knows in advance."""
+    """The client's limit of output tokens; the scheduler knows only this limit in advance."""
     priority: I32
-    """The smaller, the more urgent."""
+    """As in vLLM, smaller is more urgent."""
     class_index: I32
     tenant_index: I32
     abort_ns: I64
-    """Time when the client disconnects (of a follower: after its send); ABSENT: never."""
+    """When the client disconnects (of a follower: how long after its send); ABSENT: never."""
     content_start: I64
-    """(N + 1) Where each request's content ids begin."""
+    """(N + 1) Index in ``contents`` where each request's content ids begin."""
     contents: I32
-    """(K) What each full block of prompt and output holds: equal ids mean equal tokens from the
-    start of the sequence."""
+    """(K) Id of the content of each full block of prompt and output: equal ids mean equal tokens
+    from the start of the sequence."""
     follows: I32
-    """Request after whose end (however it ended) this one is sent; -1: it has its own arrival.
-    It expresses closed loops, turns of sessions, and (with several followers) fan-outs.
+    """The request after whose end this one is sent; -1: none, it is sent at its arrival time.
+    Used for closed loops, turns of sessions, and (with several followers) fan-outs.
     """
     joins: I32
-    """Later request that waits for the end of this one too, besides the one it follows; or -1."""
+    """A later request that also waits for this one's end, besides the one it follows; -1: none."""
     accompanies: I32
-    """For the ends for which earlier request, that follows the same one, waits is this one sent too,
-    each after its own pause? -1: for those of none."""
+    """An earlier request with the same ``follows``: this one is sent after the same ends as that
+    one, each after its own ``think_ns``; -1: none."""
     think_ns: I64
-    """Pause from that end, or the last of those ends, to the sending."""
+    """Pause between the end (or the last of the ends) that a request waits for, and its send."""
 
     @property
     def n_requests(self) -> int:
@@ -69,30 +69,31 @@ class Demand(NamedTuple):
 
 
 class SharedBlocks(NamedTuple):
-    """Contents (any integers) of full blocks that requests share; other blocks are unique."""
+    """Contents of the full blocks that requests share; all other blocks are unique."""
 
     start: I64
-    """(N + 1) Where each request's ids begin."""
+    """(N + 1) Index in ``ids`` where each request's ids begin."""
     ids: I64
+    """Any integers; equal ids mean equal tokens from the start of the sequence."""
 
 
 class Route(NamedTuple):
-    """Requests of one class, and which groups of replicas share them by which weights."""
+    """How the requests of one class are divided among groups of replicas, by weights."""
 
     class_index: int
     targets: tuple[int, ...]
-    """The groups that get some."""
+    """The groups that get requests of the class."""
     weights: tuple[float, ...]
-    """Share of the requests for each of these; they sum to 1."""
+    """Share of the requests for each of ``targets``; the shares sum to 1."""
     takers: tuple[int, ...] | None = None
-    """Only requests of the class that exactly these groups accept; None: all."""
+    """The route is only for requests that exactly these groups accept; None: for all."""
 
     def shared(self, n_requests: int, n_before: int = 0) -> I32:
-        """(N) The group of each of these requests, in their order; ``n_before`` came before them.
+        """(N) The group of each of ``n_requests`` requests, after ``n_before`` earlier ones.
 
-        Request k goes where the fractional part of k times the inverse golden ratio falls (Weyl's
-        sequence): the weights are met as evenly as they can be without looking ahead, and more
-        requests are the same ones and some more.
+        The group of request k is chosen by the fractional part of k times the inverse golden ratio
+        (Weyl's sequence). So the shares are close to the weights after any number of requests, and
+        the groups of the first requests do not depend on how many follow.
 
         Example
         -------
@@ -119,7 +120,7 @@ def demand(  # noqa: PLR0913 -- one for each column
     accompanies: ArrayLike | None = None,
     think_ns: ArrayLike | None = None,
 ) -> Demand:
-    """The requests of these columns, without shared prefixes; ``with_contents`` adds those.
+    """Check these columns and combine them; ``with_contents`` adds shared prefixes.
 
     Raises
     ------
@@ -162,10 +163,10 @@ def demand(  # noqa: PLR0913 -- one for each column
 def with_contents(
     requests: Demand, block_size: int | I64, shared: SharedBlocks | None = None
 ) -> Demand:
-    """The same requests, with an id for each full block of prompt and output, as prefix caching needs them.
+    """The same requests with content ids for all full blocks, which prefix caching needs.
 
-    ``block_size``: of all, or (N) of each. Blocks beyond the shared ones get ids of their own: they
-    are found again only by the request itself, after a preemption.
+    ``block_size``: one for all requests, or (N) one for each. Blocks that are not shared get unique
+    ids: only the request itself hits them, after a preemption.
     """
     n_full = (requests.prompt_tokens.astype(np.int64) + requests.output_tokens) // block_size
     start = np.concatenate([[0], np.cumsum(n_full)])
@@ -196,9 +197,7 @@ def with_contents(
 
 
 def contents_checked(requests: Demand, config: EngineConfig) -> Demand:
-    """The same requests with the block contents that this engine needs.
-
-    None without prefix caching, else one for each full block.
+    """The same requests with content ids for this engine's blocks, if it has prefix caching.
 
     Raises
     ------
@@ -221,15 +220,15 @@ def contents_checked(requests: Demand, config: EngineConfig) -> Demand:
 
 
 def selected(requests: Demand, rows: Bools) -> Demand:
-    """Only these of N requests, with their contents.
+    """The requests for which ``rows`` is True, with their contents.
 
     Raises
     ------
     SpecError
-        One of them waits for a request that is left out.
+        A selected request waits for the end of one that is not selected.
     """
     places = np.flatnonzero(rows)
-    place_of = np.full(requests.n_requests + 1, -1, np.int32)  # the last: of no request
+    place_of = np.full(requests.n_requests + 1, -1, np.int32)  # the last entry: for -1
     place_of[places] = np.arange(len(places), dtype=np.int32)
     before, beside = requests.follows[places], requests.accompanies[places]
     follows, joins, accompanies = place_of[before], place_of[requests.joins], place_of[beside]
@@ -267,7 +266,7 @@ def _column(name: str, values: ArrayLike, n_requests: int, dtype: type[Number]) 
             where=_WHERE,
             allowed=f"one value for each of {n_requests} requests",
         )
-    with np.errstate(invalid="ignore"):  # what does not fit is refused below
+    with np.errstate(invalid="ignore"):  # values that do not fit raise below
         cast = array.astype(dtype)
     if not np.array_equal(cast, array):
         raise SpecError(f"{name} does not fit {dtype}", where=_WHERE, allowed="whole numbers")
@@ -275,7 +274,7 @@ def _column(name: str, values: ArrayLike, n_requests: int, dtype: type[Number]) 
 
 
 def leaving_order(requests: Demand) -> I32:
-    """Requests whose client leaves, in order of time, then room for those that follow others."""
+    """Requests whose client disconnects, in order of time, then room for those of followers."""
     is_leaving = requests.abort_ns != ABSENT
     known = np.flatnonzero(is_leaving & (requests.follows == -1))
     leaving = np.zeros(int(is_leaving.sum()), np.int32)

@@ -1,7 +1,6 @@
-"""Which replica is simulated: model, device, scheduler and its knobs, KV cache, step times?
+"""The replica to simulate: model, device, scheduler settings, KV cache and step times.
 
-Also two pools of them, for prompts and for answers, and the link between the pools where the
-catalogue has one.
+With disaggregation also the pool of prefill replicas, and the KV link to the decode replicas.
 """
 
 import bisect
@@ -32,10 +31,10 @@ _WHERE: Final = "--kv-link"
 
 
 Pace: TypeAlias = Literal["likely", "fast", "slow"]
-"""Step times to use: the likely ones, or the fast or slow end of their range."""
+"""Which step times are used: the expected ones, or the fast or slow end of their interval."""
 
 Case: TypeAlias = Pace | int
-"""A plausible server: at a pace of its steps, or one of its draws."""
+"""A plausible server: with the step times of a pace, or the draw with this index."""
 
 PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
 
@@ -50,31 +49,31 @@ _PLAIN_KV_CACHE: Final = {
     "kv_allocation": "paged",
     _POOLS_KNOB: "",
 }
-"""Knobs that leave the KV cache as vLLM manages it."""
+"""Values of settings with which the KV cache is managed as in vLLM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """Settings of an engine that were given; the others are the engine's defaults or computed."""
+    """The settings of an engine that the user gave; others are computed or defaults."""
 
     policy: str = "vllm"
     """One of ``engine_config.ENGINE_NAMES``."""
     shared: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Knobs of all engines, under vLLM's names: see ``engine_config.engine_config``."""
+    """Settings that all engines have, by vLLM's names: see ``engine_config.engine_config``."""
     own: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Other settings, by the engine's own names."""
+    """Other settings, by the engine's own names, as text."""
     utilization_fraction: float = memory.DEFAULT_UTILIZATION.value
     """``gpu_memory_utilization``"""
     data_parallel_size: int = 1
-    """Replicas that share the experts, each with a part of them in its memory."""
+    """Replicas that share the experts of a model, each with a part of them in its memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """One draw of a replica's limits, step times and front end together.
+    """One plausible combination of a replica's limits, step times and front-end time.
 
-    The true one is as likely as any draw: of each number the lowest and the highest of 19 draws are
-    the ends of an interval of 90 %.
+    The true combination is as likely as each of the draws. So for any number that follows from it,
+    the lowest and the highest of 19 draws are the ends of a 90 % interval.
     """
 
     config: engine_config.EngineConfig
@@ -94,20 +93,19 @@ class Deployment:
     kv_origin: str
     """Source of the number of KV blocks."""
     knobs: Knobs
-    """Settings as given."""
+    """The settings that the user gave."""
     front_end_s: float = 0.0
-    """Between a request's sending and the scheduler's sight of it; 0 is assumed where step times
-    tell none."""
+    """Time from a request's send to its arrival at the scheduler; 0 is assumed if unknown."""
     draws: tuple[Draw, ...] = ()
-    """Draws of uncertain numbers; empty where only both ends of step times are known."""
+    """Plausible combinations; empty if only the fast and slow ends of step times are known."""
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """The plausible servers to simulate, the likely one first."""
+        """The plausible servers to simulate, the expected one first."""
         return ("likely", *range(len(self.draws))) if self.draws else PACES
 
     def at(self, case: Case) -> "Deployment":
-        """The deployment on this plausible server: its step times become the likely ones."""
+        """The deployment with this plausible server's step times as the expected ones."""
         if isinstance(case, str):
             return replace(
                 self,
@@ -123,7 +121,7 @@ class Deployment:
         )
 
     def for_classes(self, class_names: Sequence[str]) -> "Deployment":
-        """The same for a workload with these classes, which rules of KV pools may name."""
+        """The deployment for a workload with these classes, to which KV pools may be assigned."""
         draws = (
             replace(one, config=engine_config.for_classes(one.config, class_names))
             for one in self.draws
@@ -133,7 +131,7 @@ class Deployment:
 
     @property
     def n_devices(self) -> int:
-        """Devices of one replica: tensor-parallel ranks of all pipeline stages."""
+        """The number of devices of one replica: tensor-parallel size times pipeline stages."""
         return self._plan.n_devices
 
     @property
@@ -155,7 +153,7 @@ class Deployment:
 
     @property
     def keeps_windows_whole(self) -> bool:
-        """Do sliding-window layers keep blocks of tokens outside the window?"""
+        """Does the engine keep the blocks of sliding-window layers that are outside the window?"""
         window_tokens = kv_cache.kv_groups(self.model).window_tokens
         return (
             window_tokens is not None
@@ -194,13 +192,13 @@ def deploy(
     step_times: steptime_levels.StepTimes,
     knobs: Knobs,
 ) -> Deployment:
-    """A replica of these parts; the number of KV blocks defaults to what fits in memory.
+    """Configure a replica; the number of KV blocks defaults to the largest that fits in memory.
 
     Raises
     ------
     SpecError
-        A knob that the engine does not have or take, no way to know the KV cache, or no memory left
-        for it.
+        The engine does not have a setting or accept its value, the size of the KV cache is unknown,
+        or there is no memory left for it.
     """
     engine_config.check_positions(model, knobs.policy, knobs.shared, knobs.own)
     plan = requested_plan(engine, knobs)
@@ -236,7 +234,7 @@ class _Replica(NamedTuple):
 def _replica(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, knobs: Knobs
 ) -> _Replica:
-    """The engine's configuration; refused where it does not fit in memory."""
+    """The engine's configuration; raises TooLargeError if model and KV cache do not fit."""
     plan = requested_plan(engine, knobs)
     limits = memory.default_limits(hardware, n_devices=plan.n_devices)
     shared = dict(knobs.shared)
@@ -250,7 +248,7 @@ def _replica(
     if paging is not None:
         block_size = shared["block_size"] = paging.block_tokens
     own = {
-        **knobs.own,  # first, so that an engine without one of them names what was typed
+        **knobs.own,  # also first, so that errors about unknown settings name the user's own
         **_window_knobs(model, hardware, knobs),
         **({} if paging is None else {_STATES_KNOB: str(paging.n_blocks)}),
         **_copying_knobs(model, engine, hardware, block_size, knobs.own),
@@ -284,7 +282,7 @@ def _with_what_fits(
     hardware: HardwareSpec | None,
     knobs: Knobs,
 ) -> TooLargeError:
-    """The same with the fewest devices on which all that was wanted can be."""
+    """The error with a suggestion: the fewest devices on which the requested replica fits."""
     where = (
         "--hardware, --tp" if knobs.data_parallel_size == 1 else "--hardware, --data-parallel-size"
     )
@@ -292,7 +290,7 @@ def _with_what_fits(
         with suppress(SpecError):
             _replica(model, wide, hardware, more)
             return TooLargeError(error.what, where=where, try_=memory.how_it_fits(flags))
-    # what no memory would make possible is refused for itself
+    # With ample memory: raises the error of a setting that is impossible on any device.
     _replica(model, engine, hardware, replace(knobs, shared={**knobs.shared, **_AMPLE}))
     return TooLargeError(error.what, where=where, try_=memory.how_it_fits(None))
 
@@ -300,9 +298,9 @@ def _with_what_fits(
 def _larger(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, knobs: Knobs
 ) -> Iterator[tuple[str, EngineSpec, Knobs]]:
-    """Flags of more devices, the fewest first, with the engine and the knobs that they make.
+    """Larger groups of devices, the smallest first: their flags, engine settings and knobs.
 
-    Replicas that share their experts have one device each: there may be more replicas.
+    Replicas that share their experts have one device each: there, more replicas are tried.
     """
     n_sharing, is_staged = knobs.data_parallel_size, STAGES_KNOB in knobs.own
     if n_sharing > 1:
@@ -328,7 +326,7 @@ def _config(
     shared: Mapping[str, int],
     own: Mapping[str, str],
 ) -> engine_config.EngineConfig:
-    """The engine with these settings, and KV pools where they are set."""
+    """The engine's configuration with these settings, including KV pools if there are any."""
     origins = {
         name: f"--{name.replace('_', '-')}" if name in knobs.shared else "its default here"
         for name in shared
@@ -348,7 +346,7 @@ def _config(
 
 
 def _check_sharing(model: ModelSpec, n_measured: int, plan: ParallelPlan, n_sharing: int) -> None:
-    """Refuse replicas that cannot share their experts, or with step times of another group."""
+    """Raise SpecError if replicas cannot share experts, or step times are of another group size."""
     steptime_levels.check_sharing(model, plan.n_devices, n_sharing)
     if n_measured != n_sharing:
         raise SpecError(
@@ -359,7 +357,7 @@ def _check_sharing(model: ModelSpec, n_measured: int, plan: ParallelPlan, n_shar
 
 
 def _is_budget_for_contexts(knobs: Knobs) -> bool:
-    """Must a step hold the longest context (vLLM without chunked prefill or a step budget)?"""
+    """Is the step budget raised to the longest context (vLLM without chunked prefill)?"""
     is_whole = (
         knobs.policy == "vllm" and knobs.own.get("enable_chunked_prefill", "").lower() == "false"
     )
@@ -367,9 +365,9 @@ def _is_budget_for_contexts(knobs: Knobs) -> bool:
 
 
 def requested_plan(engine: EngineSpec, knobs: Knobs) -> ParallelPlan:
-    """Over which devices these knobs spread a replica.
+    """How these settings divide a replica over devices.
 
-    A number of stages that is no number is refused with the other knobs.
+    An invalid number of pipeline stages counts as 1 here; ``engine_config`` rejects it later.
     """
     n_stages = knobs.own.get(STAGES_KNOB, str(knobs.shared.get(STAGES_KNOB, 1)))
     return ParallelPlan(
@@ -430,7 +428,7 @@ def _kv_blocks(
 
 
 def _window_knobs(model: ModelSpec, hardware: HardwareSpec | None, knobs: Knobs) -> dict[str, str]:
-    """The groups of layers of a model with windows, where the engine gives blocks back."""
+    """Settings for vLLM's hybrid KV cache manager; empty if no blocks leave a window."""
     groups, own = kv_cache.kv_groups(model), knobs.own
     if (
         groups.window_tokens is None
@@ -456,7 +454,7 @@ def _longest_context(
     block_size: int,
     plan: ParallelPlan,
 ) -> int:
-    """The longest context that the model takes and for which the KV cache has room."""
+    """The longest context that the model supports and that fits into the KV cache, in tokens."""
     if "num_blocks" not in shared:
         return model.max_position_tokens
     n_states = own.get(_STATES_KNOB, "0")
@@ -494,10 +492,7 @@ def _copying_knobs(
     block_size: int,
     own: Mapping[str, str],
 ) -> dict[str, str]:
-    """Settings for swapping and compaction, where they are on.
-
-    The bytes of a block on one device, and the speed of its host link.
-    """
+    """Settings for swapping and compaction: a block's bytes on one device, PCIe bandwidth."""
     is_swapping = own.get("preemption_mode") == "swap"
     if not is_swapping and "compaction_bytes_per_s" not in own:
         return {}
@@ -514,9 +509,9 @@ def _copying_knobs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkAsked:
-    """Requested settings of the KV link.
+    """Settings of the KV link that the user gave.
 
-    Without a speed: that of the scale-up links of the pool that has fewer devices in a replica.
+    The default bandwidth is that of the replica whose scale-up links together are slower.
     """
 
     bytes_per_s: float | None = None
@@ -526,17 +521,17 @@ class LinkAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillPool:
-    """Prefill replicas of a deployment, and the KV link."""
+    """The pool of prefill replicas, and the KV link to the decode replicas."""
 
     deployment: Deployment
     cluster: ClusterConfig
     link: KvLink
     link_origin: str
-    """Source of the link's speed."""
+    """Source of the link's bandwidth."""
     answer_begins_at: AnswerBeginsAt = "decode"
 
     def before(self, decode: ClusterConfig) -> DisaggregatedConfig:
-        """The rules of both pools."""
+        """The configuration of both pools together, with these decode replicas."""
         return DisaggregatedConfig(
             prefill=self.cluster,
             decode=decode,
@@ -545,7 +540,7 @@ class PrefillPool:
         )
 
     def at(self, case: Case) -> "PrefillPool":
-        """The pool on this plausible server."""
+        """The pool with this plausible server's settings and step times."""
         known = self.deployment.at(case)
         return replace(self, deployment=known, cluster=replace(self.cluster, engine=known.config))
 
@@ -561,12 +556,12 @@ class PrefillPool:
 
 
 def kv_link(prefill: Deployment, decode: Deployment, link_knobs: LinkAsked) -> tuple[KvLink, str]:
-    """The link between replicas of these deployments, and where its speed is from.
+    """The KV link between replicas of these deployments, and the source of its bandwidth.
 
     Raises
     ------
     SpecError
-        The link's speed is unknown, or the KV cache formats differ.
+        The bandwidth is unknown, or the KV cache formats differ.
     """
     block_bytes, other_bytes = (one.kv_block_bytes for one in (decode, prefill))
     if block_bytes != other_bytes:

@@ -1,9 +1,10 @@
-"""Hooks for callers of long simulations: a notice before compiling, and cancelling.
+"""Hooks for callers of long simulations: cancelling, and notices of compilations.
 
-And when compiling begins and ends: a limit of a search is one of searching.
+Within ``polled(poll)`` every simulation of this thread calls ``poll`` several times a second,
+between pieces of the compiled loop. An exception that ``poll`` raises ends the simulation.
 
-Within ``polled(poll)`` every simulation calls ``poll`` each fraction of a second, between pieces of
-the compiled loop, and ends with what it raises. The scope is that of the thread.
+``listen`` registers a listener for a line of text before a compilation. ``around_compiling``
+registers functions for its begin and end, so that time limits of searches can exclude it.
 """
 
 from collections.abc import Callable, Generator
@@ -18,7 +19,7 @@ _after_compiling: Final[list[Callable[[], None]]] = []
 
 
 def _go_on() -> None:
-    """The default: never give it up."""
+    """The default of ``poll``: never stop the simulation."""
 
 
 _POLL: Final[ContextVar[Poll]] = ContextVar("poll", default=_go_on)
@@ -26,7 +27,7 @@ _POLL: Final[ContextVar[Poll]] = ContextVar("poll", default=_go_on)
 
 @contextmanager
 def polled(poll: Poll) -> Generator[None]:
-    """Call this function between pieces of the simulations inside the context."""
+    """Within this context, call ``poll`` between the pieces of every simulation."""
     token = _POLL.set(poll)
     try:
         yield
@@ -35,40 +36,40 @@ def polled(poll: Poll) -> Generator[None]:
 
 
 def check_poll() -> None:
-    """Call the scope's function, which raises to stop the simulation."""
+    """Call the ``poll`` of the present context; it raises an exception to stop the simulation."""
     _POLL.get()()
 
 
 def around_compiling(begins: Callable[[], None], ends: Callable[[], None]) -> None:
-    """Have these called where compiling begins and where it ends."""
+    """Register a function to call when a compilation begins, and one for when it ends."""
     _before_compiling.append(begins)
     _after_compiling.append(ends)
 
 
 def compiling_begins() -> None:
-    """Notify listeners that a compilation begins."""
+    """Call the functions registered for the begin of a compilation."""
     for begins in _before_compiling:
         begins()
 
 
 def compiling_ends() -> None:
-    """Notify listeners that a compilation ended."""
+    """Call the functions registered for the end of a compilation."""
     for ends in _after_compiling:
         ends()
 
 
 def listen(listener: Callable[[str], None]) -> None:
-    """Register a listener for a line of text before each long wait."""
+    """Register a function that gets a line of text before the first compilation."""
     _listeners.append(listener)
 
 
 def tell_of_compiling(loop: Any) -> None:
-    """Notify listeners if this function (numba's dispatcher) must be compiled.
+    """Call each listener once if this function (a dispatcher of numba's) must be compiled.
 
-    Each listener hears of it once: a search compiles one function for each engine and pool it
-    meets, and the line that the next wait is a compiler's helps once.
+    A search compiles one function for each engine and pool in it; one line of text about that is
+    enough.
     """
-    # numba has no public way to ask what its cache holds
+    # numba has no public function that tells whether its cache holds the compiled function
     index = loop._cache._cache_file
     if _listeners and not loop.signatures and not index._load_index():
         while _listeners:

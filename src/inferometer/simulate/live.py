@@ -6,9 +6,9 @@ are reported to a listener in order of time. The class has no clock: its caller 
 with the present time, and again at the time that it returns.
 
 The simulator's arrays (``kernel/state.py``) are sized for known requests. Here each new request
-gets the next slot, and each different content of a KV block a number. Full arrays are doubled. When
-all requests have ended, slots begin at 0 again (except where drafts or replicas are drawn by slot);
-when the numbers run out, those that no KV block and no request uses any more are reused.
+gets the next slot in them, and each different content of a KV block gets a number. Full arrays are
+doubled. When all requests have ended, slots begin at 0 again (not if the acceptance of drafts or
+the replica is drawn at random by slot). When content numbers run out, unused ones are reused.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,13 +33,13 @@ _N_CONTENTS: Final = 1 << 14
 _LOG_ROWS: Final = 256
 _ANY_KIND: Final = Kind()
 _RESUMABLE: Final = (Outcome.LOG_FULL, Outcome.LIVELOCK)
-"""The loop has returned early. Requests that preempt one another forever do so here too."""
+"""Outcomes after which the loop is called again: requests in a livelock may still be aborted."""
 
 
 class LiveMemory:
     """State of all replicas with router and gate, and pointers for compiled code.
 
-    One replica behind no gate is a stack of one, whose loop is that of a single replica.
+    A single replica without a gate uses the event loop of a single replica.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -63,12 +63,11 @@ class LiveMemory:
         self._blank["sent_ns"] = self._blank["arrival_ns"] = FAR_NS
         self._n_slots = 0
         self._n_positions = 0
-        """Of ``State.contents``."""
+        """Used length of ``State.contents``."""
         self._numbers: dict[int, int] = {}
-        """Of contents."""
+        """Number of each block content."""
         self._free_numbers: list[int] = []
-        # Whether a draft is accepted is drawn by slot, and so are replicas: the n-th request keeps
-        # the n-th.
+        # Acceptance of drafts and choice of replicas are drawn by slot: request n must have slot n.
         self._is_drawn = bool(states.config["num_spec_tokens"].any()) or self._front.keeps_numbers
         self._is_priority = bool(states.config["is_priority"][0, 0])
         self._is_admitted: Bools = np.zeros(0, np.bool_)
@@ -79,13 +78,13 @@ class LiveMemory:
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait, at the gate or in a replica."""
+        """The number of requests that wait at the gate or in a replica."""
         at_gate = self._front.n_waiting if self._has_gate else 0
         return int(self.counters["n_waiting"].sum()) + at_gate
 
     @property
     def n_unfinished(self) -> int:
-        """Requests that came and have not ended."""
+        """The number of requests that have arrived and have not ended."""
         n_inside = int((self.counters["n_taken"] - self.counters["n_ended"]).sum())
         return n_inside + (self._front.n_waiting if self._has_gate else 0)
 
@@ -102,15 +101,15 @@ class LiveMemory:
         if world["n_arriving"] > 0:
             transfers = self.states.transfers
             when_ns = min(when_ns, int(transfers[transfers[0]["nth_arriving"]]["received_ns"]))
-        is_untold = self._has_gate and world["n_told"] < world["n_ended"]
-        return min(when_ns, int(world["now_ns"])) if is_untold else when_ns
+        is_due = self._has_gate and world["n_ends_reported"] < world["n_ended"]
+        return min(when_ns, int(world["now_ns"])) if is_due else when_ns
 
     def allowed_tokens(self, kind: Kind, max_tokens: int) -> int:
-        """Largest output length of a request of this kind."""
+        """Largest output length of a request of this kind, as the gate limits it."""
         return self._front.allowed_tokens(kind, max_tokens)
 
     def note(self, slot: int, kind: Kind) -> None:
-        """Announce a request to router and gate; its lengths are in its slot."""
+        """Announce a request, whose lengths are already in its slot, to router and gate."""
         if not self.is_alone:
             self._front.note(slot, kind, self.states.requests[slot])
 
@@ -129,24 +128,23 @@ class LiveMemory:
         return slot
 
     def note_abort(self, slot: int, when_ns: int) -> None:
-        """The client of the request in this slot goes away then."""
+        """Schedule the disconnection of the client of the request in this slot."""
         state, world = self.states, self.states.world[0]
         state.arrivals.abort_ns[slot] = when_ns
         n_leaving = int(world["n_leaving"])
         slots = [*state.arrivals.leaving[:n_leaving].tolist(), slot]
-        slots.sort(
-            key=lambda one: (int(state.arrivals.abort_ns[one]), one)
-        )  # what is sorted is a heap
+        # a sorted list is a valid heap
+        slots.sort(key=lambda one: (int(state.arrivals.abort_ns[one]), one))
         state.arrivals.leaving[: n_leaving + 1] = slots
         world["n_leaving"] = n_leaving + 1
 
     def _next_arrival_ns(self) -> int:
-        """Time of the next arrival; ``FAR_NS`` where none is known."""
+        """Time of the next arrival; ``FAR_NS`` if none is known."""
         place = int(self.states.world["next_arrival"][0])
         return int(self.states.requests["arrival_ns"][place]) if place < self._n_slots else FAR_NS
 
     def _next_abort_ns(self) -> int:
-        """Time when the next client disconnects; ``FAR_NS`` where none is known."""
+        """Time when the next client disconnects; ``FAR_NS`` if none is known."""
         has_any = self.states.world["n_leaving"][0] > 0
         return (
             int(self.states.arrivals.abort_ns[self.states.arrivals.leaving[0]])
@@ -155,20 +153,20 @@ class LiveMemory:
         )
 
     def take_ended(self) -> list[int]:
-        """The slots of requests that have ended in a replica since the last call, in order of that.
+        """Slots of requests that have ended in a replica since the last call, in that order.
 
-        Behind a gate: of those that it knows.
+        With a gate: only those whose ends have been reported to it.
         """
         world, ended = self.states.world[0], self.states.arrivals.ended
         n_ended = int(world["n_ended"])
-        n_taken = int(world["n_told"]) if self._has_gate else n_ended
+        n_taken = int(world["n_ends_reported"]) if self._has_gate else n_ended
         taken: list[int] = ended[:n_taken].tolist()
         ended[: n_ended - n_taken] = ended[n_taken:n_ended].copy()
-        world["n_ended"], world["n_told"] = n_ended - n_taken, 0
+        world["n_ended"], world["n_ends_reported"] = n_ended - n_taken, 0
         return taken
 
-    def turned_away(self, slots: Iterable[int]) -> list[int]:
-        """Requests among these that were turned away before a replica got them."""
+    def rejected_by_gate(self, slots: Iterable[int]) -> list[int]:
+        """Those of these slots whose requests the gate has rejected."""
         if not self._has_gate:
             return []
         indices = np.fromiter(slots, np.int64)
@@ -177,7 +175,7 @@ class LiveMemory:
         return found
 
     def newly_admitted(self, computed: I32) -> list[int]:
-        """Slots of requests whose first part is in flight or ``computed``."""
+        """Slots of requests first computed in a step in flight, or in ``computed`` (completed)."""
         batches, requests = self.states.batches, self.states.parts["request"]
         in_flight = [tuple(one) for one in np.argwhere(batches["is_in_flight"])]
         found = np.concatenate(
@@ -188,7 +186,7 @@ class LiveMemory:
         return new
 
     def _make_room(self, n_contents: int) -> None:
-        """For one more request."""
+        """Make room for one more request with this number of block contents."""
         state = self.states
         is_full = self._n_slots == len(state.requests)
         if (is_full or self._n_positions + n_contents > len(state.contents)) and self._is_idle():
@@ -206,17 +204,17 @@ class LiveMemory:
         self._point()
 
     def _point(self) -> None:
-        """The pointers that compiled loops take before the step times."""
+        """Set ``handles``: the pointers that compiled loops take before that of the step times."""
         if self.is_alone:
             self.handles: tuple[object, ...] = (pointed(front.one_of(self.states, 0)),)
         else:
             self.handles = (front.pointed_states(self.states), pointed(self._front.front))
 
     def _give_slots(self, n_slots: int) -> None:
-        """Make room for this number of requests; slots do not change."""
+        """Make room for this number of requests; requests keep their slots."""
         state, n_old, counters = self.states, len(self.states.requests), self.counters
         waiting = state.queue.waiting[:, :n_old]
-        if not self._is_priority:  # the ring begins at 0, before it gets longer
+        if not self._is_priority:  # rotate the ring so that it begins at 0 before it grows
             heads = counters["waiting_head"].tolist()
             rolled = [np.roll(row, -head) for row, head in zip(waiting, heads, strict=True)]
             waiting, counters["waiting_head"] = np.stack(rolled), 0
@@ -239,7 +237,7 @@ class LiveMemory:
         )
 
     def _with_pools(self, n_slots: int) -> State:
-        """Room for KV caches on their way, and for the blocks of requests without a slot, of two pools."""
+        """The state with room for the KV transfers of ``n_slots`` requests (disaggregation)."""
         states, old = self.states, self.states.memory.block_table
         if not len(states.transfers):
             return states
@@ -253,7 +251,7 @@ class LiveMemory:
         )
 
     def _is_idle(self) -> bool:
-        """Has every request ended, so that slots can start at 0 again?"""
+        """Have all requests ended, so that slots can begin at 0 again?"""
         status, world = self.states.requests["status"][: self._n_slots], self.states.world[0]
         return (
             bool(np.all(status >= int(Status.STOPPED)))
@@ -267,20 +265,20 @@ class LiveMemory:
         )
 
     def _begin_again(self) -> None:
-        """Start again at slot 0 when idle; caches are unchanged."""
+        """Let slots begin at 0 again when idle; cached prefixes stay."""
         state = self.states
         state.requests[:] = self._blank[0]
         state.arrivals.abort_ns[:] = ABSENT
-        for name in ("next_arrival", "n_handed", "n_joined", "n_asked", "n_begun"):
+        for name in ("next_arrival", "n_prefilled", "n_routed_on", "n_transfers", "n_queued"):
             state.world[name] = 0
         state.transfers[:] = 0
         self._front.forget()
         self.counters["waiting_head"] = self.counters["waiting_size"] = 0
-        # SGLang drops who has ended when it decides the next step; they are dropped here.
+        # SGLang drops ended requests when it decides the next step; here they are dropped at once.
         state.sglang["n_generating"] = state.sglang["n_joining"] = 0
         self._is_admitted[:] = False
         self._n_slots = self._n_positions = 0
-        # SGLang's tree refers to contents where they stand.
+        # SGLang's tree refers to positions in State.contents: move its contents to the begin.
         runs = self._runs()
         contents = [state.contents[start:end].copy() for _, start, end in runs]
         for (node, _, _), run in zip(runs, contents, strict=True):
@@ -289,7 +287,7 @@ class LiveMemory:
             self._n_positions += len(run)
 
     def _runs(self) -> list[tuple[tuple[int, int], int, int]]:
-        """The nodes of SGLang's trees, by replica, and where the contents of each begin and end."""
+        """Each (replica, node) of SGLang's trees, with the begin and end of its contents."""
         runs = list[tuple[tuple[int, int], int, int]]()
         for replica, nodes in enumerate(self.states.memory.nodes):
             node = int(nodes["next"][0]) if len(nodes) else 0
@@ -300,16 +298,16 @@ class LiveMemory:
         return runs
 
     def _collect_numbers(self, n_wanted: int) -> None:
-        """Reuse content numbers that are no longer needed; add more where too few are left."""
+        """Free content numbers that no block or request uses; add more if too few are free."""
         state, n_groups = self.states, int(self.states.config["n_kv_groups"].max())
         n_old = state.memory.first_equal.shape[1] // n_groups
         is_needed = np.zeros(n_old, np.bool_)
         for first_equal, blocks, config in zip(
             state.memory.first_equal, state.memory.blocks, state.config[:, 0], strict=True
         ):
-            n_own = config["n_kv_groups"]  # each content has as many places
+            n_own = config["n_kv_groups"]  # entries of each content
             is_needed |= (first_equal[: n_old * n_own].reshape(n_old, n_own) != NOTHING).any(axis=1)
-            registered = blocks["content"][: config["n_kv_blocks"] + 1]  # others are no blocks
+            registered = blocks["content"][: config["n_kv_blocks"] + 1]  # the rest is padding
             is_needed[registered[registered >= 0] // n_own] = True
         status = state.requests["status"][: self._n_slots]
         unfinished = np.flatnonzero(status < int(Status.STOPPED))
@@ -339,7 +337,7 @@ class LiveMemory:
 
 
 def _wider(rows: NDArray[Any], length: int, fill: int) -> NDArray[Any]:
-    """The same with rows of this length, filled up at their ends."""
+    """The rows with this length, filled up at their ends."""
     filled = np.full((len(rows), length), fill, rows.dtype)
     filled[:, : rows.shape[1]] = rows
     return filled
@@ -348,9 +346,8 @@ def _wider(rows: NDArray[Any], length: int, fill: int) -> NDArray[Any]:
 class LiveRequest:
     """A request to a live engine, and its progress.
 
-    ``stop``: after how many tokens the model would stop by itself; ``max_tokens``: what the client
-    allows; ``contents``: what each full block of prompt and output holds, equal numbers for equal
-    tokens from the start; ``kind``: its class and tenant, for a router and a gate.
+    ``stop``: tokens after which the model stops; ``max_tokens``: the client's limit; ``contents``:
+    ids of the full blocks of prompt and output, as in ``Demand.contents``.
     """
 
     __slots__ = (
@@ -391,9 +388,9 @@ class LiveRequest:
         self.contents = contents
         self.kind = kind
         self.status = Status.UNSEEN
-        """``UNSEEN`` until it has ended."""
+        """``UNSEEN`` until the request has ended."""
         self.slot = ABSENT
-        """Its place in the engine's memory."""
+        """Its index in the simulator's arrays."""
         self.admitted_ns = ABSENT
         self.num_cached_tokens = 0
         """Tokens found in the prefix cache at the first admission."""
@@ -403,25 +400,25 @@ class LiveRequest:
 
 
 class Delivery(NamedTuple):
-    """Tokens that a request got in a step; its status tells whether they are the last."""
+    """Tokens that a request got in a step; the request's status shows whether they are the last."""
 
     request: LiveRequest
     num_tokens: int
 
 
 class Listener(Protocol):
-    """Callbacks for events of the engine; times are virtual (when due)."""
+    """Callbacks for events of the engine; times are those of the simulation."""
 
     def on_scheduled(self, admitted: Sequence[LiveRequest], n_preempted: int) -> None:
-        """Steps were decided: these requests have their first part in one of them."""
+        """Steps were scheduled, which compute the ``admitted`` requests for the first time."""
         ...
 
     def on_step(self, deliveries: Sequence[Delivery], now_ns: int) -> None:
-        """A step has ended."""
+        """A step has ended and delivered these tokens."""
         ...
 
     def on_dropped(self, request: LiveRequest, now_ns: int) -> None:
-        """A request has ended before its last token: it was refused, or its client has gone."""
+        """A request has ended without its last token: rejected, or its client has disconnected."""
         ...
 
 
@@ -440,38 +437,38 @@ class LiveFleet:
         self._logs = pointed(self._log), pointed(self._part_log)
         self._n_kv_blocks = self._memory.states.config["n_kv_blocks"][:, 0]
         self._requests: dict[int, LiveRequest] = {}
-        """By slot; those that have not ended."""
+        """Requests that have not ended, by slot."""
         self._leaving: set[int] = set()
-        """Slots of those whose clients go away."""
+        """Slots of requests whose client disconnects or has disconnected."""
         self._n_steps = 0
         self._ends_ns: dict[int, int] = {}
-        """When each step in flight ends, by its number."""
+        """End of each step in flight, by the step's number."""
         hooks.tell_of_compiling(self._loop)
-        self._run(0)  # compiles the loop, or loads it, before anybody waits for it
+        self._run(0)  # compiles or loads the loop before the first request waits for it
 
     @property
     def n_unfinished(self) -> int:
-        """Requests that came and have not ended."""
+        """The number of requests that have arrived and have not ended."""
         return self._memory.n_unfinished
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait."""
+        """The number of requests that wait at the gate or in a replica."""
         return self._memory.n_waiting
 
     @property
     def n_running(self) -> int:
-        """Requests that have a place in a batch."""
+        """The number of requests that run (have a place in a batch)."""
         return max(self.n_unfinished - self.n_waiting, 0)
 
     @property
     def kv_used_fraction(self) -> float:
-        """Share of used KV blocks."""
+        """Share of the KV blocks of all replicas that are used."""
         n_free = int(self._memory.counters["n_free"].sum())
         return 1 - n_free / max(int(self._n_kv_blocks.sum()), 1)
 
     def submit(self, request: LiveRequest) -> None:
-        """Submit a request at its ``arrival_ns``, not before any earlier one's."""
+        """Add a request that arrives at its ``arrival_ns``; call in order of arrival."""
         request.slot = self._memory.add(request.contents)
         row = self._memory.states.requests[request.slot]
         row["num_tokens"] = row["num_prompt_tokens"] = request.num_prompt_tokens
@@ -483,19 +480,19 @@ class LiveFleet:
         self._requests[request.slot] = request
 
     def abort(self, request: LiveRequest, when_ns: int) -> None:
-        """The client of a submitted request goes away."""
+        """Let the client of a submitted request disconnect at this time."""
         if request.slot in self._requests and request.slot not in self._leaving:
             self._leaving.add(request.slot)
             self._memory.note_abort(request.slot, when_ns)
 
     def advance(self, until_ns: int) -> int:
-        """Process all events until then; returns the time of the next one without new requests.
+        """Process all events up to ``until_ns``; returns the time of the next event.
 
-        ``FAR_NS``: never.
+        That is ``FAR_NS`` if nothing more happens without a new request.
         """
         while True:
             outcome = self._run(until_ns)
-            self._tell()
+            self._notify()
             next_ns = self._memory.next_event_ns()
             if outcome not in _RESUMABLE and next_ns > until_ns:
                 return next_ns
@@ -504,8 +501,8 @@ class LiveFleet:
         self._log.n_filled[0] = self._part_log.n_filled[0] = 0
         return Outcome(self._loop(*self._memory.handles, self._cost, *self._logs, until_ns))
 
-    def _tell(self) -> None:
-        """Pass logged events to the listener in order of time; aborts first."""
+    def _notify(self) -> None:
+        """Report the logged events to the listener in order of time; aborted requests first."""
         self._note_launches()
         happened: list[tuple[int, int, LiveRequest | list[Delivery]]] = [
             *((when_ns, 0, request) for when_ns, request in self._dropped()),
@@ -523,7 +520,7 @@ class LiveFleet:
         self._ends_ns = {step: end for step, end in self._ends_ns.items() if end > done_ns}
 
     def _note_launches(self) -> None:
-        """Process launched steps, and first parts of requests in them."""
+        """Record the ends of launched steps, and report them with their newly admitted requests."""
         n_launched = int(self._log.n_filled[0])
         ends_ns = self._log.start_ns[:n_launched] + self._log.duration_ns[:n_launched]
         self._ends_ns |= dict(enumerate(ends_ns.tolist(), self._n_steps))
@@ -543,7 +540,7 @@ class LiveFleet:
         return int(self._part_log.n_filled[0])
 
     def _deliveries(self) -> list[tuple[int, list[Delivery]]]:
-        """Time and deliveries of each step that has ended."""
+        """End and deliveries of each step that has ended."""
         log, found = self._part_log, list[tuple[int, list[Delivery]]]()
         number = ABSENT
         rows = (log.step_index, log.request_index, log.n_delivered_tokens)
@@ -559,17 +556,17 @@ class LiveFleet:
         return found
 
     def _dropped(self) -> list[tuple[int, LiveRequest]]:
-        """Requests that ended without a last token, with the time."""
+        """Requests that were rejected or aborted, with the time when they ended."""
         rows, found = self._memory.states.requests, list[tuple[int, LiveRequest]]()
-        turned_away = self._memory.turned_away(self._requests)
-        for slot in dict.fromkeys([*self._memory.take_ended(), *turned_away, *self._leaving]):
+        rejected = self._memory.rejected_by_gate(self._requests)
+        for slot in dict.fromkeys([*self._memory.take_ended(), *rejected, *self._leaving]):
             status = int(rows[slot]["status"])
             if slot in self._requests and status in {Status.ABORTED, Status.REJECTED}:
                 found.append((int(rows[slot]["finished_ns"]), self._requests[slot]))
         return found
 
     def _update(self, request: LiveRequest, n_tokens: int) -> None:
-        """Count tokens of a request; were they its last?"""
+        """Count tokens that a request got, and end the request if they are its last."""
         request.num_output_tokens += n_tokens
         row = self._memory.states.requests[request.slot]
         is_whole = request.num_output_tokens == row["num_tokens"] - request.num_prompt_tokens

@@ -1,7 +1,7 @@
-"""What stands before replicas whose requests are not known beforehand: a router, a gate, a link.
+"""Router, gate and KV link in front of replicas whose requests are not known in advance.
 
-The arrays of ``kernel/front.py`` are made for requests that are all known. Here they begin with
-room for none, get longer, and are used again.
+The arrays of ``kernel/front.py`` are sized for a known set of requests. Here they begin empty, grow
+with the requests that arrive, and are reused.
 """
 
 from collections import Counter
@@ -26,14 +26,14 @@ Array = TypeVar("Array", bound=NDArray[Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Properties of a request that router and gate use, besides its contents."""
+    """Class and tenant of a request, by which router and gate treat it."""
 
     class_index: int = 0
     tenant_index: int = 0
 
 
 def every_kind(fleet: Fleet, prompt_tokens: int) -> Demand:
-    """One request of each class and tenant of the fleet, for the smallest allocation."""
+    """One request of each class and tenant of the fleet, for which the first arrays are made."""
     gate = fleet.gate or GateConfig()
     n_classes = max(len(gate.classes), *(len(one.class_replicas) for one in routers_of(fleet)), 1)
     pairs = [(i, j) for i in range(n_classes) for j in range(len(gate.tenants))]
@@ -48,12 +48,12 @@ def every_kind(fleet: Fleet, prompt_tokens: int) -> Demand:
 
 
 def routers_of(fleet: Fleet) -> tuple[ClusterConfig, ...]:
-    """Clusters that route a request: of its first replica, then of the decode replicas."""
+    """The routers that a request passes: of its first replica, then of its decode replica."""
     return (fleet.replicas,) if fleet.prefill is None else (fleet.prefill.replicas, fleet.replicas)
 
 
 class LiveFront:
-    """The routers and the gate, in memory that grows."""
+    """The routers and the gate of a live fleet, with arrays that grow with the requests."""
 
     def __init__(self, fleet: Fleet, requests: Demand) -> None:
         self._fleet = fleet
@@ -71,7 +71,7 @@ class LiveFront:
 
     @property
     def keeps_numbers(self) -> bool:
-        """Do request numbers matter, since the router draws by them?"""
+        """Must the n-th request have slot n, since a router draws replicas at random by slot?"""
         return any(one.router in DRAWING_ROUTERS for one in routers_of(self._fleet))
 
     @property
@@ -91,15 +91,15 @@ class LiveFront:
         return int(cut_answers(_one(kind, 1, 1, max_tokens), self._fleet.gate).max_tokens[0])
 
     def note(self, slot: int, kind: Kind, request: Request) -> None:
-        """Record the kind of a request that will arrive in this slot.
+        """Write what router and gate know of a request that will arrive to its slot.
 
         Raises
         ------
         SpecError
-            No group of replicas accepts it.
+            No group of replicas accepts the request.
         """
         place, placement = kind.class_index, self._fleet.placement
-        if placement is not None:  # the router knows the group as the class
+        if placement is not None:  # the router then routes by group, in place of the class
             lone = _one(kind, int(request["num_prompt_tokens"]), 1, 1)
             place = self._group_of(placement, lone)
         for router in (self.front.router, self.front.decode_router):
@@ -116,7 +116,10 @@ class LiveFront:
         ticket["lane"] = self._lane_of[int(ticket["class_index"]), int(ticket["tenant"])]
 
     def _group_of(self, placement: Placement, lone: Demand) -> int:
-        """The group of one request; of a class with weights by how many of it came before."""
+        """The group of replicas for one request.
+
+        If groups share a class by weights: by how many requests of that class came before.
+        """
         for number, route in enumerate(placement.routes):
             if placement.is_of(route, lone)[0]:
                 n_before = self._n_routed[number]
@@ -125,7 +128,7 @@ class LiveFront:
         return int(placement.group_of(lone)[0])
 
     def give_slots(self, n_slots: int) -> None:
-        """Room for this number of requests."""
+        """Make room for this number of requests."""
         routers = [
             self._longer_router(router, config, n_slots)
             for router, config in zip(
@@ -169,7 +172,7 @@ class LiveFront:
     def forget(self) -> None:
         """Forget all requests: the next one gets slot 0."""
         gate = self.front.gate
-        for name in ("n_busy_lanes", "n_expiring", "n_let_in"):
+        for name in ("n_busy_lanes", "n_expiring", "n_unadmitted"):
             gate.counters[name] = 0
         for name in ("size", "n_waiting", "is_busy"):
             gate.lanes[name] = 0
@@ -190,7 +193,7 @@ def _one(kind: Kind, prompt: int, stop: int, most: int, *, priority: int = 0) ->
 
 
 def _longer_gate(old: GateState, n_slots: int) -> GateState:
-    """The gate with longer lanes in its heap."""
+    """The gate with room for ``n_slots`` requests, each of which may be in any lane."""
     heap = np.zeros(len(old.lanes) * n_slots, np.int32)
     for place, lane in enumerate(old.lanes):
         start, size = int(lane["start"]), int(lane["size"])
@@ -200,12 +203,12 @@ def _longer_gate(old: GateState, n_slots: int) -> GateState:
         requests=longer(old.requests, n_slots, 0),
         heap=heap,
         expiring=longer(old.expiring, n_slots, 0),
-        let_in=longer(old.let_in, n_slots, 0),
+        unadmitted=longer(old.unadmitted, n_slots, 0),
     )
 
 
 def longer(array: Array, length: int, fill: int) -> Array:
-    """The same with this length, filled up at its end."""
+    """The array with this length: cut, or filled up with ``fill`` at its end."""
     filled = np.full(length, fill, array.dtype) if fill else np.zeros(length, array.dtype)
     n_kept = min(len(array), length)
     filled[:n_kept] = array[:n_kept]

@@ -1,11 +1,12 @@
-"""Intervals of one run's numbers, whose samples are autocorrelated.
+"""Intervals of quantiles, means and shares of one run, whose samples are autocorrelated.
 
 Requests that meet the same queue are late together, so n of them carry less information than n
-independent ones. The share of samples below the quantile is taken in consecutive batches; its
-variance between batches over that of independent samples (*inflation*) gives the effective
-sample size. Samples of that number carry the binomial interval of ``quantiles``. Of batches of
-three lengths the largest inflation counts, since batches that are too short hide correlation. A
-run with a small effective sample size has no interval, however many requests it has.
+independent ones. The share of samples below the quantile is computed in consecutive batches. Its
+variance between batches, divided by that of independent samples, is the *inflation*; n divided by
+the inflation is the effective sample size. The interval is the binomial one of ``quantiles`` for
+that many samples. Batches of three lengths are tried and the largest inflation is used, since
+batches that are too short hide correlation. A run with a small effective sample size has no
+interval, however many requests it has.
 
 Source: batch means, Law and Kelton, Simulation Modeling and Analysis (3rd ed.), sections 9.5.2
 and 9.5.3; of the indicator for quantiles, Heidelberger and Lewis, Quantile Estimation in
@@ -25,21 +26,21 @@ from inferometer.stats.estimate import Estimate
 from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION, interval_ranks, min_samples
 
 N_BATCHES: Final = (40, 20, 10)
-"""Numbers of batches that are tried; with fewer than ten the variance between them is itself
+"""Numbers of batches that are tried; with fewer than ten the variance between batches is itself
 uncertain."""
 MIN_SAMPLES: Final = 40
-"""Fewest samples with which their dependence can be estimated."""
+"""Fewest samples from which autocorrelation is estimated."""
 MIN_INDEPENDENT_SAMPLES: Final = 10
-"""A run with a smaller effective sample size is too short to know that size."""
+"""Smallest effective sample size for an interval; below it, the size itself is too uncertain."""
 MIN_SAMPLES_OF_A_BATCH: Final = 4
 TABLED_FRACTIONS: Final = (0.5, 0.9, 0.95, 0.99, 0.999)
-"""Quantiles that tables show, whose intervals must agree with one another."""
+"""Quantiles that are shown in tables; their intervals must be in the order of the quantiles."""
 
 _Floats = NDArray[np.float64]
 
 
 class IntervalPlan(NamedTuple):
-    """Order statistics (from 0) that bound a quantile, and the method; None if n is too small."""
+    """Ranks (from 0) of the samples that bound a quantile, and the method; None: too few."""
 
     low_rank: int | None
     high_rank: int | None
@@ -52,9 +53,9 @@ def run_quantile_estimate(
     *,
     upper: ArrayLike | None = None,
 ) -> Estimate | None:
-    """A quantile of one run's samples, in the order in which they were taken.
+    """A quantile of one run; ``samples`` are in the order in which they were taken.
 
-    None without samples. Its interval is that of ``run_quantile_estimates`` of this one.
+    None without samples. See ``run_quantile_estimates`` for the interval.
 
     Example
     -------
@@ -71,14 +72,16 @@ def run_quantile_estimates(
     *,
     upper: ArrayLike | None = None,
 ) -> tuple[Estimate, ...]:
-    """Quantiles of one run's samples, in the order in which they were taken; none without samples.
+    """Quantiles of one run; ``samples`` are in the order in which they were taken.
 
-    ``upper`` bounds each sample from above where ``samples`` are lower bounds (infinite for one
-    that was never seen to end): the value is that of the lower bounds, the interval's upper end
-    that of the upper ones. Each quantile has an effective sample size of its own, so that the
-    interval of a higher one may begin or end below that of a lower one: both are widened until
-    no end decreases from quantile to quantile. ``TABLED_FRACTIONS`` count in every family, so
-    that a quantile alone has the interval that it has in a table.
+    Empty without samples. If ``samples`` are lower bounds (censored requests), ``upper`` has the
+    upper bounds, infinite for a request that was never seen to end: the values and lower ends are
+    computed from the lower bounds, the upper ends from the upper bounds.
+
+    Each quantile has its own effective sample size, so that the interval of a higher quantile could
+    begin or end below that of a lower one. Such intervals are widened until neither end decreases
+    from quantile to quantile. ``TABLED_FRACTIONS`` are always included in this, so that a single
+    quantile has the same interval as in a table.
     """
     lower = np.asarray(samples, dtype=np.float64)
     if lower.size == 0:
@@ -101,7 +104,7 @@ def run_quantile_estimates(
 def _quantile_alone(
     lower: _Floats, sorted_lower: _Floats, sorted_above: _Floats, quantile_fraction: float
 ) -> Estimate:
-    """A quantile, with the interval of its own effective sample size."""
+    """A quantile with the interval of its own effective sample size, before any widening."""
     value = float(sorted_lower[quantile_rank(lower.size, quantile_fraction)])
     worth = independent_samples(lower <= value)
     plan = interval_plan(lower.size, worth, quantile_fraction)
@@ -122,7 +125,7 @@ def _quantile_alone(
 
 
 def _in_order(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Estimates of ascending quantiles, widened so that no end of an interval decreases."""
+    """Estimates of ascending quantiles, with intervals widened so that no end decreases."""
     lows = [math.inf if estimate.low is None else estimate.low for estimate in estimates]
     highs = [-math.inf if estimate.high is None else estimate.high for estimate in estimates]
     least = np.minimum.accumulate(lows[::-1])[::-1].tolist()
@@ -138,7 +141,7 @@ def _in_order(estimates: Sequence[Estimate]) -> list[Estimate]:
 
 
 def quantile_rank(n_samples: int, quantile_fraction: float) -> int:
-    """Rank (from 0) of this quantile: the least sample below or at which that share of them lies.
+    """Rank (from 0) of a quantile: of the least sample that this share of all do not exceed.
 
     Example
     -------
@@ -149,7 +152,7 @@ def quantile_rank(n_samples: int, quantile_fraction: float) -> int:
 
 
 def interval_plan(n_samples: int, worth: int, quantile_fraction: float) -> IntervalPlan:
-    """Order statistics that bound a quantile of ``n_samples`` worth ``worth`` independent ones."""
+    """Ranks that bound a quantile of ``n_samples`` samples with effective sample size ``worth``."""
     needed = max(MIN_INDEPENDENT_SAMPLES, min_samples(quantile_fraction))
     ranks = interval_ranks(
         worth, quantile_fraction, confidence_fraction=DEFAULT_CONFIDENCE_FRACTION
@@ -313,25 +316,29 @@ def independent_samples(is_below: NDArray[np.bool_]) -> int:
 
 
 def worth_of_batches(n_samples: int, share_fraction: float, means: Sequence[ArrayLike]) -> int:
-    """The same from the means of consecutive batches, in several numbers of batches."""
+    """Effective sample size of a share, from its values in consecutive batches.
+
+    ``means``: one array of batch means for each number of batches that is tried.
+    """
     if share_fraction in {0.0, 1.0}:
         return n_samples
     inflation = 1.0
     for batch_means in means:
         array = np.asarray(batch_means, dtype=np.float64)
-        doubt = (float(stdtrit(array.size - 1, 0.975)) / float(stdtrit(math.inf, 0.975))) ** 2
+        # the variance of few batches is uncertain: widen as Student's t does the normal
+        widening = (float(stdtrit(array.size - 1, 0.975)) / float(stdtrit(math.inf, 0.975))) ** 2
         n_each = n_samples // array.size
         inflation = max(
             inflation,
-            doubt * float(array.var(ddof=1)) * n_each / (share_fraction * (1 - share_fraction)),
+            widening * float(array.var(ddof=1)) * n_each / (share_fraction * (1 - share_fraction)),
         )
     return max(1, math.floor(n_samples / inflation))
 
 
 def _batch_means(samples: _Floats, n_batches: int) -> _Floats:
-    """Means of consecutive batches of one length.
+    """Means of ``n_batches`` consecutive batches of equal length.
 
-    What does not fill a batch is left out at the start, where a run warms up.
+    The first samples, which are left over, are dropped: a run warms up there.
     """
     n_each = samples.size // n_batches
     means: _Floats = (
@@ -342,12 +349,12 @@ def _batch_means(samples: _Floats, n_batches: int) -> _Floats:
 
 # The end of a run's warm-up, and whether the run is steady after it.
 #
-# Warm-up: the truncation that minimises the standard error of the rest (MSER-5), accepted only
-# where what it cuts off differs from the rest significantly and by a share that matters.
-# Logarithms are compared, so that one slow request is no warm-up. Trend: Kendall's test on means
-# of consecutive batches, which are made longer until they are independent; what correlation is
-# left widens the null distribution. In `FALSE_ALARM_FRACTION` of unchanging runs one of all the
-# tests raises an alarm.
+# Warm-up: the truncation that minimises the standard error of the rest (MSER-5), accepted only if
+# the samples before it differ from the rest significantly and by `MATTERS_RATIO`. Logarithms are
+# compared, so that one slow request is no warm-up. Trend: Kendall's test on means of consecutive
+# batches, which are made longer until they are independent; the remaining correlation widens the
+# null distribution. In `FALSE_ALARM_FRACTION` of steady runs one of all the tests raises a false
+# alarm.
 #
 # Source: White, An Effective Truncation Heuristic for Bias Reduction in Simulation Output,
 # Simulation 69 (1997); MSER-5 after White, Cobb and Spratt, A Comparison of Five Steady-State
@@ -357,24 +364,24 @@ def _batch_means(samples: _Floats, n_batches: int) -> _Floats:
 
 
 MSER_BATCH: Final = 5
-
-
-"""Fewest samples with which warm-up or drift can be told from chance."""
+"""Samples in a batch of MSER-5."""
 _MOST_CUT_FRACTION: Final = 0.5
-"""A least error beyond the middle says that no steady state was reached (White 1997)."""
+"""Only cuts in the first half are tried: a best cut beyond it means that no steady state was
+reached (White 1997)."""
 FALSE_ALARM_FRACTION: Final = 0.03
-"""Share of unchanging runs in which one of all the tests may raise an alarm (Bonferroni)."""
+"""Share of steady runs in which any of the tests below raises a false alarm (Bonferroni)."""
 _TREND_CHANCE_FRACTION: Final = FALSE_ALARM_FRACTION / 3
-"""A third for the trend of TTFT and a third for that of TPOT, whose few batches have little
-power ..."""
+"""Significance level of each trend test (TTFT and TPOT): a third of the false alarms each."""
 _CUT_CHANCE_FRACTION: Final = FALSE_ALARM_FRACTION / 3 / 4
-"""... and a third for warm-up and drain in both."""
+"""Significance level of each of the four tests of warm-up and drain in TTFT and TPOT: the remaining
+third."""
 MATTERS_RATIO: Final = 1.1
-"""Differences below a tenth are ignored."""
+"""Smaller ratios of means are ignored, even if significant."""
 _N_TREND_BATCHES: Final = 20
 _MIN_TREND_BATCHES: Final = 8
 _MAX_BATCH_CORRELATION_RATIO: Final = 0.4
-"""About two standard errors of the correlation of 20 independent batches."""
+"""Batches with a smaller lag-1 correlation count as independent: two standard errors at 20 batches.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,17 +389,18 @@ class Trend:
     """Trend of positive samples, in the order in which they were taken."""
 
     ratio: float
-    """Geometric mean of the last third / of the first."""
+    """Geometric mean of the last third of the samples / of the first third."""
     chance_fraction: float
-    """p-value: how often samples without a trend look like this."""
+    """p-value: probability of such a trend in samples without one."""
     is_drifting: bool
-    """Significant, and by more than ``MATTERS_RATIO``."""
+    """Is the trend significant, and larger than ``MATTERS_RATIO``?"""
 
 
 def warm_up(samples: ArrayLike) -> int:
-    """Number of positive samples at the start that differ from the rest.
+    """The number of samples at the start of a run that belong to its warm-up.
 
-    0 where none are, or where there are too few to tell.
+    They differ from the rest significantly. 0 if none do, or if there are too few samples. Samples
+    are positive.
 
     Example
     -------
@@ -412,7 +420,7 @@ def warm_up(samples: ArrayLike) -> int:
 
 
 def mser(samples: ArrayLike) -> int:
-    """Samples that MSER-5 cuts off at the start: a multiple of 5, at most half of them."""
+    """The number of samples that MSER-5 cuts off at the start: a multiple of 5, at most half."""
     array = np.asarray(samples, dtype=np.float64)
     n_batches = array.size // MSER_BATCH
     if n_batches < 2:
@@ -426,14 +434,12 @@ def mser(samples: ArrayLike) -> int:
 
 
 def _n_tried(n_batches: int) -> int:
-    """Number of cuts among which the best one is chosen."""
+    """The number of positions among which the best cut is chosen."""
     return max(1, math.floor(n_batches * _MOST_CUT_FRACTION) + 1)
 
 
 def trend(samples: ArrayLike) -> Trend | None:
-    """Trend of positive samples.
-
-    None where there are too few, or where their autocorrelation is too long.
+    """Trend of positive samples, by Kendall's test on independent batches; None: too few samples.
 
     Example
     -------
@@ -454,20 +460,20 @@ def trend(samples: ArrayLike) -> Trend | None:
 
 
 class _Batches(NamedTuple):
-    """Means of as many consecutive batches as are independent."""
+    """Means of consecutive batches, as many as are independent of one another."""
 
     means: _Floats
     n_each: int
     correlation_ratio: float
-    """Of neighbours, without a straight line; 0 for the fewest batches, whose memory cannot be told
-    from a drift."""
+    """Lag-1 correlation after removing a linear trend; 0 for the fewest batches, where correlation
+    cannot be distinguished from a drift."""
 
 
 def _independent_batches(logs: _Floats) -> _Batches:
-    """The largest number of batches that are independent.
+    """Divide samples into the largest number of batches that are independent.
 
-    If none is, the fewest batches: the samples drift, or the run is too short to tell a drift
-    from a long memory.
+    If there is none, into the smallest number: the samples drift, or the run is too short to
+    distinguish a drift from long autocorrelation.
     """
     n_batches = min(_N_TREND_BATCHES, logs.size // MSER_BATCH)
     while n_batches - 4 >= _MIN_TREND_BATCHES:
@@ -480,7 +486,7 @@ def _independent_batches(logs: _Floats) -> _Batches:
 
 
 def _correlation_ratio(means: _Floats) -> float:
-    """Correlation of neighbours, without a straight line through all."""
+    """Lag-1 correlation of the means after removing a linear trend."""
     place = np.arange(means.size) - (means.size - 1) / 2
     rest = means - means.mean() - place * float(place @ means) / float(place @ place)
     scale = float(rest @ rest)
@@ -488,7 +494,7 @@ def _correlation_ratio(means: _Floats) -> float:
 
 
 def _chance_of_trend(batches: _Batches) -> float:
-    """p-value of Kendall's test (1938), by the normal approximation, good from 8 on."""
+    """p-value of Kendall's trend test (1938): normal approximation, accurate from 8 batches on."""
     means, n = batches.means, batches.means.size
     concordant = float(np.sign(means[None, :] - means[:, None])[np.triu_indices(n, 1)].sum())
     memory_ratio = (1 + batches.correlation_ratio) / (1 - batches.correlation_ratio)
@@ -497,11 +503,12 @@ def _chance_of_trend(batches: _Batches) -> float:
 
 
 def _differ(first: _Floats, rest: _Floats, *, n_tried: int) -> bool:
-    """Do the means of two stretches differ significantly, and by as much as matters?
+    """Do the means before and after a cut differ significantly, and by ``MATTERS_RATIO`` or more?
 
-    The rest shows how far samples are correlated. The cut between them is the best of
-    ``n_tried``, each a chance for a false alarm (Bonferroni): neighbouring cuts are almost the
-    same, but the best of them leaves the calmest rest, which makes chance look small.
+    Autocorrelation is estimated from the samples after the cut. The cut is the best of ``n_tried``
+    positions, so the p-value is multiplied by their number (Bonferroni). That is conservative for
+    neighbouring cuts, which are almost the same; but the best cut also leaves the rest with the
+    least variance, which makes the p-value too small.
     """
     gap = abs(float(first.mean() - rest.mean()))
     is_long = independent_samples(rest <= float(np.median(rest))) >= MIN_INDEPENDENT_SAMPLES

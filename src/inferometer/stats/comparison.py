@@ -1,23 +1,25 @@
-"""Is one set of repeats faster than another, the same, or undecided?
+"""Comparison of two sets of repeats: lower, higher, equivalent or undecided.
 
 The ratio of two sets is the Hodges-Lehmann shift of their logarithms: the median of all pairwise
-ratios. Its interval inverts the Mann-Whitney test, so it assumes nothing of the distribution's
-shape, only that both have the same. Source: Hollander, Wolfe and Chicken, Nonparametric
-Statistical Methods (3rd ed.), sections 4.2 and 4.3.
+ratios. Its interval inverts the Mann-Whitney test. So it assumes nothing about the shape of the
+distribution, only that it is the same in both sets. Source: Hollander, Wolfe and Chicken,
+Nonparametric Statistical Methods (3rd ed.), sections 4.2 and 4.3.
 
-Pairs that are looked at after each one need another interval: one of a fixed size errs far more
-often than it states. That of ``pair_gain`` holds at all looks together (a *confidence sequence*):
-it inverts the Bayes factor of a t-test with right-Haar scale and a normal prior on the effect,
-which is a test martingale under the null hypothesis (Ville's inequality). It assumes that the
-logarithms of the pairs' ratios are normal. Sources: Wang and Ramdas, Anytime-valid t-tests and
-confidence sequences for Gaussian means with unknown variance (2023); Rouder et al., Bayesian t
-tests (2009), equation 3. A machine that does something else for a moment makes one pair an outlier,
-beside which no gain is sure: what lies further than six scaled median absolute deviations from the
-median is drawn in to there first (Winsorizing; Huber and Ronchetti, Robust Statistics, 2nd ed.,
-section 1.3). ``bench/bench_tune.py pairs`` shows what this costs: errors stay below the stated ones.
+If the result is looked at after each pair of measurements, an interval for a fixed sample size errs
+far more often than it states. The interval of ``pair_gain`` is valid at all looks together (a
+*confidence sequence*): it inverts the Bayes factor of a t-test with right-Haar scale and a normal
+prior on the effect, which is a test martingale under the null hypothesis (Ville's inequality). It
+assumes that the logarithms of the pairs' ratios are normal. Sources: Wang and Ramdas, Anytime-valid
+t-tests and confidence sequences for Gaussian means with unknown variance (2023); Rouder et al.,
+Bayesian t tests (2009), equation 3. If the machine is busy with something else for a moment, one
+pair is an outlier, and with it no gain would be significant. So values beyond six scaled median
+absolute deviations from the median are first set to that limit (Winsorizing; Huber and Ronchetti,
+Robust Statistics, 2nd ed., section 1.3). ``bench/bench_tune.py pairs`` measures the effect: error
+rates stay below the stated ones.
 
-Beside it, signs alone are bet on (``sign_evidence``): it sees a gain that differs much between
-pairs, which a mean does not. Each test gets an equal share of the error.
+A second test uses only the signs of the gains (``sign_evidence``). It detects a gain that differs
+much between pairs, which the test of the mean does not. Each test gets an equal share of the error
+probability.
 """
 
 import math
@@ -40,8 +42,8 @@ from inferometer.stats.quantiles import (
 ComparisonVerdict: TypeAlias = Literal["lower", "higher", "equivalent", "undecided"]
 
 _MAX_EXACT_PAIRS = 2500
-"""Above this many pairs the normal approximation of the Mann-Whitney distribution is used: exact
-within 0.1 % there."""
+"""For more pairs of samples the normal approximation of the Mann-Whitney distribution is used,
+which is accurate to 0.1 % there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +53,12 @@ class Comparison:
     ratio: Estimate
     """New / old."""
     margin_ratio: float
-    """Differences up to this share do not matter to the user."""
+    """Relative differences up to this one do not matter to the user."""
     verdict: ComparisonVerdict
-    """*equivalent*: the whole interval lies within the margin. *lower*, *higher*: it excludes 1,
-    and does not lie within the margin."""
+    """*equivalent*: the whole interval is within the margin. *lower*, *higher*: the interval
+    excludes 1 and is not within the margin."""
     n_to_decide: int | None
-    """Repeats of each side that would decide, if undecided (``repeats_to_decide``)."""
+    """Repeats of each side that would probably decide, if undecided (``repeats_to_decide``)."""
 
 
 def compare(
@@ -66,9 +68,7 @@ def compare(
     margin_ratio: float = 0.02,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Comparison | None:
-    """Are the new repeats lower, higher or equivalent, or is that undecided?
-
-    All samples positive; None where a side has none.
+    """Compare new repeats with old ones; all samples are positive. None if a side has none.
 
     Example
     -------
@@ -88,11 +88,11 @@ def compare_pairs(
     margin_ratio: float = 0.02,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Comparison | None:
-    """As ``compare``, for pairs made next to each other: shared effects cancel.
+    """Compare pairs of repeats that were measured one right after the other: shared effects cancel.
 
-    The ratio is the median of the pairs' ratios with the interval of the sign test, which
-    assumes nothing of their distribution: no interval below 6 pairs at 95 %. A pair of which one
-    is absent (NaN) does not count.
+    The ratio is the median of the pairs' ratios with the interval of the sign test, which assumes
+    nothing about their distribution. It has no interval below 6 pairs at 95 %. Pairs with an absent
+    value (NaN) are dropped.
 
     Example
     -------
@@ -115,6 +115,7 @@ def compare_pairs(
 def _compared(
     ratio: Estimate, new: ArrayLike, old: ArrayLike, *, margin_ratio: float, is_paired: bool
 ) -> Comparison:
+    """The comparison with this ratio: its verdict, and how many repeats would decide."""
     verdict, n_to_decide = _verdict(ratio, margin_ratio), None
     if verdict == "undecided":
         n_to_decide = repeats_to_decide(
@@ -169,6 +170,7 @@ def ratio_estimate(
 
 
 def _verdict(ratio: Estimate, margin_ratio: float) -> ComparisonVerdict:
+    """The verdict on a ratio by its interval (see ``Comparison.verdict``)."""
     if ratio.low is None or ratio.high is None:
         return "undecided"
     if ratio.low >= 1 / (1 + margin_ratio) and ratio.high <= 1 + margin_ratio:
@@ -179,9 +181,9 @@ def _verdict(ratio: Estimate, margin_ratio: float) -> ComparisonVerdict:
 
 
 def _low_rank(n_new: int, n_old: int, *, confidence_fraction: float) -> int | None:
-    """Rank of the sorted pairwise difference that bounds the shift from below.
+    """Rank (from 1) of the pairwise difference that bounds the shift from below; None: too few.
 
-    The largest rank r with P(U <= r - 1) <= tail.
+    The largest rank r with P(U <= r - 1) <= (1 - confidence) / 2.
     """
     tail = (1 - confidence_fraction) / 2
     n_pairs = n_new * n_old
@@ -195,9 +197,9 @@ def _low_rank(n_new: int, n_old: int, *, confidence_fraction: float) -> int | No
 
 @cache
 def _mann_whitney_counts(n_few: int, n_many: int) -> tuple[int, ...]:
-    """Number of orders of n_few + n_many samples with U = 0, 1, …
+    """The numbers of orders of n_few + n_many samples with the Mann-Whitney statistic U = 0, 1, …
 
-    Coefficients of the Gaussian binomial.
+    They are the coefficients of the Gaussian binomial.
     """
     n_pairs = n_few * n_many
     counts = [1] + [0] * n_pairs
@@ -211,9 +213,9 @@ def _mann_whitney_counts(n_few: int, n_many: int) -> tuple[int, ...]:
 
 
 POWER_FRACTION: Final = 0.8
-"""Probability that the suggested number of repeats decides, at the observed scatter."""
-_LEAST_OF_SCATTER: Final = 4
-"""Fewer show too little of how they scatter."""
+"""Probability that the suggested number of repeats decides, if they scatter like the observed."""
+_LEAST_REPEATS: Final = 4
+"""Fewest repeats from which the scatter is estimated."""
 _MOST_REPEATS: Final = 10_000
 """Larger numbers of repeats are not suggested."""
 
@@ -226,10 +228,10 @@ def repeats_to_decide(
     confidence_fraction: float,
     is_paired: bool,
 ) -> int | None:
-    """Repeats of each side that would decide four times in five.
+    """Repeats of each side that would decide the comparison with a probability of 80 %.
 
-    As many as it takes until the interval is expected to leave out 1, or to lie within the margin,
-    whichever takes fewer: where the logarithms scatter, and differ, as they do here.
+    That is the number from which on the interval is expected to exclude 1, or to be within the
+    margin, whichever is smaller; if the true difference and scatter are the observed ones.
 
     Parameters
     ----------
@@ -238,7 +240,7 @@ def repeats_to_decide(
 
     Returns
     -------
-    None where a side has fewer than 4 repeats, or where 10,000 would not decide.
+    None if a side has fewer than 4 repeats, or if 10,000 would not decide.
 
     Source
     ------
@@ -258,13 +260,13 @@ def repeats_to_decide(
     )
     sides = [_finite(gaps)] if is_paired else [_finite(logs_new), _finite(logs_old)]
     n_now = min(side.size for side in sides)
-    if n_now < _LEAST_OF_SCATTER:
+    if n_now < _LEAST_REPEATS:
         return None
     shift = abs(float(np.median(_finite(gaps))))
     scatter = math.sqrt(sum(float(side.var(ddof=1)) for side in sides))
     tail = float(ndtri((1 + confidence_fraction) / 2))
     room = math.log1p(margin_ratio) - shift
-    # To lie within the margin, both ends of the interval must: each has half of what may fail.
+    # Both ends of the interval must be within the margin: each may fail with half of 1 - power.
     needed = min(
         _n_repeats(far, scatter, tail + float(ndtri(power)), is_paired=is_paired)
         for far, power in ((shift, POWER_FRACTION), (room, (1 + POWER_FRACTION) / 2))
@@ -273,7 +275,7 @@ def repeats_to_decide(
 
 
 def _n_repeats(far: float, scatter: float, errors: float, *, is_paired: bool) -> float:
-    """Noether's sample sizes of the sign test and of the Mann-Whitney test."""
+    """Noether's sample size of the sign test (``is_paired``) or of the Mann-Whitney test."""
     if far <= 0:
         return math.inf
     more_often = (float(ndtr(far / scatter)) if scatter else 1.0) - 0.5
@@ -289,13 +291,12 @@ _N_PARTS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """Change of the samples from their first to their last third."""
+    """Change of the samples from the first third to the last third of a run."""
 
     ratio: Estimate
     """Last third / first third."""
     verdict: ComparisonVerdict
-    """*equivalent*: any drift is within the margin. *undecided*: too few or too noisy samples to
-    tell."""
+    """*equivalent*: any drift is within the margin. *undecided*: too few or too noisy samples."""
 
 
 def drift(samples: ArrayLike, *, margin_ratio: float = 0.02) -> Drift | None:
@@ -315,7 +316,7 @@ def drift(samples: ArrayLike, *, margin_ratio: float = 0.02) -> Drift | None:
 
 
 def lag_1_correlation_ratio(samples: ArrayLike) -> float | None:
-    """Correlation of neighbours (intervals assume 0); None below 8 samples or without variance."""
+    """Lag-1 autocorrelation (intervals assume 0); None below 8 samples or without variance."""
     present = present_samples(samples)
     centred = present - present.mean() if present.size else present
     scale = float((centred**2).sum())
@@ -327,21 +328,23 @@ def lag_1_correlation_ratio(samples: ArrayLike) -> float | None:
 PairDecision: TypeAlias = Literal["keep", "drop", "go on"]
 
 _PRIOR_VARIANCE: Final = 8.0
-"""Prior variance of effect / scatter: intervals are narrowest after 3 to 8 pairs."""
+"""Prior variance of effect / scatter, chosen so that intervals are narrow after 3 to 8 pairs."""
 _LEAST_PAIRS: Final = 3
-_LEAST_DRAWN_IN: Final = 5
+_LEAST_WINSORIZED: Final = 5
 _FAR_RATIO: Final = 6.0
 _NORMAL_MAD_RATIO: Final = 1.4826
 """Standard deviation of a normal distribution / its median absolute deviation."""
-_HOPE_RATIO: Final = 2.0
-"""Standard errors by which the gain may be better than it looks. One and a half ended one in 25 true
-gains of 5 % (``bench/bench_tune.py pairs``)."""
+_OPTIMISM_RATIO: Final = 2.0
+"""Standard errors by which the true gain is assumed to be better than the observed one before a
+trial counts as futile. With 1.5, one in 25 true gains of 5 % was dropped (``bench/bench_tune.py
+pairs``)."""
 _LEAST_FUTILE: Final = 4
-"""Fewest pairs: one outlier in three hides any gain."""
-_WINS: Final = (0.95, 0.9)
-"""Shares of pairs that gain which are bet on: 5 of 5, or 9 of 10, are then worth 20 to 1."""
+"""Fewest pairs after which a trial can be futile: one outlier in three pairs hides any gain."""
+_BET_SHARES: Final = (0.95, 0.9)
+"""Shares of pairs with a gain that the sign test bets on: with them 5 of 5 pairs, or 9 of 10, are
+evidence of 20 to 1."""
 _N_TESTS: Final = 2
-"""Tests of each series of logarithms: of their mean, and of their signs."""
+"""Tests of each series of log ratios: one of the mean, one of the signs."""
 
 
 def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Estimate | None:
@@ -352,12 +355,12 @@ def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Est
     log_ratios
         (N,) Logarithms of score of B / score of A.
     confidence_fraction
-        Of both sides together, over all looks.
+        Confidence of the two-sided interval, over all looks together.
 
     Returns
     -------
-    The geometric mean of the ratios less 1, outliers drawn in from 5 pairs on; None of no pair; no
-    interval below 3 pairs.
+    The geometric mean of the ratios minus 1, with outliers limited from 5 pairs on. None without
+    pairs; no interval below 3 pairs.
 
     Example
     -------
@@ -367,7 +370,7 @@ def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Est
     """
     if not log_ratios:
         return None
-    logs = _drawn_in(log_ratios)
+    logs = _winsorized(log_ratios)
     n, mean = int(logs.size), float(logs.mean())
     width = _half_width_ratio(n, 1 - confidence_fraction)
     half = None if width is None else width * float(logs.std(ddof=1))
@@ -381,23 +384,26 @@ def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Est
     )
 
 
-def _drawn_in(log_ratios: Sequence[float]) -> NDArray[np.float64]:
-    """(N,) Without outliers; 3 or 4 pairs do not show how far the others scatter."""
+def _winsorized(log_ratios: Sequence[float]) -> NDArray[np.float64]:
+    """(N,) The log ratios with outliers limited to six scaled median absolute deviations.
+
+    Fewer than 5 are returned unchanged: their scatter is not known well enough.
+    """
     logs = np.asarray(log_ratios, np.float64)
     middle, scale = _robust(logs)
-    if logs.size < _LEAST_DRAWN_IN or scale == 0:
+    if logs.size < _LEAST_WINSORIZED or scale == 0:
         return logs
     return np.clip(logs, middle - _FAR_RATIO * scale, middle + _FAR_RATIO * scale)
 
 
 def _robust(logs: NDArray[np.float64]) -> tuple[float, float]:
-    """The median, and the scaled median absolute deviation from it."""
+    """The median, and the median absolute deviation scaled to a standard deviation."""
     middle = float(np.median(logs))
     return middle, _NORMAL_MAD_RATIO * float(np.median(np.abs(logs - middle)))
 
 
 def _half_width_ratio(n: int, error_fraction: float) -> float | None:
-    """Half the width of the interval of a mean of n / their standard deviation; None: the whole line."""
+    """Half width of a mean's interval / the n values' standard deviation; None: infinite."""
     if n < _LEAST_PAIRS:
         return None
     shrunk = 1 + n * _PRIOR_VARIANCE
@@ -414,10 +420,11 @@ def is_futile(
     least_gain_ratio: float,
     confidence_fraction: float,
 ) -> bool:
-    """Would no gain be sure after ``n_most`` pairs either, were it two standard errors better?
+    """Is it unlikely that ``n_most`` pairs would show a gain, so that the trial can stop?
 
-    By mean and standard deviation, and by median and median absolute deviation. Pairs that end for
-    this take nothing, so that no error becomes more frequent.
+    True if the gain would not be significant after ``n_most`` pairs even if it were two standard
+    errors larger than observed: both by mean and standard deviation, and by median and median
+    absolute deviation. A trial that stops for this accepts no change, so errors do not increase.
 
     Example
     -------
@@ -428,16 +435,16 @@ def is_futile(
     width = _half_width_ratio(n_most, 1 - confidence_fraction)
     if len(log_ratios) < _LEAST_FUTILE or width is None:
         return False
-    logs = _drawn_in(log_ratios)
+    logs = _winsorized(log_ratios)
     return all(
-        middle + _HOPE_RATIO * scale / math.sqrt(logs.size)
+        middle + _OPTIMISM_RATIO * scale / math.sqrt(logs.size)
         < max(width * scale, math.log1p(least_gain_ratio))
         for middle, scale in ((float(logs.mean()), float(logs.std(ddof=1))), _robust(logs))
     )
 
 
 def decide_pairs(gain: Estimate | None, *, least_gain_ratio: float) -> PairDecision:
-    """Stop when the gain is certainly worth a change, or certainly not.
+    """Decide whether to keep a change, drop it, or go on measuring, by the interval of its gain.
 
     Example
     -------
@@ -456,20 +463,20 @@ class PairJudgement(NamedTuple):
 
     decision: PairDecision
     gain: Estimate | None
-    """Gain of the series with the narrowest interval, which holds for all series together."""
+    """Gain of the series with the narrowest interval, which is valid for all series together."""
 
 
 def judge_pairs(
     series: Sequence[Sequence[float]], *, least_gain_ratio: float, confidence_fraction: float
 ) -> PairJudgement:
-    """Decide whether to stop; the tests of all series share the error (Bonferroni).
+    """Decide on a change by several series of pairs, whose tests share the error (Bonferroni).
 
     Parameters
     ----------
     series
-        (K, N) Logarithms of the same pairs: as measured, and less what is known of each pair.
+        (K, N) Log ratios of the same N pairs: as measured, and corrected for known effects.
     confidence_fraction
-        Of both sides together, over all tests and looks.
+        Confidence over all tests and looks together, two-sided.
 
     Example
     -------
@@ -496,6 +503,7 @@ def judge_pairs(
 
 
 def _width(gain: Estimate | None) -> float:
+    """Width of the gain's interval; infinite without one."""
     return (
         math.inf if gain is None or gain.high is None or gain.low is None else gain.high - gain.low
     )
@@ -504,7 +512,7 @@ def _width(gain: Estimate | None) -> float:
 def _decide_signs(
     logs: Sequence[float], gain: Estimate | None, least_gain_ratio: float, enough: float
 ) -> PairDecision:
-    """Accept a change that gains in nearly every pair, and enough in the median and the mean."""
+    """Keep a change that gains in nearly every pair, and enough in the median and the mean."""
     if gain is None or sign_evidence(logs) < enough:
         return "go on"
     middle = math.expm1(float(np.median(logs)))
@@ -512,11 +520,11 @@ def _decide_signs(
 
 
 def sign_evidence(log_ratios: Sequence[float]) -> float:
-    """Factor by which bets at even odds have grown that most pairs gain.
+    """Evidence that more than half of the pairs gain: the growth of a stake that is bet on it.
 
-    Two equal servers gain in half of the pairs whatever the distribution is, so that no more than
-    one in E of such series ever reaches E (a test martingale: Ville's inequality; Shafer, Testing by
-    betting, 2021).
+    Of two equal servers, either gains in half of the pairs, whatever the distribution. So at even
+    odds at most one in E such series ever reaches a factor of E (a test martingale: Ville's
+    inequality; Shafer, Testing by betting, 2021).
 
     Example
     -------
@@ -525,14 +533,14 @@ def sign_evidence(log_ratios: Sequence[float]) -> float:
     """
     n_gains = sum(one > 0 for one in log_ratios)
     n_others = len(log_ratios) - n_gains
-    bets = [(2 * share) ** n_gains * (2 * (1 - share)) ** n_others for share in _WINS]
+    bets = [(2 * share) ** n_gains * (2 * (1 - share)) ** n_others for share in _BET_SHARES]
     return sum(bets) / len(bets)
 
 
 def chance_of_more(n_hits: int, n: int, n_hits_before: int, n_before: int) -> float:
-    """Probability of as many hits among these ``n``, if all are equally likely to be hit.
+    """p-value of the binomial test that the first of two groups has a higher rate of hits.
 
-    The binomial test of two rates, given the hits of both together (Przyborowski and Wilenski, 1940).
+    Given the hits of both groups together (Przyborowski and Wilenski, 1940).
 
     Example
     -------

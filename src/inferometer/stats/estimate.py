@@ -1,4 +1,4 @@
-"""A number with its uncertainty, and whether it is on the good side of a limit."""
+"""A number with its uncertainty, and verdicts on it against a limit."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ Verdict: TypeAlias = Literal["met", "missed", "undecided"]
 
 
 def worst_verdict(verdicts: Iterable[Verdict | None]) -> Verdict | None:
-    """Worst verdict: missed, then undecided, then met; None for none."""
+    """The worst of these verdicts: missed, then undecided, then met; None without verdicts."""
     known = set(verdicts)
     order: tuple[Verdict, ...] = ("missed", "undecided", "met")
     return next((one for one in order if one in known), None)
 
 
 Z_90: Final = 1.645
-"""Standard deviations of a normal distribution that hold 90 % of it."""
+"""A normal distribution has 90 % of its mass within this many standard deviations of the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A number with its interval; the unit is in the name of the variable.
+    """A number with its interval; the unit is in the name of the variable that has it.
 
     ``low`` and ``high`` bound an interval of ``confidence_fraction``; both are None where
     ``n_samples`` cannot carry an interval, and ``method`` then says why. Never built from zero
@@ -51,7 +51,7 @@ class Estimate:
     def text(
         self, write: Callable[[float], str] = format_number, *, unit: str = "", bare: str = ""
     ) -> str:
-        """Value and interval in words; where it has no interval, the value and ``bare``.
+        """Value and interval as text; if there is no interval, the value and the text ``bare``.
 
         Example
         -------
@@ -80,7 +80,7 @@ class Estimate:
         )
 
     def inverted(self, numerator: float = 1.0) -> "Estimate":
-        """The estimate of ``numerator / x`` for a positive x, such as tokens/s from s/token."""
+        """The estimate of ``numerator`` / this positive number, such as tokens/s from s/token."""
         if self.value <= 0 or (self.low is not None and self.low <= 0):
             raise ValueError(f"cannot invert {self.value} [{self.low}, {self.high}]: not positive")
         return Estimate(
@@ -113,7 +113,8 @@ def judge(estimate: Estimate | None, limit: float) -> Verdict:
 def envelope(estimates: Sequence[Estimate], *, method: str) -> Estimate:
     """One estimate that covers several estimates from the same data.
 
-    The first one's value, the widest interval, or none if one has none.
+    It has the first one's value, and the lowest and the highest end of all intervals; no interval
+    if any of them has none.
 
     Example
     -------
@@ -142,7 +143,7 @@ def envelope(estimates: Sequence[Estimate], *, method: str) -> Estimate:
 
 
 def judge_share(share: Estimate, least_fraction: float) -> Verdict:
-    """Verdict on a share: met by its value, missed where it is certainly too small."""
+    """Verdict on a share that should be large: met by its value, missed if certainly too small."""
     if share.value >= least_fraction:
         return "met"
     return "missed" if share.high is not None and share.high < least_fraction else "undecided"

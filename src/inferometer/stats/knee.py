@@ -1,11 +1,10 @@
 """The knee: the batch size (or rate) from which another doubling gains less than 1.5x throughput.
 
-The time per round, x / throughput(x), is fitted by two straight segments that meet: flat and
-then rising where a roofline bends, one straight line where costs add up; both shapes are exact.
-(Two segments through throughput itself, in logarithms, put the knee of additive costs 50-70 %
-too high, because that curve has no straight part.) The gain of a doubling, throughput(2x) /
-throughput(x) = 2 · time(x) / time(2x), is read off the fit; the interval is a bootstrap over
-repeats.
+The time per round, x / throughput(x), is fitted by two straight segments that meet. They describe a
+roofline exactly (flat, then rising), and also additive costs (one straight line). Two segments
+through the logarithm of throughput would put the knee of additive costs 50-70 % too high, because
+that curve has no straight part. The gain of a doubling, throughput(2x) / throughput(x) =
+2 · time(x) / time(2x), is computed from the fit; the interval is a bootstrap over repeats.
 """
 
 from collections.abc import Sequence
@@ -24,14 +23,14 @@ from inferometer.stats.quantiles import (
 )
 
 KNEE_GAIN_RATIO: Final = 1.5
-"""A doubling that gains less than this is beyond the knee."""
+"""A doubling that multiplies throughput by less than this is beyond the knee."""
 
 KneeStatus: TypeAlias = Literal["found", "before", "beyond", "undecided"]
 _Floats: TypeAlias = NDArray[np.float64]
 
 _MIN_POINTS: Final = 3
 _MIN_POINTS_OF_TWO_SEGMENTS: Final = 5
-"""Two segments have four parameters: they pass through any four points, and prove nothing."""
+"""With fewer points one line is fitted: two segments have four parameters, and fit any four."""
 _MIN_REPEATS: Final = 5
 _MAX_MISFIT_RATIO: Final = 0.05
 _N_HINGES: Final = 160
@@ -40,15 +39,15 @@ _N_STEPS: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """The knee of throughput.
+    """The knee of throughput, or why there is none.
 
-    *before*: already the first doubling gains less; *beyond*: the last measured one still gains
-    more.
+    Status *before*: already the first measured doubling gains less than ``KNEE_GAIN_RATIO``;
+    *beyond*: the last one still gains more.
     """
 
     status: KneeStatus
     at: Estimate | None
-    """Position in the unit of x; None unless the fit crosses within the measured range."""
+    """The knee in the unit of x; None unless it is within the measured range."""
     why: str
 
 
@@ -58,9 +57,9 @@ def find_knee(
     *,
     seed: int,
 ) -> Knee:
-    """The knee of throughput over x (P values), given the repeats at each x.
+    """The knee of throughput over x (P values); ``throughputs`` has the repeats at each x.
 
-    Undecided where the data do not support an answer.
+    The status is *undecided* if the data do not support an answer.
     """
     groups = [_positive(samples) for samples in throughputs]
     seen = sorted(
@@ -94,7 +93,10 @@ def _positive(samples: ArrayLike) -> _Floats:
 
 
 def _judge(value: float, resampled: _Floats, positions: _Floats, n_repeats: int) -> Knee:
-    """Verdict of the resampled knees; -inf is before the first point, +inf beyond the last."""
+    """The knee with its interval, from knees of resampled data.
+
+    In ``resampled``, -inf means before the first point, +inf beyond the last one.
+    """
     tail = (1 - DEFAULT_CONFIDENCE_FRACTION) / 2
     low, high = (
         float(np.quantile(resampled, fraction, method="inverted_cdf"))
@@ -145,7 +147,7 @@ def _estimate(
 
 
 def _knees(positions: _Floats, times: _Floats, scale: _Floats) -> tuple[_Floats, _Floats]:
-    """Knee and worst relative misfit of each row of ``times`` (B, P)."""
+    """(B) Knee and (B) worst relative misfit, one for each row of ``times`` (B, P)."""
     coefficients, hinges, misfits = _fit(positions, times, scale)
     grid = np.geomspace(positions[0], positions[-1] / 2, _N_STEPS)
 
@@ -168,7 +170,11 @@ def _knees(positions: _Floats, times: _Floats, scale: _Floats) -> tuple[_Floats,
 
 
 def _fit(positions: _Floats, times: _Floats, scale: _Floats) -> tuple[_Floats, _Floats, _Floats]:
-    """Coefficients (B, 3), hinge (B) and worst relative misfit (B) of the best two segments."""
+    """The best two segments for each row of ``times`` (B, P).
+
+    Returns coefficients (B, 3): constant, slope, change of slope at the hinge; the hinge (B); and
+    the worst relative misfit (B).
+    """
     n_rows = len(times)
     best = np.full(n_rows, np.inf)
     coefficients, hinges, misfits = (
@@ -176,8 +182,7 @@ def _fit(positions: _Floats, times: _Floats, scale: _Floats) -> tuple[_Floats, _
         np.full(n_rows, positions[-1]),
         np.zeros(n_rows),
     )
-    # The hinge lies between the second and the last but one point, so that each segment is held by
-    # two.
+    # The hinge is between the second and the last but one point, so that each segment has two.
     candidates = positions[-1:]
     if positions.size >= _MIN_POINTS_OF_TWO_SEGMENTS:
         candidates = np.concatenate(

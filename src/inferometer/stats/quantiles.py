@@ -19,12 +19,12 @@ from inferometer.stats.estimate import Estimate
 DEFAULT_CONFIDENCE_FRACTION = 0.95
 
 _MAD_TO_SIGMA_RATIO = 1.4826
-"""1 / Phi^-1(3/4): makes the median absolute deviation of a normal sample estimate its standard
-deviation."""
+"""1 / Phi^-1(3/4): the median absolute deviation of a normal sample times this estimates its
+standard deviation."""
 
 
 class Ranks(NamedTuple):
-    """Order statistics (from 1) that bound a quantile."""
+    """Ranks (from 1) of the sorted samples that bound a quantile."""
 
     low: int
     high: int
@@ -50,10 +50,10 @@ def quantile_estimate(
     *,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Estimate | None:
-    """A quantile of the distribution of independent samples.
+    """A quantile of the distribution of independent samples; None without samples.
 
-    NaN is no sample; None without samples. Where the samples are too few to bound the quantile
-    on both sides the estimate has no interval, and says so.
+    NaN is no sample. If there are too few samples to bound the quantile on both sides, the estimate
+    has no interval, and its ``method`` says why.
     """
     present = present_samples(samples)
     if present.size == 0:
@@ -96,9 +96,9 @@ def interval_ranks(
     *,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Ranks | None:
-    """Order statistics that bound the quantile, at most (1 - confidence) / 2 beyond each.
+    """Ranks that bound a quantile, with an error of at most (1 - confidence) / 2 on each side.
 
-    None where the samples are too few.
+    None if there are too few samples.
 
     Example
     -------
@@ -108,7 +108,7 @@ def interval_ranks(
     _check_fraction("quantile_fraction", quantile_fraction)
     _check_fraction("confidence_fraction", confidence_fraction)
     tail = (1 - confidence_fraction) / 2
-    # Both are monotone in the rank, and a million samples have a million ranks.
+    # Both conditions are monotone in the rank, so bisection finds it among a million ranks.
     n_low = low_rank(n_samples, quantile_fraction, confidence_fraction=confidence_fraction)
     n_high = bisect_right(
         range(n_samples),
@@ -124,9 +124,9 @@ def low_rank(
     *,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> int:
-    """The order statistic that bounds the quantile from below alone; 0 where there is none.
+    """Rank (from 1) of the sample that bounds a quantile from below (one-sided); 0: none does.
 
-    A high quantile has such a bound from few samples on, long before it has one from above.
+    Few samples suffice for a lower bound of a high quantile; an upper bound takes far more.
 
     Example
     -------
@@ -142,7 +142,7 @@ def low_rank(
 def min_samples(
     quantile_fraction: float, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
 ) -> int:
-    """Number of samples that a two-sided interval of this quantile needs.
+    """The fewest samples for a two-sided interval of this quantile.
 
     Example
     -------
@@ -164,7 +164,7 @@ def relative_spread_ratio(samples: ArrayLike) -> float | None:
 
 
 def present_samples(samples: ArrayLike) -> NDArray[np.float64]:
-    """The samples that are not absent (NaN), as floats."""
+    """The samples without absent ones (NaN), as floats."""
     array = np.asarray(samples, dtype=np.float64).ravel()
     return array[~np.isnan(array)]
 
@@ -184,7 +184,7 @@ N_RESAMPLES: Final = 2000
 def resampled_medians(
     groups: Sequence[NDArray[np.float64]], *, seed: int, n_resamples: int = N_RESAMPLES
 ) -> NDArray[np.float64]:
-    """Medians of resampled groups, each group resampled within itself: (B, number of groups)."""
+    """(B, groups) Bootstrap medians: each group is resampled within itself."""
     rng = np.random.default_rng(seed)
     return np.stack(
         [

@@ -79,12 +79,12 @@ class Cluster:
             if when_ns == FAR_NS or when_ns > until_ns:
                 return self._end_of_run(when_ns)
             self.now_ns = when_ns
-            self._hear()
-            self._let_go()
+            self._deliver_load_reports()
+            self._abort_disconnected()
             if not self._complete():
                 return Outcome.LIVELOCK
             self._hand_over()
-            self._let_come()
+            self._process_arrivals()
             self._launch()
 
     def _next_event_ns(self) -> int:
@@ -99,7 +99,7 @@ class Cluster:
             *(replica.ready_ns for replica in self._replicas),
         )
 
-    def _hear(self) -> None:
+    def _deliver_load_reports(self) -> None:
         """What do replicas say of themselves?"""
         self._router.hear(self.now_ns)
 
@@ -107,7 +107,7 @@ class Cluster:
         """A replica says how much it has to do."""
         self._router.report(replica.number, replica.report())
 
-    def _let_go(self) -> None:
+    def _abort_disconnected(self) -> None:
         """Whose client goes away now?"""
         while self._clients.next_abort_ns <= self.now_ns:
             request = self._clients.take_next_abort()
@@ -118,7 +118,7 @@ class Cluster:
                     self._gate.gone(request.index, self.now_ns)
                 self._end_outside(request, Status.ABORTED)
                 for replica in self._replicas:
-                    self._touch(replica)
+                    self._mark_due(replica)
             else:
                 self._drop(request)
 
@@ -126,7 +126,7 @@ class Cluster:
         """The client of a request goes away that a replica has."""
         replica = self._replicas[self._clients.replica[request.index]]
         replica.drop(request, self.now_ns)
-        self._touch(replica)
+        self._mark_due(replica)
 
     def _complete(self) -> bool:
         """Whose oldest step is done, or whose wait over?
@@ -145,12 +145,12 @@ class Cluster:
     def _hand_over(self) -> None:
         """What goes from one replica to another? Nothing, where each does all."""
 
-    def _let_come(self) -> None:
+    def _process_arrivals(self) -> None:
         """Who comes now, and who goes in, and where to?"""
         if self._gate is not None:
-            self._tell_ends(self._gate)
+            self._report_ends_to_gate(self._gate)
         while self._clients.next_ns <= self.now_ns:
-            self._let_go()  # a follower may go in the instant in which it would come
+            self._abort_disconnected()  # a follower may go in the instant in which it would come
             request = self._clients.take_next()
             if request.status is not Status.UNSEEN:
                 continue  # its client has gone in this very instant
@@ -163,7 +163,7 @@ class Cluster:
         if self._gate is not None:
             self._open(self._gate)
 
-    def _tell_ends(self, gate: Gate) -> None:
+    def _report_ends_to_gate(self, gate: Gate) -> None:
         """The gate learns of all that have ended inside."""
         for replica in self._replicas:
             for request in replica.ended:
@@ -208,7 +208,7 @@ class Cluster:
         """A request goes to the replica that the router says."""
         replica = self._route(request)
         replica.take(request)
-        self._touch(replica)
+        self._mark_due(replica)
 
     def _route(self, request: Request) -> Replica:
         return self._replicas[
@@ -220,7 +220,7 @@ class Cluster:
         request.status = status
         self._clients.end(request, self.now_ns)
 
-    def _touch(self, replica: Replica) -> None:
+    def _mark_due(self, replica: Replica) -> None:
         """Something has changed for this replica: if it does nothing, it has to look again."""
         if replica.is_idle:
             self._due.add(replica.number)

@@ -45,7 +45,7 @@ class SplitCluster(Cluster):
     def _next_event_ns(self) -> int:
         return min(super()._next_event_ns(), self._link.next_ns)
 
-    def _hear(self) -> None:
+    def _deliver_load_reports(self) -> None:
         for router in self._pools.routers:
             router.hear(self.now_ns)
 
@@ -79,7 +79,7 @@ class SplitCluster(Cluster):
             self._forget(request)
             replica = self._replicas[self._clients.replica[request.index]]
             self._pools.decode[replica.number - len(self._pools.prefill)].receive(request)
-            self._touch(replica)
+            self._mark_due(replica)
         for source in self._replicas:
             for request in source.prefilled:
                 transfer = self._pools.transfers.of(request)
@@ -90,14 +90,14 @@ class SplitCluster(Cluster):
                     self._pools.routers[1].choose(request, [one.n_inside for one in decode])
                 ]
                 replica.take(request)
-                self._touch(replica)
+                self._mark_due(replica)
             source.prefilled.clear()
 
     def _forget(self, request: Request) -> None:
         """The replica that computed a prompt may forget it."""
         source = self._pools.transfers.of(request).source
         self._pools.prefill[source].forget(request)
-        self._touch(self._replicas[source])
+        self._mark_due(self._replicas[source])
 
     def _fetch(self, replica: Replica) -> None:
         """The KV caches that a decode replica has asked for go on their way."""

@@ -1,8 +1,9 @@
-"""Arrivals, aborts and ends of requests. Compiled.
+"""Arrivals of requests, disconnections of their clients, and ends of requests. Compiled.
 
-Two sources: independent requests, sorted by arrival, and followers of other requests, a heap of
-those with known times. The earliest of both arrives first; of several at the same time the one with
-the smallest index. Disconnections of clients are a heap too.
+Requests come from two sources. Independent requests are sorted by arrival time. Followers (requests
+that are sent after others end) are in a heap once their arrival times are known. The earliest
+request of both sources arrives first; of several at the same time the one with the smallest index.
+The disconnections of clients are in another heap.
 """
 
 from inferometer.records.columns import I32
@@ -14,7 +15,7 @@ from inferometer.simulate.outcome import FAR_NS
 
 @compiled
 def next_ns(state: State) -> int:
-    """Time of the next arrival; ``FAR_NS`` where none is known."""
+    """Time of the next arrival; ``FAR_NS`` if no arrival time is known."""
     world = state.world[0]
     when_ns = FAR_NS
     if world.next_arrival < len(state.arrivals.arrival_order):
@@ -26,7 +27,7 @@ def next_ns(state: State) -> int:
 
 @compiled
 def take_next(state: State) -> int:
-    """Remove and return the request that arrives at ``next_ns``, which must exist."""
+    """Remove and return the next request to arrive; there must be one (see ``next_ns``)."""
     world = state.world[0]
     has_own = world.next_arrival < len(state.arrivals.arrival_order)
     if world.n_due > 0 and not (
@@ -44,7 +45,7 @@ def take_next(state: State) -> int:
 
 @compiled
 def next_abort_ns(state: State) -> int:
-    """Time when the next client disconnects; ``FAR_NS`` where none is known."""
+    """Time when the next client disconnects; ``FAR_NS`` if no such time is known."""
     if state.world[0].n_leaving == 0:
         return FAR_NS
     first: int = state.arrivals.leaving[0]
@@ -54,14 +55,14 @@ def next_abort_ns(state: State) -> int:
 
 @compiled
 def take_next_abort(state: State) -> int:
-    """Remove and return the request that disconnects at ``next_abort_ns``; it must exist."""
+    """Remove and return the request whose client disconnects next; there must be one."""
     state.world[0].n_leaving -= 1
     return _pop(state, state.arrivals.leaving, state.world[0].n_leaving, 1)
 
 
 @compiled
 def end(state: State, index: int, status: int, when_ns: int) -> None:
-    """End a request of this replica in any status."""
+    """End a request of this replica with a final status, and schedule its followers."""
     state.counters[0].n_ended += 1
     if len(state.arrivals.ended) > 0:
         state.arrivals.ended[state.world[0].n_ended] = index
@@ -71,23 +72,26 @@ def end(state: State, index: int, status: int, when_ns: int) -> None:
 
 @compiled
 def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
-    """End a request that no replica has, and schedule its followers."""
+    """End a request that was sent to no replica, and schedule its followers."""
     request = state.requests[index]
     request.status = status
     request.finished_ns = when_ns
     if len(state.arrivals.follower) > 0:
         after: int = state.arrivals.follower[index]
         while after != NOTHING:
-            _waits_for_one_less(state, after, when_ns)
+            _count_awaited_end(state, after, when_ns)
             after = state.arrivals.next_follower[after]
         if len(state.arrivals.joins) > 0 and state.arrivals.joins[index] != NOTHING:
             joined: int = state.arrivals.joins[index]
-            _waits_for_one_less(state, joined, when_ns)
+            _count_awaited_end(state, joined, when_ns)
 
 
 @compiled
-def _waits_for_one_less(state: State, index: int, when_ns: int) -> None:
-    """Count one awaited end of a request; after the last, schedule it and its companions."""
+def _count_awaited_end(state: State, index: int, when_ns: int) -> None:
+    """Record that one predecessor of a request has ended.
+
+    After the last one, schedule the request and its companions, which wait for the same ends.
+    """
     last_ns = when_ns
     if len(state.arrivals.joins) > 0:
         last_ns = max(state.arrivals.last_end_ns[index], when_ns)
@@ -95,17 +99,17 @@ def _waits_for_one_less(state: State, index: int, when_ns: int) -> None:
         state.arrivals.n_awaited[index] -= 1
         if state.arrivals.n_awaited[index] > 0:
             return
-    _sends(state, index, last_ns)
+    _schedule_follower(state, index, last_ns)
     if len(state.arrivals.next_companion) > 0:
         beside: int = state.arrivals.next_companion[index]
         while beside != NOTHING:
-            _sends(state, beside, last_ns)
+            _schedule_follower(state, beside, last_ns)
             beside = state.arrivals.next_companion[beside]
 
 
 @compiled
-def _sends(state: State, index: int, last_end_ns: int) -> None:
-    """Schedule a request all of whose predecessors have ended."""
+def _schedule_follower(state: State, index: int, last_end_ns: int) -> None:
+    """Set the arrival time of a follower whose predecessors have all ended; add it to the heap."""
     sent_ns = max(state.arrivals.earliest_ns[index], last_end_ns + state.arrivals.think_ns[index])
     state.requests[index].sent_ns = sent_ns
     state.requests[index].arrival_ns = sent_ns
@@ -124,8 +128,8 @@ def _is_before(state: State, one: int, other: int) -> bool:
 
 
 @compiled
-def _comes_up_before(state: State, one: int, other: int, is_leaving: int) -> bool:
-    """The order of a heap: by time of disconnection, or of arrival."""
+def _is_before_in_heap(state: State, one: int, other: int, is_leaving: int) -> bool:
+    """Does request ``one`` precede ``other`` in the heap of disconnections, or of arrivals?"""
     if is_leaving:
         first, second = state.arrivals.abort_ns[one], state.arrivals.abort_ns[other]
         return first < second or (first == second and one < other)
@@ -135,7 +139,7 @@ def _comes_up_before(state: State, one: int, other: int, is_leaving: int) -> boo
 @compiled
 def _push(state: State, heap: I32, size: int, index: int, is_leaving: int) -> None:
     place = size
-    while place > 0 and _comes_up_before(state, index, heap[(place - 1) // 2], is_leaving):
+    while place > 0 and _is_before_in_heap(state, index, heap[(place - 1) // 2], is_leaving):
         heap[place] = heap[(place - 1) // 2]
         place = (place - 1) // 2
     heap[place] = index
@@ -143,14 +147,14 @@ def _push(state: State, heap: I32, size: int, index: int, is_leaving: int) -> No
 
 @compiled
 def _pop(state: State, heap: I32, size: int, is_leaving: int) -> int:
-    """Remove and return the first of ``size + 1`` entries."""
+    """Remove and return the first entry of a heap that has ``size`` entries afterwards."""
     first: int = heap[0]
     last, place = heap[size], 0
     while 2 * place + 1 < size:
         child = 2 * place + 1
-        if child + 1 < size and _comes_up_before(state, heap[child + 1], heap[child], is_leaving):
+        if child + 1 < size and _is_before_in_heap(state, heap[child + 1], heap[child], is_leaving):
             child += 1
-        if not _comes_up_before(state, heap[child], last, is_leaving):
+        if not _is_before_in_heap(state, heap[child], last, is_leaving):
             break
         heap[place] = heap[child]
         place = child

@@ -1,9 +1,11 @@
-"""Scheduler of static batches, which run until their last row stops. Compiled.
+"""Scheduler of static batches, each of which runs until its last request is complete. Compiled.
 
-The same as ``reference.batches.BatchScheduler``, on arrays. The queue is a heap whose ``priority``
-is twice the level, plus one after the queue timeout; forming a batch pops requests and puts back
-those that stay. If order is preserved, ``node`` of a request is 1 + the index of the next request
-that left the queue, and ``turn`` is set once its batch is over.
+The same as ``reference.batches.BatchScheduler``, on arrays. The waiting queue is a heap ordered by
+``Request.priority``: twice the priority level, plus one after the queue timeout. Forming a batch
+pops requests and puts back those that stay. A row of a batch is one of its requests.
+
+If answers are delivered in the order in which requests left the queue, ``Request.node`` is 1 + the
+index of the next request that left the queue, and ``Request.turn`` is 1 once its batch is over.
 """
 
 from inferometer.records.types import ABSENT, PartKind
@@ -25,7 +27,7 @@ _ABORTED, _REJECTED = int(Status.ABORTED), int(Status.REJECTED)
 
 @compiled
 def add(state: State, index: int) -> None:
-    """A request arrives; it is refused if the queue of its priority is full."""
+    """Add an arriving request to the queue; reject it if the queue of its priority is full."""
     config, request = state.config[0], state.requests[index]
     request.priority = 2 * request.priority if config.has_levels else 0
     if config.max_queue_size > 0:
@@ -42,7 +44,7 @@ def add(state: State, index: int) -> None:
 
 @inlined
 def schedule(state: State, i_batch: int) -> None:
-    """The next step of the batch, or the first one of a new batch, or nothing yet."""
+    """Form the next step of an instance: of its present batch, else of a new one if it is due."""
     counters = state.counters[0]
     counters.n_preempted = 0
     if state.batches[i_batch].n_rows == 0:
@@ -52,7 +54,10 @@ def schedule(state: State, i_batch: int) -> None:
 
 @compiled
 def idle_instance(state: State) -> int:
-    """The next instance to schedule: first one whose batch goes on, else the first idle one."""
+    """Index of the next instance to schedule.
+
+    The first idle one with an unfinished batch, else the first idle one; ``NOTHING``: all are busy.
+    """
     n_instances, idle = len(state.batches), NOTHING
     for i_batch in range(n_instances - 1, -1, -1):
         if state.batches[i_batch].is_in_flight == 0 and (
@@ -64,7 +69,7 @@ def idle_instance(state: State) -> int:
 
 @compiled
 def first_done(state: State) -> int:
-    """Instance whose step ends first; one must be in flight."""
+    """Index of the instance whose step ends first; at least one step must be in flight."""
     first = NOTHING
     for i_batch in range(len(state.batches)):
         batch = state.batches[i_batch]
@@ -75,14 +80,17 @@ def first_done(state: State) -> int:
 
 @compiled
 def _first_row(state: State, i_batch: int) -> int:
-    """Index in ``running`` of an instance's first request."""
+    """Index in ``Queue.running`` of the first request in an instance's batch."""
     row: int = i_batch * (state.config[0].max_num_active // state.config[0].n_instances)
     return row
 
 
 @inlined
 def update(state: State, i_batch: int) -> int:
-    """Process a step: each live row gets a token; the batch ends when the last row is complete."""
+    """Process the results of a step; returns the number of delivered tokens.
+
+    Each incomplete row gets a token; the batch ends when the last row is complete.
+    """
     config, counters, parts, batch = (
         state.config[0],
         state.counters[0],
@@ -121,7 +129,10 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def _answer_in_order(state: State, i_batch: int) -> int:
-    """End a batch and deliver answers in order; returns the number of tokens."""
+    """Deliver answers in the order in which requests left the queue; returns the tokens delivered.
+
+    Called at the end of a batch. An answer waits until all earlier ones have been delivered.
+    """
     config, counters, parts, batch = (
         state.config[0],
         state.counters[0],
@@ -148,7 +159,7 @@ def _answer_in_order(state: State, i_batch: int) -> int:
 
 @compiled
 def _deliver(state: State, index: int, n_tokens: int) -> None:
-    """Deliver tokens; a request that has all its tokens ends."""
+    """Deliver tokens to a request, and end the request if it has all its tokens."""
     request, now_ns = state.requests[index], state.counters[0].now_ns
     n_wanted = _n_wanted(state.config[0], request)
     request.num_tokens += n_tokens
@@ -161,7 +172,7 @@ def _deliver(state: State, index: int, n_tokens: int) -> None:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """A client has disconnected. Its row, if any, is computed on until the batch ends."""
+    """Abort a request; if it is in a batch, its row is computed until the batch ends."""
     if state.requests[index].status == _WAITING:
         state.counters[0].n_waiting -= 1
     arrivals.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
@@ -169,7 +180,7 @@ def abort(state: State, index: int) -> None:
 
 @compiled
 def _form(state: State, i_batch: int) -> None:
-    """Choose the requests that leave the queue, and start their batch if it is due."""
+    """Choose the requests of the next batch; start the batch if it is due, else set ``wake_ns``."""
     config, counters = state.config[0], state.counters[0]
     n_pending, best, is_full, longest, most = 0, 0, False, 0, 0
     max_batch_size, num_blocks = (
@@ -214,9 +225,9 @@ def _form(state: State, i_batch: int) -> None:
 
 @compiled
 def _next_in_time(state: State) -> int:
-    """The next waiting request within its queue timeout.
+    """The next waiting request that has not timed out; ``NOTHING`` if there is none.
 
-    Others are refused, or moved behind the others of their priority.
+    Requests that have timed out are rejected, or moved behind the others of their priority.
     """
     config, counters = state.config[0], state.counters[0]
     while True:
@@ -240,7 +251,7 @@ def _next_in_time(state: State) -> int:
 
 @compiled
 def _begin(state: State, i_batch: int, n_sent: int) -> None:
-    """Give slots and memory to the requests that leave the queue."""
+    """Start a batch of the first ``n_sent`` requests in ``State.skipped``: slots and KV memory."""
     config, counters, batch = state.config[0], state.counters[0], state.batches[i_batch]
     longest, most, first = 0, 0, _first_row(state, i_batch)
     for row in range(n_sent):
@@ -266,7 +277,7 @@ def _begin(state: State, i_batch: int, n_sent: int) -> None:
 
 @compiled
 def _append_unanswered(state: State, index: int) -> None:
-    """Append a request that left the queue to those without an answer."""
+    """Append a request that left the queue to the list of those whose answer is undelivered."""
     counters = state.counters[0]
     if counters.first_unanswered > 0:
         state.requests[counters.last_unanswered - 1].node = index + 1
@@ -277,7 +288,10 @@ def _append_unanswered(state: State, index: int) -> None:
 
 @inlined
 def _launch(state: State, i_batch: int) -> None:
-    """Record the step's rows and its work; stopped rows are computed on, prompts are padded."""
+    """Set the parts and the work of the step.
+
+    Rows of complete requests are computed too, and all prompts are padded to the longest.
+    """
     config, batch, parts = state.config[0], state.batches[i_batch], state.parts[i_batch]
     n_prefill, n_decode, longest, pairs, context, first = 0, 0, 0, 0, 0, _first_row(state, i_batch)
     for row in range(batch.n_rows):
@@ -319,12 +333,16 @@ def _n_wanted(config: Config, request: Request) -> int:
 
 @compiled
 def _n_allowed(config: Config, request: Request) -> int:
+    """The largest number of output tokens of a request."""
     n_tokens: int = min(request.max_tokens, config.max_model_len - request.num_prompt_tokens)
     return n_tokens
 
 
 @compiled
 def _n_outputs(request: Request) -> int:
-    """Tokens that its row has yielded, wanted or not: the prompt's step yields one."""
+    """The number of tokens computed for a request, including those after its end.
+
+    The step that computes the prompt yields the first one.
+    """
     n_tokens: int = request.num_computed_tokens - request.num_prompt_tokens + 1
     return n_tokens

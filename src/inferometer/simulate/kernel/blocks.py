@@ -1,10 +1,12 @@
-"""KV blocks: owned by requests, free, or cached prefixes. Compiled.
+"""Allocation of KV blocks, prefix caching, and contiguous KV caches. Compiled.
 
 The same as ``reference/blocks.py``, on arrays; both mirror
-``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0. For contiguous KV caches (one
-piece of memory per request), the same as ``reference.holes.ContiguousKvCache``: ``by_address``
-lists the requests with a piece in order of addresses; a piece begins at the first entry of its
-slot's row of the block table.
+``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0.
+
+Contiguous KV caches have one piece of memory per request (the same as
+``reference.holes.ContiguousKvCache``). ``Memory.by_address`` lists the requests with a piece in
+order of addresses. The first entry of a request's row of the block table is the first block of its
+piece. A gap is the free memory between two neighbouring pieces.
 """
 
 from typing import Final
@@ -22,7 +24,7 @@ _ANY_NUMBER: Final = 2**40
 
 @compiled
 def admit_in_one_piece(state: State, index: int) -> bool:
-    """Place a request into the first hole with room for all its tokens; else change nothing."""
+    """Place a request into the first gap with room for all its tokens; False if there is none."""
     config, counters, request = state.config[0], state.counters[0], state.requests[index]
     n_blocks = _n_needed(config, request)
     if n_blocks > counters.n_free - (config.watermark_blocks if counters.n_running > 0 else 0):
@@ -63,7 +65,7 @@ def free_piece(state: State, index: int) -> None:
 
 @compiled
 def take_moved(state: State) -> None:
-    """Complete the moves that end by now; drop the rest of the plan."""
+    """Complete the moves that have ended; drop all others except the one under way."""
     counters, moves, n_left = state.counters[0], state.memory.moves, 0
     for i_move in range(counters.n_moves):
         move = moves[i_move]
@@ -86,7 +88,10 @@ def take_moved(state: State) -> None:
 
 @compiled
 def plan_moves(state: State) -> None:
-    """Plan to slide pieces towards address 0 until the largest admissible request fits."""
+    """Plan moves of pieces towards address 0 that make room for the largest waiting request.
+
+    Only requests that fit into the free memory as a whole are considered.
+    """
     counters = state.counters[0]
     wanted = _largest_wanted(state, counters.n_free)
     begin_ns: int = state.memory.moves[0].end_ns if counters.is_moving else counters.now_ns
@@ -106,7 +111,11 @@ def plan_moves(state: State) -> None:
 
 @compiled
 def note_holes(state: State, log: StepLog, row: int) -> None:
-    """Log free blocks, the need of the largest waiting request, and moved blocks."""
+    """Log the fragmentation of a contiguous KV cache at a step.
+
+    Free blocks, the largest gap, the blocks to move before the largest waiting request fits, and
+    the blocks moved since the last step.
+    """
     config, counters, largest = state.config[0], state.counters[0], 0
     for place in range(counters.n_pieces + 1):
         largest = max(largest, _gap(state, place, 0))
@@ -120,7 +129,7 @@ def note_holes(state: State, log: StepLog, row: int) -> None:
 
 @compiled
 def _debt(state: State, wanted: int) -> int:
-    """The fewest blocks to move so that neighbouring gaps join to one of the wanted size.
+    """The fewest blocks to move so that neighbouring gaps join to one of ``wanted`` blocks.
 
     A piece in motion counts in full. -1 if all gaps together are too small.
     """
@@ -136,7 +145,10 @@ def _debt(state: State, wanted: int) -> int:
 
 @compiled
 def _last_gap(state: State, wanted: int) -> int:
-    """Last of the neighbouring gaps that together suffice at the least cost of moving."""
+    """Index of the last gap in the run of neighbouring gaps that is cheapest to join.
+
+    The run has ``wanted`` free blocks, and the pieces within it have the fewest blocks to move.
+    """
     counters = state.counters[0]
     least, found = state.config[0].n_kv_blocks + 1, 0
     first, n_free, n_moved = 0, 0, 0
@@ -155,7 +167,7 @@ def _last_gap(state: State, wanted: int) -> int:
 
 @compiled
 def _first_gap(state: State, wanted: int, last: int) -> int:
-    """First of the neighbouring gaps that end at ``last``."""
+    """Index of the first gap in the shortest run up to ``last`` with ``wanted`` free blocks."""
     first = last
     n_free = _gap(state, last, 1)
     while n_free < wanted:
@@ -166,7 +178,7 @@ def _first_gap(state: State, wanted: int, last: int) -> int:
 
 @compiled
 def _largest_wanted(state: State, n_most: int) -> int:
-    """Largest number of blocks, up to ``n_most``, that a waiting request needs."""
+    """Blocks that the largest waiting request needs, among those that need at most ``n_most``."""
     counters, size, most = state.counters[0], len(state.queue.waiting), 0
     for i_waiting in range(counters.waiting_size):
         place = counters.waiting_head + i_waiting
@@ -180,9 +192,10 @@ def _largest_wanted(state: State, n_most: int) -> int:
 
 @compiled
 def _gap(state: State, place: int, is_settled: int) -> int:
-    """Free blocks before a piece, or after the last; settled: after the moves under way.
+    """Free blocks before the piece at this place in ``by_address``, or after the last piece.
 
-    A piece in motion occupies all blocks from its new start to its present end.
+    ``is_settled``: as after the move under way; otherwise a piece in motion occupies all blocks
+    from its new start to its present end.
     """
     counters = state.counters[0]
     start: int = state.config[0].n_kv_blocks
@@ -193,6 +206,7 @@ def _gap(state: State, place: int, is_settled: int) -> int:
 
 @compiled
 def _end_before(state: State, place: int, is_settled: int) -> int:
+    """First block after the piece before this place in ``by_address``; 0 at the first place."""
     if place == 0:
         return 0
     end: int = (
@@ -204,7 +218,7 @@ def _end_before(state: State, place: int, is_settled: int) -> int:
 
 @compiled
 def _start(state: State, place: int, is_settled: int) -> int:
-    """First block of a piece: at present, or after the moves under way."""
+    """First block of a piece: at present, or (``is_settled``) after the move under way."""
     index = state.memory.by_address[place]
     start: int = state.memory.block_table[state.requests[index].slot, 0]
     if is_settled and state.counters[0].is_moving and state.memory.moves[0].request == index:
@@ -214,6 +228,7 @@ def _start(state: State, place: int, is_settled: int) -> int:
 
 @compiled
 def _n_needed(config: Config, request: Request) -> int:
+    """Blocks of a request's piece: for all its tokens, or with Orca for max_model_len."""
     n_tokens: int = config.max_model_len
     if not config.is_orca:
         n_tokens = min(request.num_prompt_tokens + request.max_tokens, n_tokens)
@@ -223,9 +238,9 @@ def _n_needed(config: Config, request: Request) -> int:
 
 @compiled
 def find_hits(state: State, index: int) -> int:
-    """The number of cached blocks with a prefix of this request.
+    """The number of cached blocks with a prefix of this request (vLLM: get_computed_blocks).
 
-    They are written to the next slot's row; nothing is allocated yet.
+    The blocks are written to the block table's row of the next slot; nothing is allocated yet.
     """
     if state.config[0].sliding_window > 0:
         return groups.find_hits(state, index)
@@ -244,9 +259,9 @@ def find_hits(state: State, index: int) -> int:
 
 @compiled
 def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
-    """Give a waiting request a slot, its hits and blocks for its next tokens.
+    """Allocate a slot for a waiting request, its prefix hits and blocks for its next tokens.
 
-    False, without any change, if there are too few blocks.
+    Returns False and changes nothing if there are too few blocks.
     """
     config, request = state.config[0], state.requests[index]
     if config.is_contiguous:
@@ -278,7 +293,10 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
 
 @inlined
 def extend(state: State, index: int, num_new_tokens: int) -> bool:
-    """Allocate blocks for a running request's next tokens; False, unchanged, if too few."""
+    """Allocate blocks for a running request's next tokens.
+
+    Returns False and changes nothing if there are too few blocks.
+    """
     config, request = state.config[0], state.requests[index]
     if config.is_contiguous:
         return True
@@ -300,7 +318,7 @@ def extend(state: State, index: int, num_new_tokens: int) -> bool:
 
 @inlined
 def cache_blocks(state: State, index: int, num_tokens: int) -> None:
-    """Register the blocks that these first tokens fill in the prefix cache."""
+    """Add the blocks that a request's first ``num_tokens`` tokens fill to the prefix cache."""
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return
@@ -337,7 +355,7 @@ def free(state: State, index: int) -> None:
 
 @compiled
 def spare_blocks(state: State, row: int, n_hits: int, number: int) -> int:
-    """Blocks that an admission may take besides its hits, the first blocks of a row."""
+    """Blocks that an admission may allocate besides its prefix hits (the row's first blocks)."""
     n_spare: int = pool.n_free(state, number)
     for i_block in range(n_hits):
         n_spare -= state.memory.blocks[state.memory.block_table[row, i_block]].ref_count == 0
@@ -348,23 +366,29 @@ def spare_blocks(state: State, row: int, n_hits: int, number: int) -> int:
 
 @compiled
 def touch(state: State, row: int, n_hits: int, number: int) -> None:
-    """Reference the first blocks of a row, a cached prefix; free ones leave the free queue."""
+    """Add a reference to the first ``n_hits`` blocks of a row, which hold a cached prefix.
+
+    Blocks that were free leave the free queue.
+    """
     for i_block in range(n_hits):
         pool.touch(state, state.memory.block_table[row, i_block], number)
 
 
 @compiled
 def take(state: State, row: int, n_owned: int, n_needed: int, number: int) -> None:
-    """Take blocks from the front of the free queue until a row has ``n_needed``; evict them."""
+    """Allocate blocks from the front of the free queue until a row has ``n_needed``.
+
+    What was cached in these blocks is evicted.
+    """
     for i_block in range(n_owned, n_needed):
         state.memory.block_table[row, i_block] = pool.take(state, number)
 
 
 @compiled
 def give_back(state: State, row: int, n_blocks: int, number: int) -> None:
-    """Free the blocks of a row.
+    """Free the first ``n_blocks`` blocks of a row, the last one first.
 
-    Blocks without content go to the front of the free queue (last one first), others to its end.
+    Uncached blocks go to the front of the free queue, cached ones to its end.
     """
     after = NOTHING
     for i_block in range(n_blocks - 1, -1, -1):

@@ -59,26 +59,29 @@ def run(
     part_log: PartLog,
     until_ns: int,
 ) -> int:
-    """Run until all is done, the time is over, no progress is possible, or a log is full."""
+    """Process events until no request is left, ``until_ns``, a deadlock, or a full log.
+
+    Returns the ``Outcome``.
+    """
     n_replicas, first = len(states.counters), state_of(states, 0)
     while steps.has_room(first, log, part_log, n_replicas):
         when_ns = _next_event_ns(states, front.gate)
         if when_ns == FAR_NS or when_ns > until_ns:
             return _end_of_run(states, front.gate, when_ns)
         states.world[0].now_ns = when_ns
-        _hear(front, when_ns)
-        _let_go(states, front.gate)
+        _deliver_load_reports(front, when_ns)
+        _abort_disconnected(states, front.gate)
         if not _complete(states, part_log):
             return _LIVELOCK
         _hand_over(states, front)
-        _let_come(states, front)
+        _process_arrivals(states, front)
         _launch(states, front, costs, log)
     return _LOG_FULL
 
 
 @inlined
 def _next_event_ns(states: State, gate: GateState) -> int:
-    """Time of the next arrival, disconnection, end of a step or end of a wait."""
+    """Time of the next event of any kind; ``FAR_NS`` if there is none."""
     has_gate, is_split, world = HAS_GATE, IS_SPLIT, states.world[0]
     when_ns = min(arrivals.next_ns(states), arrivals.next_abort_ns(states))
     for replica in range(len(states.counters)):
@@ -87,44 +90,44 @@ def _next_event_ns(states: State, gate: GateState) -> int:
         when_ns = min(when_ns, handover.next_ns(states))
     if has_gate:
         when_ns = min(when_ns, gate.counters[0].wake_ns)
-        if world.n_told < world.n_ended:  # refused by an engine: the gate has room again
+        if world.n_ends_reported < world.n_ended:  # an engine rejected one: the gate has room
             when_ns = world.now_ns
     return when_ns
 
 
 @inlined
-def _hear(front: Front, now_ns: int) -> None:
-    """Pass the replicas' load reports to the router."""
+def _deliver_load_reports(front: Front, now_ns: int) -> None:
+    """Deliver the replicas' load reports that are due to the routers."""
     is_split = IS_SPLIT
-    routing.hear(front.router, now_ns)
+    routing.deliver_reports(front.router, now_ns)
     if is_split:
-        routing.hear(front.decode_router, now_ns)
+        routing.deliver_reports(front.decode_router, now_ns)
 
 
 @compiled
-def _let_go(states: State, gate: GateState) -> None:
+def _abort_disconnected(states: State, gate: GateState) -> None:
     """Abort the requests whose clients disconnect now."""
     has_gate, is_split, now_ns = HAS_GATE, IS_SPLIT, states.world[0].now_ns
     while arrivals.next_abort_ns(states) <= now_ns:
         index = arrivals.take_next_abort(states)
         request = states.requests[index]
-        if request.status == _UNSEEN:  # it would have arrived at this time, or waits at the gate
+        if request.status == _UNSEEN:  # arrives at this very time, or waits at the gate
             if has_gate:
                 gating.gone(gate, index, now_ns)
             arrivals.end_outside(states, index, _ABORTED, now_ns)
             for replica in range(len(states.counters)):
-                _touch(states, replica)
+                _mark_due(states, replica)
         else:
-            if not is_split or _give_up(states, index):
+            if not is_split or _abort_in_transfer(states, index):
                 steps.drop(state_of(states, request.replica), index)
-            _touch(states, request.replica)
+            _mark_due(states, request.replica)
 
 
 @compiled
-def _give_up(states: State, index: int) -> bool:
-    """Abort a request during its KV transfer; returns whether there is more to free.
+def _abort_in_transfer(states: State, index: int) -> bool:
+    """Abort a request before or during its KV transfer.
 
-    A transfer under way is not cut short.
+    Returns whether the request's replica must still drop it. A transfer under way is not cut short.
     """
     transfer, request = states.transfers[index], states.requests[index]
     if request.status >= _STOPPED:
@@ -136,7 +139,7 @@ def _give_up(states: State, index: int) -> bool:
         return False
     if transfer.stage == _FOR_ROOM:
         handover.give_back_source(state_of(states, transfer.source), index)
-        _touch(states, transfer.source)
+        _mark_due(states, transfer.source)
     elif transfer.stage == _RECEIVED:
         handover.give_back(state_of(states, request.replica), index)
     return True
@@ -144,9 +147,9 @@ def _give_up(states: State, index: int) -> bool:
 
 @inlined
 def _complete(states: State, part_log: PartLog) -> bool:
-    """Complete the oldest steps and waits that end now.
+    """Complete each replica's oldest step, or its wait, if that ends now.
 
-    False where a replica's requests preempt one another forever (livelock).
+    Returns False if a replica's requests preempt one another forever (livelock).
     """
     now_ns = states.world[0].now_ns
     for replica in range(len(states.counters)):
@@ -164,7 +167,7 @@ def _complete(states: State, part_log: PartLog) -> bool:
 
 @inlined
 def _hand_over(states: State, front: Front) -> None:
-    """Process KV caches that arrive now, and prefills that complete now."""
+    """Process the KV transfers that end now, and route requests whose prefill completes now."""
     is_split, world = IS_SPLIT, states.world[0]
     if not is_split:
         return
@@ -173,38 +176,38 @@ def _hand_over(states: State, front: Front) -> None:
         source, replica = states.transfers[index].source, states.requests[index].replica
         handover.give_back_source(state_of(states, source), index)
         handover.receive(state_of(states, replica), index)
-        _touch(states, source)
-        _touch(states, replica)
-    while world.n_joined < world.n_handed:
-        index = states.transfers[world.n_joined].nth_handed
+        _mark_due(states, source)
+        _mark_due(states, replica)
+    while world.n_routed_on < world.n_prefilled:
+        index = states.transfers[world.n_routed_on].nth_prefilled
         replica = routing.choose(states, front.decode_router, index)
         handover.join(state_of(states, replica), index)
-        _touch(states, replica)
-        world.n_joined += 1
+        _mark_due(states, replica)
+        world.n_routed_on += 1
 
 
 @inlined
-def _let_come(states: State, front: Front) -> None:
-    """Process arrivals, gate and router at this time."""
+def _process_arrivals(states: State, front: Front) -> None:
+    """Process the arrivals at this time: offer them to the gate, or route them to replicas."""
     has_gate, now_ns = HAS_GATE, states.world[0].now_ns
     if has_gate:
-        _tell_ends(states, front.gate)
+        _report_ends_to_gate(states, front.gate)
     while arrivals.next_ns(states) <= now_ns:
-        _let_go(states, front.gate)  # a follower may disconnect at its time of arrival
+        _abort_disconnected(states, front.gate)  # a follower may disconnect at its time of arrival
         index = arrivals.take_next(states)
         if states.requests[index].status != _UNSEEN:
             continue  # its client disconnects at the same time
         if not has_gate:
-            _send(states, front.router, index)
+            _route(states, front.router, index)
         elif _is_too_long(states, index) or not gating.offer(front.gate, index, now_ns):
             arrivals.end_outside(states, index, _REJECTED, now_ns)
     if has_gate:
-        _open_gate(states, front)
+        _reject_and_release(states, front)
 
 
 @compiled
 def _is_too_long(states: State, index: int) -> bool:
-    """Is the prompt too long for the server? Such requests are refused before the gate."""
+    """Is the prompt too long for the server? Such requests are rejected before the gate."""
     is_too_long: bool = (
         states.requests[index].num_prompt_tokens > states.config[0, 0].max_prompt_tokens
     )
@@ -212,19 +215,19 @@ def _is_too_long(states: State, index: int) -> bool:
 
 
 @compiled
-def _tell_ends(states: State, gate: GateState) -> None:
-    """Inform the gate of all released requests that have ended."""
+def _report_ends_to_gate(states: State, gate: GateState) -> None:
+    """Report the requests that have ended since the last call to the gate."""
     world = states.world[0]
-    while world.n_told < world.n_ended:
-        index = states.arrivals.ended[world.n_told]
+    while world.n_ends_reported < world.n_ended:
+        index = states.arrivals.ended[world.n_ends_reported]
         request = states.requests[index]
         gating.ended(gate, index, request.num_tokens - request.num_prompt_tokens, world.now_ns)
-        world.n_told += 1
+        world.n_ends_reported += 1
 
 
 @compiled
-def _open_gate(states: State, front: Front) -> None:
-    """Reject and release requests at the gate."""
+def _reject_and_release(states: State, front: Front) -> None:
+    """Reject the waiting requests that have expired; release and route those that have room."""
     world = states.world[0]
     now_ns, n_room = world.now_ns, world.max_in_flight
     index = gating.shed(front.gate, now_ns)
@@ -248,44 +251,44 @@ def _open_gate(states: State, front: Front) -> None:
             return
         request = states.requests[index]
         request.arrival_ns = now_ns
-        _send(states, front.router, index)
-        front.gate.let_in[front.gate.counters[0].n_let_in] = index
-        front.gate.counters[0].n_let_in += 1
+        _route(states, front.router, index)
+        front.gate.unadmitted[front.gate.counters[0].n_unadmitted] = index
+        front.gate.counters[0].n_unadmitted += 1
         n_waiting_tokens += request.num_prompt_tokens
         n_room -= 1
 
 
 @compiled
 def _waiting_tokens(states: State, gate: GateState) -> int:
-    """Prompt tokens of requests that the gate released and no engine has admitted.
+    """Prompt tokens of requests that the gate has released and no engine has admitted yet.
 
-    Requests that an engine has admitted are dropped from ``let_in``.
+    Requests that have been admitted since, or have ended, are dropped from ``gate.unadmitted``.
     """
     n_tokens, n_kept = 0, 0
-    for i_let_in in range(gate.counters[0].n_let_in):
-        request = states.requests[gate.let_in[i_let_in]]
+    for i_unadmitted in range(gate.counters[0].n_unadmitted):
+        request = states.requests[gate.unadmitted[i_unadmitted]]
         if request.admitted_ns == ABSENT and request.status < _STOPPED:
-            gate.let_in[n_kept] = gate.let_in[i_let_in]
+            gate.unadmitted[n_kept] = gate.unadmitted[i_unadmitted]
             n_kept += 1
             n_tokens += request.num_prompt_tokens
-    gate.counters[0].n_let_in = n_kept
+    gate.counters[0].n_unadmitted = n_kept
     return n_tokens
 
 
 @compiled
-def _send(states: State, router: RouterState, index: int) -> None:
-    """Send a request to the replica that the router chooses."""
+def _route(states: State, router: RouterState, index: int) -> None:
+    """Route a request to the replica that the router chooses."""
     is_split = IS_SPLIT
     replica = routing.choose(states, router, index)
     if is_split:
         handover.shorten(state_of(states, replica), index)
     steps.take(state_of(states, replica), index)
-    _touch(states, replica)
+    _mark_due(states, replica)
 
 
 @compiled
-def _touch(states: State, replica: int) -> None:
-    """Mark that this replica's state has changed: if idle, it must decide again."""
+def _mark_due(states: State, replica: int) -> None:
+    """Mark that this replica has changed: unless it is busy, it must schedule again now."""
     counters = states.counters[replica, 0]
     if counters.n_in_flight < states.config[replica, 0].n_instances:
         counters.is_due = 1
@@ -293,10 +296,10 @@ def _touch(states: State, replica: int) -> None:
 
 @inlined
 def _launch(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
-    """Launch steps on every replica that has a decision to make."""
+    """Launch steps on every replica that must schedule now, and the KV transfers they request."""
     is_split, is_lockstep, world = IS_SPLIT, IS_LOCKSTEP, states.world[0]
     if is_lockstep:
-        _launch_together(states, front, costs, log)
+        _launch_in_lockstep(states, front, costs, log)
         return
     for replica in range(len(states.counters)):
         counters = states.counters[replica, 0]
@@ -310,14 +313,14 @@ def _launch(states: State, front: Front, costs: StepTimeArrays, log: StepLog) ->
                 routing.report(states, front.decode_router, replica)
             else:
                 routing.report(states, front.router, replica)
-        while world.n_begun < world.n_asked:
-            handover.begin(states, front.link, states.transfers[world.n_begun].nth_asked)
-            world.n_begun += 1
+        while world.n_queued < world.n_transfers:
+            handover.begin(states, front.link, states.transfers[world.n_queued].nth_requested)
+            world.n_queued += 1
 
 
 @compiled
-def _launch_together(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
-    """Start the group's next step on all its replicas at once, if none runs."""
+def _launch_in_lockstep(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
+    """Start the next step on all replicas of the group at once, if no replica runs a step."""
     now_ns, n_rows, n_yielding, duration_ns = states.world[0].now_ns, 0, 0, 0
     for replica in range(len(states.counters)):
         if now_ns < states.counters[replica, 0].ready_ns < FAR_NS:
@@ -338,13 +341,13 @@ def _launch_together(states: State, front: Front, costs: StepTimeArrays, log: St
         if counters.n_in_flight > 0:
             steps.begin(state, log, duration_ns)
             counters.ready_ns = now_ns + duration_ns
-            steps.decide_ahead(state)
+            steps.form_ahead(state)
         routing.report(states, front.router, replica)
 
 
 @compiled
 def _end_of_run(states: State, gate: GateState, when_ns: int) -> int:
-    """The outcome of a simulation without further events, or without any before its end."""
+    """The ``Outcome`` of a simulation that has no further event before its time limit."""
     has_gate, is_split = HAS_GATE, IS_SPLIT
     if is_split and states.world[0].n_arriving > 0:
         return _HORIZON

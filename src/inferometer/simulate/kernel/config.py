@@ -1,6 +1,6 @@
 """The engine's configuration for compiled code.
 
-One record for all engines; columns of others are 0.
+One record type serves all engines; fields that an engine does not use are 0.
 """
 
 from enum import IntEnum
@@ -20,18 +20,22 @@ from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLIC
 
 
 class Kind(IntEnum):
-    """The engine whose rules apply."""
+    """Which scheduling rules apply."""
 
     VLLM = 0
     TRTLLM = 1
     BATCHES = 2
+    """Whole batches: static, dynamic or none (``simulate/batch_config.py``)."""
     SGLANG = 3
     POOLED = 4
-    """vLLM with a KV cache that is divided into pools."""
+    """vLLM's, with a KV cache that is divided into pools."""
 
 
 class Config(Row):
-    """The engine's configuration for compiled code; fields of other engines are 0."""
+    """The engine's configuration for compiled code; unused fields are 0.
+
+    ``_ps``: picoseconds. ``draft_cost_millionths``: ``SchedulerConfig.draft_cost_ratio`` · 10^6.
+    """
 
     kind: i64
     max_num_active: i64
@@ -98,9 +102,14 @@ class Config(Row):
 
 
 class KvPoolRow(Row):
-    """A part of the KV cache: block ``first`` begins and ends its ring of free blocks.
+    """One pool of a divided KV cache.
 
-    ``is_closed``: 1 if no more requests are admitted in this step, 2 if running ones wait too.
+    ``first`` is the pool's null block, where its ring of free blocks begins and ends.
+    ``is_closed``: 1 if it admits no more requests in this step, 2 if its running ones wait too.
+    ``block_millionths`` and ``token_millionths`` are the sizes of a block and of a token's KV in
+    millionths of those of the server's own format. ``block_ns`` and ``tail_token_ns`` sum the used
+    blocks, and the allocated but unused token slots, times the steps' durations; ``step_ns`` sums
+    the durations.
     """
 
     first: i64
@@ -118,7 +127,7 @@ class KvPoolRow(Row):
 
 
 def pool_records(config: EngineConfig) -> Rows[KvPoolRow]:
-    """The records (P) of pools in which nothing is used; none (0) where there are none."""
+    """Records of empty pools, one for each of the P pools; none for an undivided cache."""
     pools = kv_pools_of(config)
     records = blank(len(pools), KvPoolRow)
     for name in ("n_blocks", "block_size", "block_millionths", "token_millionths"):
@@ -131,7 +140,7 @@ def pool_records(config: EngineConfig) -> Rows[KvPoolRow]:
 
 
 def config_record(config: EngineConfig) -> Rows[Config]:
-    """The record (1) of this configuration."""
+    """The configuration as an array of one record."""
     record = blank(1, Config)
     for name in (
         "max_num_active",
@@ -154,7 +163,7 @@ def config_record(config: EngineConfig) -> Rows[Config]:
 
 
 def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
-    """Settings that only this engine has."""
+    """The kind of engine, and the values of the fields that only this kind uses."""
     if isinstance(config, SglangConfig):
         return Kind.SGLANG, {
             "max_num_batched_tokens": config.max_prefill_tokens,

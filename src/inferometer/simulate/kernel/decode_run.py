@@ -1,8 +1,9 @@
-"""Fast path: consecutive steps in which every running request decodes one token.
+"""Fast path: a run of consecutive steps in which every running request decodes one token.
 
 Between two events (arrival, disconnection, end, completed prefill, lack of blocks) such steps
-differ only in the tokens of context: each is timed and logged, and the requests are updated at the
-end, or when one of them needs a block. The results equal those of single steps.
+differ only in their context tokens. Each step of the run is timed and logged, but the requests are
+updated only at the run's end, or when one of them needs a block. The results are the same as those
+of single steps.
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
@@ -17,12 +18,13 @@ _GENERATION = int(PartKind.GENERATION)
 
 @compiled
 def take(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> None:
-    """Run decode steps that certainly precede any other event; running none is always correct.
+    """Run all decode steps that certainly precede any other event.
 
-    Called before a decision at the present time; with asynchronous scheduling a step is in flight.
+    Called before the engine schedules; with asynchronous scheduling one step is in flight then.
+    Running none is always correct, since the caller goes on with single steps.
     """
     config, counters = state.config[0], state.counters[0]
-    n_most = min(_n_sure(state), len(log.start_ns) - log.n_filled[0] - config.depth)
+    n_most = min(_n_certain_steps(state), len(log.start_ns) - log.n_filled[0] - config.depth)
     if n_most < 2:
         return
     limit_ns = min(until_ns + 1, arrivals.next_ns(state), arrivals.next_abort_ns(state))
@@ -32,7 +34,7 @@ def take(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> Non
     counters.n_barren_steps = 0
     counters.current_step += n_steps
     for row in range(counters.n_running):
-        _bring_to(state, row, n_steps)
+        _advance(state, row, n_steps)
     if config.is_async:
         _put_in_flight(state, n_steps)
 
@@ -43,7 +45,7 @@ def _take_until(
 ) -> int:
     """Time and log up to ``n_most`` steps that end before the limit; returns their number.
 
-    The batch in flight is kept in the record of the first.
+    All steps use the record of the batch that was in flight first.
     """
     counters, is_async, n_rows = (
         state.counters[0],
@@ -79,9 +81,9 @@ def _take_until(
 
 
 @compiled
-def _n_sure(state: State) -> int:
-    """The number of steps certainly without a prefill, an end or an admission."""
-    config, counters, n_sure = state.config[0], state.counters[0], FAR_NS
+def _n_certain_steps(state: State) -> int:
+    """The number of steps in which certainly no request is prefilled, ends or is admitted."""
+    config, counters, n_certain = state.config[0], state.counters[0], FAR_NS
     n_running, is_async = counters.n_running, config.is_async
     if (
         not config.is_plain
@@ -107,19 +109,22 @@ def _n_sure(state: State) -> int:
             return 0
         n_outputs = min(request.stop_tokens, request.max_tokens)
         num_most = min(request.num_prompt_tokens + n_outputs, config.max_model_len)
-        n_sure = min(n_sure, num_most - request.num_tokens - 1)
-    return n_sure
+        n_certain = min(n_certain, num_most - request.num_tokens - 1)
+    return n_certain
 
 
 @compiled
 def _extend(state: State, n_steps: int) -> int:
-    """Blocks for the step after these; returns when more are needed, ``NOTHING`` if too few."""
+    """Allocate the blocks that the step after ``n_steps`` steps of this run needs.
+
+    Returns the index of the step that needs blocks next; ``NOTHING`` if there are too few.
+    """
     config, next_touched = state.config[0], FAR_NS
     for row in range(state.counters[0].n_running):
         if state.queue.chunks[row] == n_steps:
             index = state.queue.running[row]
             request = state.requests[index]
-            _bring_to(state, row, n_steps)
+            _advance(state, row, n_steps)
             if not blocks.extend(state, index, 1):
                 return NOTHING
             n_of_tokens = request.num_blocks - config.num_state_blocks
@@ -137,8 +142,8 @@ def _extend(state: State, n_steps: int) -> int:
 
 
 @inlined
-def _bring_to(state: State, row: int, n_steps: int) -> None:
-    """Advance the request of this row by this number of decode steps."""
+def _advance(state: State, row: int, n_steps: int) -> None:
+    """Set a request's token counts to those after ``n_steps`` steps of this run."""
     config, request = state.config[0], state.requests[state.queue.running[row]]
     request.num_tokens = state.queue.joining[row] + n_steps
     request.num_computed_tokens = request.num_tokens - 1 + config.is_async
@@ -146,7 +151,7 @@ def _bring_to(state: State, row: int, n_steps: int) -> None:
 
 @inlined
 def _note(state: State, log: StepLog, batch: Batch) -> None:
-    """Log a step."""
+    """Log a step of this run."""
     config, counters, row = state.config[0], state.counters[0], log.n_filled[0]
     log.replica[row] = config.replica
     log.start_ns[row] = batch.start_ns
@@ -168,7 +173,7 @@ def _note(state: State, log: StepLog, batch: Batch) -> None:
 
 @compiled
 def _put_in_flight(state: State, n_steps: int) -> None:
-    """Make the last step of the run the batch in flight, in the next free record."""
+    """Copy the run's last step to the record of the batch in flight (asynchronous scheduling)."""
     counters = state.counters[0]
     last, i_batch = state.batches[counters.first_batch], (counters.first_batch + n_steps) % 2
     last.is_in_flight = 0

@@ -1,9 +1,9 @@
-"""Memory of several replicas with router, gate and KV links.
+"""Arrays of several replicas with router, gate and KV links.
 
-Replicas' arrays are stacked; arrays of requests exist once. ``new_states`` returns a ``State``
-whose own arrays have R replicas as an additional first axis; ``state_of`` is a view of one replica.
-The stack itself serves as a state where only ``SHARED`` arrays are used. Replicas of different
-configurations share one stack, as large as the largest of them needs.
+``new_states`` returns a ``State`` whose arrays of a replica have the R replicas as an additional
+first axis (a stack), while arrays of requests exist once. ``state_of`` is a view of one replica.
+The stack itself can be passed as a state to functions that use only ``SHARED`` arrays. Replicas of
+different configurations share one stack, as large as the largest of them needs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,18 +24,21 @@ from inferometer.simulate.kernel.routing import RouterState, new_router_state
 from inferometer.simulate.kernel.state import SHARED, Memory, Queue, State, Transfer, new_state
 from inferometer.simulate.pointers import blank, pointed_stack, row_of
 
-_NOBODY: Final = (demand([0], [1], [1]), GateConfig())
-"""Placeholder without a gate: compiled code needs a value of this type."""
+_NO_GATE: Final = (demand([0], [1], [1]), GateConfig())
+"""Placeholder if there is no gate: compiled code needs a value of this type."""
 _UNWRITTEN: Final = frozenset({"waiting", "block_table"})
-"""Arrays written before they are read, so that untouched memory is never allocated."""
+"""Arrays whose entries are always written before they are read.
+
+They are not copied, so that the system allocates only the memory that is used.
+"""
 _OWN: Final = frozenset(State._fields) - SHARED - {"memory", "queue"}
-"""Arrays of each replica, beside those of its memory and its queue."""
+"""Fields of ``State`` that each replica has for itself, besides ``memory`` and ``queue``."""
 
 Table = TypeVar("Table", State, Memory, Queue)
 
 
 class Front(NamedTuple):
-    """Router, gate, and links between prefill and decode replicas."""
+    """What is in front of the replicas, and the KV link between prefill and decode replicas."""
 
     router: RouterState
     gate: GateState
@@ -44,7 +47,7 @@ class Front(NamedTuple):
 
 
 def new_front(requests: Demand, cluster: ClusterConfig, gate: GateConfig | None) -> Front:
-    """A new router and gate; unused parts are left empty."""
+    """Initial state of router and gate for replicas without disaggregation."""
     router = new_router_state(requests, cluster)
     return Front(router, _gate_state(requests, gate), router, new_link(KvLink(block_bytes=1), 0))
 
@@ -52,7 +55,7 @@ def new_front(requests: Demand, cluster: ClusterConfig, gate: GateConfig | None)
 def new_split_front(
     requests: Demand, config: DisaggregatedConfig, gate: GateConfig | None
 ) -> Front:
-    """The same for prefill and decode pools."""
+    """Initial state of both routers, gate and KV link for prefill and decode pools."""
     decode_router = new_router_state(requests, config.decode, first=config.prefill.n_replicas)
     link = new_link(config.link, config.n_replicas)
     return Front(
@@ -64,11 +67,11 @@ def new_split_front(
 
 
 def _gate_state(requests: Demand, gate: GateConfig | None) -> GateState:
-    return new_gate_state(*_NOBODY) if gate is None else new_gate_state(requests, gate)
+    return new_gate_state(*_NO_GATE) if gate is None else new_gate_state(requests, gate)
 
 
 def behind_gate(states: State, gate: GateConfig) -> State:
-    """The same replicas, with counters of admitted and ended requests for the gate."""
+    """The states with the gate's limits set, and with an array that records ended requests."""
     config = states.config[:, 0]
     n_slots = config["max_num_active"]
     states.world["max_in_flight"] = gate.max_in_flight * len(n_slots) or n_slots.sum()
@@ -82,12 +85,12 @@ def behind_gate(states: State, gate: GateConfig) -> State:
 
 
 def new_states(requests: Demand, config: EngineConfig, n_replicas: int) -> State:
-    """The state of ``n_replicas`` equal replicas to which nothing has come yet."""
+    """Initial state of ``n_replicas`` equal replicas."""
     return _stacked([new_state(requests, config)] * n_replicas)
 
 
 def new_pools(requests: Demand, config: DisaggregatedConfig) -> State:
-    """The memory of prefill replicas, and behind them of decode replicas."""
+    """Initial state of prefill replicas, followed by decode replicas."""
     n_slots = max(engine.max_num_active for engine in config.engines)
     prefill, decode = (_pool(requests, engine, n_slots) for engine in config.engines)
     prefill.config["is_prefill_pool"] = decode.config["is_decode_pool"] = 1
@@ -102,7 +105,7 @@ def new_pools(requests: Demand, config: DisaggregatedConfig) -> State:
 
 
 def new_groups(requests: Demand, placement: Placement) -> State:
-    """The memory of replicas of several kinds, one kind behind the other."""
+    """Initial state of replicas of several kinds, one kind after the other."""
     replicas = list[State]()
     for number, group in enumerate(placement.groups):
         replica = new_state(requests, group.engine)
@@ -115,9 +118,9 @@ def new_groups(requests: Demand, placement: Placement) -> State:
 
 
 def _pool(requests: Demand, config: EngineConfig, n_slots: int) -> State:
-    """A replica whose block table has rows for requests that hold blocks without a slot.
+    """A replica whose block table also has rows for requests that hold blocks but no slot.
 
-    Each of them has a block that no other has.
+    There are at most as many such requests as blocks: each owns a block of its own.
     """
     state = new_state(requests, config)
     n_rows = n_slots + min(requests.n_requests, config.n_kv_blocks)
@@ -135,7 +138,7 @@ def _stacked(replicas: list[State]) -> State:
 
 
 def _stacked_fields(tables: list[Table], names: Iterable[str]) -> Table:
-    """The first table, with the arrays of all in these fields."""
+    """The first table, with the arrays of all tables stacked in the named fields."""
     stacks: dict[str, Any] = {
         name: _stack(name, [getattr(table, name) for table in tables]) for name in names
     }
@@ -143,7 +146,7 @@ def _stacked_fields(tables: list[Table], names: Iterable[str]) -> Table:
 
 
 def _stack(name: str, arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
-    """Stack arrays, padded to the size of the largest."""
+    """The arrays stacked along a new first axis, padded with 0 to the size of the largest."""
     shape = tuple(max(array.shape[axis] for array in arrays) for axis in range(arrays[0].ndim))
     stack = np.zeros((len(arrays), *shape), arrays[0].dtype)
     for place, array in enumerate(arrays if name not in _UNWRITTEN else []):
@@ -157,12 +160,12 @@ def pointed_costs(costs: Sequence[StepTimeArrays]) -> StepTimeArrays:
 
 
 def pointed_states(states: State) -> State:
-    """The handle of a stack of replicas, for compiled code."""
+    """Pointer to the states of all replicas, for ``state_of``."""
     return pointed_stack(states, [one_of(states, row) for row in range(len(states.counters))])
 
 
 def one_of(states: State, replica: int) -> State:
-    """The arrays of one replica, for Python."""
+    """The state of one replica, for Python code."""
     return _row_of_fields(states, replica, _OWN)._replace(
         memory=_row_of_fields(states.memory, replica, Memory._fields),
         queue=_row_of_fields(states.queue, replica, Queue._fields),
@@ -175,7 +178,7 @@ def _row_of_fields(table: Table, row: int, names: Iterable[str]) -> Table:
 
 @compiled
 def state_of(states: State, replica: int) -> State:
-    """The arrays of one replica."""
+    """The state of one replica, for compiled code."""
     state: State = row_of(states, replica)
     return state
 

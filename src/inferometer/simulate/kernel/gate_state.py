@@ -1,6 +1,7 @@
 """State of the compiled gate.
 
-``gate_columns`` is what both forms of the gate read; the rest is the compiled one's.
+``gate_columns`` has what the gate knows of each request, for the compiled gate and for
+``reference/gate.py``; everything else is used by the compiled gate only.
 """
 
 from enum import IntEnum
@@ -25,37 +26,38 @@ from inferometer.simulate.pointers import Row, Rows, blank, i32, i64
 from inferometer.units import NS_PER_S
 
 _NO_DEADLINE_NS: Final = 2**61
-"""After all deadlines, and any instant can be added to it."""
+"""Sort key of requests without a deadline: after all deadlines, and no overflow if a time is added.
+"""
 
 
 class GateColumns(NamedTuple):
-    """N requests, as their classes and tenants are treated."""
+    """What the gate knows of each of N requests, by the rules of its class and tenant."""
 
     class_index: I32
     tenant_index: I32
-    """0 where no rule tells tenants apart."""
+    """0 for all requests if no rule depends on the tenant."""
     band: I32
-    """0 where bands do not count."""
+    """Priority band, lowest first; 0 for all requests if the gate has no bands."""
     prompt_tokens: I64
     max_tokens: I64
-    """As limited by the gate."""
+    """Largest output length, as limited by the gate."""
     expected_tokens: I64
     """Expected output tokens."""
     key: I64
-    """Sort key within bands and tenants, least first; for deadlines plus the arrival."""
+    """Sort key within a band and tenant, least first; the arrival time is added to deadlines."""
     patience_ns: I64
-    """Longest wait after arrival; ``FAR_NS``: no limit. Below 1: turned away at once."""
+    """Longest wait after arrival; ``FAR_NS``: no limit. Below 1: rejected on arrival."""
     shed_reason: I32
-    """``Reason`` for turning it away then."""
+    """``Reason`` of the rejection if the request waits longer than ``patience_ns``."""
 
 
 def goes_by_deadline(config: GateConfig) -> bool:
-    """Does the order depend on the arrival time?"""
+    """Does the gate order requests by deadlines, so that sort keys include the arrival time?"""
     return config.order in {"earliest-deadline", "least-slack"}
 
 
 def gate_columns(requests: Demand, config: GateConfig) -> GateColumns:
-    """The columns of these requests at this gate.
+    """What this gate knows of these requests.
 
     Raises
     ------
@@ -91,6 +93,7 @@ def gate_columns(requests: Demand, config: GateConfig) -> GateColumns:
 
 
 def _keys(config: GateConfig, size_tokens: I64, limit_ns: I64, predicted_ns: I64) -> I64:
+    """Sort keys within a band and tenant, least first, by the gate's order."""
     if config.order == "shortest-remaining":
         return size_tokens
     if not goes_by_deadline(config):
@@ -100,6 +103,7 @@ def _keys(config: GateConfig, size_tokens: I64, limit_ns: I64, predicted_ns: I64
 
 
 def _bands(requests: Demand, config: GateConfig) -> I32:
+    """Priority bands: of the class if it has one, else of the request."""
     if not config.has_bands and config.order != "priority":
         return np.zeros_like(requests.priority)
     rules = rules_by_index(config.classes, requests.class_index, "class")
@@ -111,7 +115,11 @@ def _bands(requests: Demand, config: GateConfig) -> I32:
 def _patience(
     requests: Demand, config: GateConfig, limit_ns: I64, predicted_ns: I64
 ) -> tuple[I64, I32]:
-    """The earlier of the longest wait, of all or of the class, and of the instant when the deadline is lost."""
+    """How long each request may wait, and the reason of its rejection after that.
+
+    The shortest of the gate's longest wait, the class's, and (depending on ``config.lateness``) the
+    time until the deadline has passed or can no longer be met.
+    """
     wait_ns = _of_classes(requests, config, "max_wait_ns")
     wait_ns = np.where(wait_ns > 0, wait_ns, FAR_NS)
     wait_ns = np.minimum(wait_ns, config.max_wait_ns or FAR_NS)
@@ -125,26 +133,28 @@ def _patience(
 
 
 def _of_classes(requests: Demand, config: GateConfig, name: str) -> I64:
+    """(N) The rule ``name`` of each request's class."""
     rules = rules_by_index(config.classes, requests.class_index, "class")
     return np.array([getattr(one, name) for one in rules], np.int64)[requests.class_index]
 
 
 class Place(IntEnum):
-    """Where a request is."""
+    """Where a request is, seen from the gate."""
 
     OUTSIDE = 0
+    """Not arrived yet."""
     GATHERING = 1
-    """Waiting in the window of its class."""
+    """Waiting for the end of its class's gathering window."""
     READY = 2
-    """Waiting in its lane."""
+    """Waiting in its lane for release."""
     INSIDE = 3
-    """Released."""
+    """Released to the engines."""
     AWAY = 4
-    """Done, or turned away."""
+    """Ended, aborted or rejected."""
 
 
 class GateRules(Row):
-    """The gate's rules of choice."""
+    """The gate's rules for all classes and tenants."""
 
     is_fair: i64
     goes_by_deadline: i64
@@ -154,27 +164,33 @@ class GateRules(Row):
 
 
 class GateCounters(Row):
-    """Counters of the gate."""
+    """Counters and times of the gate.
+
+    ``n_busy_lanes``, ``n_expiring`` and ``n_unadmitted`` are the numbers of entries in the arrays
+    of these names. ``last_served`` is the tenant that most recently ran out of waiting requests,
+    ``refill_ns`` the time when a bucket has enough tokens for a request that waits for them,
+    ``wake_ns`` the time when ``release`` must be called again.
+    """
 
     n_waiting: i64
     n_queued_tokens: i64
     n_busy_lanes: i64
     n_expiring: i64
-    n_let_in: i64
+    n_unadmitted: i64
     last_served: i64
     refill_ns: i64
     wake_ns: i64
 
 
 class GateClass(Row):
-    """Rules of a class of requests, and its counts."""
+    """Rules of a class of requests, and the numbers of its requests."""
 
     window_ns: i64
     window_size: i64
     widening_ns: i64
-    """Growth of the window with each request in flight, …"""
+    """Growth of the gathering window with each request of the class in flight."""
     widest_at: i64
-    """… up to this number."""
+    """The number of requests in flight from which on the window no longer grows."""
     max_in_flight: i64
     max_queue: i64
     n_in_flight: i64
@@ -185,9 +201,10 @@ class GateClass(Row):
 
 
 class Tenant(Row):
-    """A tenant: its allowance and its share.
+    """A tenant's token bucket and its fair share.
 
-    ``burst`` and ``level`` count billionths of a token; ``first`` is scratch.
+    ``burst`` (the bucket's size) and ``level`` (its content at ``filled_ns``) are in billionths of
+    a token. ``service`` is the weighted number of tokens served. ``first`` is scratch memory.
     """
 
     tokens_per_s: i64
@@ -201,7 +218,10 @@ class Tenant(Row):
 
 
 class Lane(Row):
-    """Waiting requests of one class and tenant."""
+    """The waiting requests of one class and tenant: a heap within ``GateState.heap``.
+
+    ``start`` and ``size`` are its place there; ``is_busy``: is it in ``GateState.busy``?
+    """
 
     start: i64
     size: i64
@@ -246,21 +266,21 @@ class GateState(NamedTuple):
     lanes: Rows[Lane]
     """(L)"""
     heap: I32
-    """(N) The lanes, one behind the other. Who left without going in stays in its place until it
-    comes up."""
+    """(N) The heaps of all lanes, one after the other. A request that leaves without being released
+    stays in its heap until it is the first one."""
     busy: I32
-    """(L) The lanes with somebody in them, in no order."""
+    """(L) The lanes with waiting requests, in no order."""
     expiring: I32
-    """(N, or 0 where nobody is turned away for waiting) A heap by ``expires_ns``, then index;
-    left as ``heap``."""
-    asking: I32
-    """(T) Scratch."""
-    let_in: I32
-    """(N) Whom the gate let in, until they are admitted."""
+    """(N, or 0 if no request is rejected for waiting) A heap by ``expires_ns``, then index.
+    Requests that leave stay in it, as in ``heap``."""
+    candidate_tenants: I32
+    """(T) Scratch memory: tenants that have a request to release."""
+    unadmitted: I32
+    """(N) Requests that the gate has released and no engine has admitted yet."""
 
 
 def new_gate_state(requests: Demand, config: GateConfig) -> GateState:
-    """A gate at which nobody has arrived yet.
+    """Initial state of a gate, before any request arrives.
 
     Raises
     ------
@@ -283,8 +303,8 @@ def new_gate_state(requests: Demand, config: GateConfig) -> GateState:
         expiring=np.empty(
             requests.n_requests if bool(np.any(columns.patience_ns < FAR_NS)) else 0, np.int32
         ),
-        asking=np.empty(len(tenants), np.int32),
-        let_in=np.empty(requests.n_requests, np.int32),
+        candidate_tenants=np.empty(len(tenants), np.int32),
+        unadmitted=np.empty(requests.n_requests, np.int32),
     )
 
 

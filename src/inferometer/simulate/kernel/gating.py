@@ -1,7 +1,7 @@
-"""Which waiting request goes in next, when, and which is turned away? The gate, compiled.
+"""The gate: which waiting request it releases next and when, and which it rejects. Compiled.
 
-``gate_config`` has its calls and their contract. Requests wait in lanes (a class, a tenant); a
-tenant has a bucket of tokens and the service that it got so far.
+``simulate/gate_config.py`` describes its calls. Requests wait in lanes, one for each class and
+tenant. Each tenant has a token bucket, and a count of the service that it has received.
 """
 
 from typing import Final
@@ -27,9 +27,9 @@ _TOKENS_FULL = int(Reason.TOKENS_FULL)
 
 @compiled
 def is_before(gate: GateState, one: int, other: int) -> bool:
-    """Does one of two waiting requests precede the other?
+    """Does the gate release waiting request ``one`` before ``other``?
 
-    By band, the tenants' service, key, arrival, index.
+    Ordered by band, the tenants' service per weight (fair order), key, arrival time, index.
     """
     first, second = gate.requests[one], gate.requests[other]
     if first.band != second.band:
@@ -49,7 +49,7 @@ def is_before(gate: GateState, one: int, other: int) -> bool:
 
 @compiled
 def join_lane(gate: GateState, index: int) -> None:
-    """A request takes its place in its lane."""
+    """Add a waiting request to its lane."""
     request = gate.requests[index]
     request.place = _READY
     lane = gate.lanes[request.lane]
@@ -69,7 +69,7 @@ def join_lane(gate: GateState, index: int) -> None:
 
 @compiled
 def first_of(gate: GateState, i_lane: int) -> int:
-    """The first waiting request in this lane; ``NOTHING`` where there is none."""
+    """The first waiting request in this lane; ``NOTHING`` if there is none."""
     lane = gate.lanes[i_lane]
     if lane.n_waiting == 0:
         lane.size = 0
@@ -82,6 +82,7 @@ def first_of(gate: GateState, i_lane: int) -> int:
 
 @compiled
 def _drop_first(gate: GateState, i_lane: int) -> None:
+    """Remove the first entry of a lane's heap."""
     lane, heap = gate.lanes[i_lane], gate.heap
     lane.size -= 1
     start, size, place = lane.start, lane.size, 0
@@ -99,7 +100,7 @@ def _drop_first(gate: GateState, i_lane: int) -> None:
 
 @compiled
 def expect_expiry(gate: GateState, index: int) -> None:
-    """Note that this request will be turned away if it still waits at ``expires_ns``."""
+    """Schedule the rejection of a request in case that it still waits at ``expires_ns``."""
     counters, heap = gate.counters[0], gate.expiring
     place = counters.n_expiring
     counters.n_expiring += 1
@@ -111,7 +112,7 @@ def expect_expiry(gate: GateState, index: int) -> None:
 
 @compiled
 def next_expiring(gate: GateState) -> int:
-    """The waiting request that expires first; ``NOTHING`` where none will."""
+    """The waiting request that expires first; ``NOTHING`` if none will."""
     counters = gate.counters[0]
     while counters.n_expiring > 0:
         index: int = gate.expiring[0]
@@ -124,6 +125,7 @@ def next_expiring(gate: GateState) -> int:
 
 @compiled
 def _drop_expiring(gate: GateState) -> None:
+    """Remove the first entry of the heap of expiring requests."""
     counters, heap = gate.counters[0], gate.expiring
     counters.n_expiring -= 1
     size, place = counters.n_expiring, 0
@@ -147,7 +149,7 @@ def _expires_before(gate: GateState, one: int, other: int) -> bool:
 
 @compiled
 def can_ever_pay(gate: GateState, i_tenant: int, n_tokens: int) -> bool:
-    """Does the full bucket hold this number of tokens?"""
+    """Does the tenant's bucket hold this number of tokens when it is full?"""
     tenant = gate.tenants[i_tenant]
     can: bool = tenant.tokens_per_s == 0 or n_tokens * _NS_PER_S <= tenant.burst
     return can
@@ -155,7 +157,10 @@ def can_ever_pay(gate: GateState, i_tenant: int, n_tokens: int) -> bool:
 
 @compiled
 def payable_ns(gate: GateState, i_tenant: int, n_tokens: int, now_ns: int) -> int:
-    """Time when the bucket holds this number of tokens, which it must be able to hold."""
+    """Time from which on the tenant's bucket holds ``n_tokens``; refills the bucket up to now.
+
+    ``can_ever_pay`` must hold.
+    """
     tenant = gate.tenants[i_tenant]
     rate = tenant.tokens_per_s
     if rate == 0:
@@ -173,7 +178,7 @@ def payable_ns(gate: GateState, i_tenant: int, n_tokens: int, now_ns: int) -> in
 
 @compiled
 def pay(gate: GateState, i_tenant: int, n_tokens: int) -> None:
-    """Take tokens out of the bucket."""
+    """Take tokens out of the tenant's bucket, if the tenant has one."""
     tenant = gate.tenants[i_tenant]
     if tenant.tokens_per_s > 0:
         tenant.level -= n_tokens * _NS_PER_S
@@ -181,9 +186,10 @@ def pay(gate: GateState, i_tenant: int, n_tokens: int) -> None:
 
 @compiled
 def join_tenant(gate: GateState, i_tenant: int) -> None:
-    """Add a waiting request to this tenant's count.
+    """Count one more waiting request of this tenant.
 
-    If it was away, it begins where the least served of those who wait is (VTC's counter lift).
+    If it had none, its service is raised to that of the least served waiting tenant (the counter
+    lift of the Virtual Token Counter, VTC), so that a pause gives no claim to service.
     """
     tenant = gate.tenants[i_tenant]
     tenant.n_waiting += 1
@@ -199,7 +205,7 @@ def join_tenant(gate: GateState, i_tenant: int) -> None:
 
 @compiled
 def leave_tenant(gate: GateState, i_tenant: int) -> None:
-    """Remove a waiting request from this tenant's count."""
+    """Count one waiting request of this tenant less."""
     tenant = gate.tenants[i_tenant]
     tenant.n_waiting -= 1
     if tenant.n_waiting == 0:
@@ -208,6 +214,7 @@ def leave_tenant(gate: GateState, i_tenant: int) -> None:
 
 @compiled
 def _least_served(gate: GateState, newcomer: int) -> int:
+    """The waiting tenant with the least service per weight, but for ``newcomer``."""
     least = NOTHING
     for i_tenant in range(len(gate.tenants)):
         tenant = gate.tenants[i_tenant]
@@ -220,7 +227,7 @@ def _least_served(gate: GateState, newcomer: int) -> int:
 
 @compiled
 def offer(gate: GateState, index: int, now_ns: int) -> bool:
-    """Add an arriving request; False where it is turned away."""
+    """Add an arriving request; returns False if it is rejected."""
     request, counters = gate.requests[index], gate.counters[0]
     request.arrival_ns = now_ns
     request.reason = _refusal(gate, index)
@@ -246,7 +253,7 @@ def offer(gate: GateState, index: int, now_ns: int) -> bool:
 
 @compiled
 def shed(gate: GateState, now_ns: int) -> int:
-    """Turn away and return a request that has expired by now; ``NOTHING`` where there is none."""
+    """Reject and return a waiting request that has expired; ``NOTHING`` if there is none."""
     index = next_expiring(gate)
     if index == NOTHING or gate.requests[index].expires_ns > now_ns:
         return NOTHING
@@ -257,13 +264,16 @@ def shed(gate: GateState, now_ns: int) -> int:
 
 @compiled
 def release(gate: GateState, now_ns: int, n_room: int) -> int:
-    """Release the next request; ``NOTHING`` where none can go, and ``wake_ns`` is when to retry."""
+    """Release and return the next request.
+
+    ``NOTHING`` if none can be released; then ``wake_ns`` is the time to try again.
+    """
     counters = gate.counters[0]
     window_end_ns = _open_windows(gate, now_ns)
     counters.refill_ns = FAR_NS
     index = _best(gate, now_ns) if n_room > 0 else NOTHING
     if index != NOTHING:
-        _let_in(gate, index)
+        _note_release(gate, index)
         return index
     counters.wake_ns = min(window_end_ns, counters.refill_ns)
     expiring = next_expiring(gate)
@@ -274,7 +284,7 @@ def release(gate: GateState, now_ns: int, n_room: int) -> int:
 
 @compiled
 def gone(gate: GateState, index: int, now_ns: int) -> None:  # noqa: ARG001 -- all calls tell the time
-    """Remove a waiting request whose client disconnected."""
+    """Remove a request whose client has disconnected, if it waits at the gate."""
     place = gate.requests[index].place
     if place in (_GATHERING, _READY):
         _leave(gate, index, _AWAY)
@@ -282,7 +292,7 @@ def gone(gate: GateState, index: int, now_ns: int) -> None:  # noqa: ARG001 -- a
 
 @compiled
 def ended(gate: GateState, index: int, n_output_tokens: int, now_ns: int) -> None:  # noqa: ARG001
-    """Count a released request that has left the engine."""
+    """Record that a released request has ended; charge its tenant for its true output length."""
     request = gate.requests[index]
     if request.place != _INSIDE:
         return
@@ -294,7 +304,7 @@ def ended(gate: GateState, index: int, n_output_tokens: int, now_ns: int) -> Non
 
 @compiled
 def _refusal(gate: GateState, index: int) -> int:
-    """The reason to turn away a new request at once, if there is one."""
+    """The ``Reason`` to reject a request on arrival; ``Reason.NONE`` to accept it."""
     request, rules, counters = gate.requests[index], gate.rules[0], gate.counters[0]
     group = gate.classes[request.class_index]
     n_tokens = request.prompt_tokens + request.max_tokens
@@ -313,7 +323,7 @@ def _refusal(gate: GateState, index: int) -> int:
 
 @compiled
 def _gather(gate: GateState, index: int) -> None:
-    """Wait for the window of the class."""
+    """Add a request to its class's gathering window; a full window ends at once."""
     request = gate.requests[index]
     group = gate.classes[request.class_index]
     request.place, request.next_gathering = _GATHERING, NOTHING
@@ -329,7 +339,7 @@ def _gather(gate: GateState, index: int) -> None:
 
 @compiled
 def _open_windows(gate: GateState, now_ns: int) -> int:
-    """Open the windows that are over; returns the end of the next."""
+    """End the gathering windows that are over; returns the end of the next one."""
     next_ns = FAR_NS
     for i_class in range(len(gate.classes)):
         group = gate.classes[i_class]
@@ -353,7 +363,7 @@ def _open_windows(gate: GateState, now_ns: int) -> int:
 
 @compiled
 def _open(gate: GateState, i_class: int) -> None:
-    """Let all gathered requests of this class pass."""
+    """Move all requests in this class's gathering window to their lanes."""
     group = gate.classes[i_class]
     index = group.first_gathering
     while index != NOTHING:
@@ -366,10 +376,13 @@ def _open(gate: GateState, i_class: int) -> None:
 
 @compiled
 def _best(gate: GateState, now_ns: int) -> int:
-    """First request of tenants with enough tokens in the bucket, in classes with room."""
+    """The next request to release, or ``NOTHING``.
+
+    Its tenant's bucket has enough tokens, and its class is below its limit of requests in flight.
+    """
     best = NOTHING
-    for i_asking in range(_ask_tenants(gate)):
-        i_tenant = gate.asking[i_asking]
+    for i_candidate in range(_find_candidates(gate)):
+        i_tenant = gate.candidate_tenants[i_candidate]
         first = gate.tenants[i_tenant].first
         gate.tenants[i_tenant].first = NOTHING
         request = gate.requests[first]
@@ -382,9 +395,12 @@ def _best(gate: GateState, now_ns: int) -> int:
 
 
 @compiled
-def _ask_tenants(gate: GateState) -> int:
-    """Note the first request of each tenant; returns how many tenants have one."""
-    counters, n_asking, place = gate.counters[0], 0, 0
+def _find_candidates(gate: GateState) -> int:
+    """Find each tenant's first request in classes below their limits of requests in flight.
+
+    Lists these tenants in ``candidate_tenants``, and returns their number.
+    """
+    counters, n_candidates, place = gate.counters[0], 0, 0
     while place < counters.n_busy_lanes:
         lane = gate.lanes[gate.busy[place]]
         first = first_of(gate, gate.busy[place])
@@ -399,16 +415,17 @@ def _ask_tenants(gate: GateState) -> int:
             continue
         tenant = gate.tenants[i_tenant]
         if tenant.first == NOTHING:
-            gate.asking[n_asking] = i_tenant
-            n_asking += 1
+            gate.candidate_tenants[n_candidates] = i_tenant
+            n_candidates += 1
             tenant.first = first
         elif is_before(gate, first, tenant.first):
             tenant.first = first
-    return n_asking
+    return n_candidates
 
 
 @compiled
-def _let_in(gate: GateState, index: int) -> None:
+def _note_release(gate: GateState, index: int) -> None:
+    """Remove a request from the gate as released, and charge its tenant."""
     request = gate.requests[index]
     _leave(gate, index, _INSIDE)
     gate.classes[request.class_index].n_in_flight += 1
@@ -419,7 +436,7 @@ def _let_in(gate: GateState, index: int) -> None:
 
 @compiled
 def _leave(gate: GateState, index: int, place: int) -> None:
-    """Remove a waiting request; its entry in the lane is skipped later."""
+    """Remove a waiting request from all counts; its entry in the lane is dropped later."""
     request, counters = gate.requests[index], gate.counters[0]
     if request.place == _GATHERING:
         gate.classes[request.class_index].n_gathering -= 1

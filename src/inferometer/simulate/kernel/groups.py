@@ -1,9 +1,11 @@
-"""Which KV blocks does each group of layers own where some attend to a window only? Compiled.
+"""KV blocks of models with sliding-window layers: groups of layers with block tables. Compiled.
 
 The same as ``reference/groups.py``, on arrays; both mirror
-``vllm/v1/core/{kv_cache_coordinator,single_type_kv_cache_manager}.py`` of vLLM 0.32.0. Groups with
-a window come first. Column ``i * n_kv_groups + group`` of a request's row has its i-th block in a
-group, 0 where that has left the window; the same order numbers what blocks of a group contain.
+``vllm/v1/core/{kv_cache_coordinator,single_type_kv_cache_manager}.py`` of vLLM 0.32.0.
+
+Each group of layers has its own blocks. Groups of sliding-window layers come first. Column
+``i * n_kv_groups + group`` of a request's row of the block table has its i-th block in that group,
+or 0 after the block has left the window. Contents of blocks are numbered per group in the same way.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -16,7 +18,8 @@ from inferometer.simulate.kernel.state import NOTHING, Request, State
 def find_hits(state: State, index: int) -> int:
     """The number of blocks with a prefix of this request that are cached in all groups.
 
-    They are noted in the next slot's row, those that windows do not reach as 0; nothing is taken.
+    The blocks are written to the block table's row of the next slot, with 0 for blocks outside the
+    windows; nothing is allocated yet.
     """
     config, request, row = state.config[0], state.requests[index], slots.lowest(state)
     n_groups, n_sliding = config.n_kv_groups, config.n_sliding_groups
@@ -38,7 +41,7 @@ def find_hits(state: State, index: int) -> int:
 
 @compiled
 def _n_in_windows(state: State, request: Request, row: int, n_most: int) -> int:
-    """Blocks of the longest prefix (up to this number) from which windows can continue."""
+    """Blocks of the longest prefix, at most ``n_most``, whose windows are cached in all groups."""
     n_sliding, n_wanted, n_in_row = (
         state.config[0].n_sliding_groups,
         n_hit_blocks(state.config[0]),
@@ -58,7 +61,10 @@ def _n_in_windows(state: State, request: Request, row: int, n_most: int) -> int:
 def _note_held(
     state: State, request: Request, row: int, i_block: int, first: int, end: int
 ) -> bool:
-    """Have all these groups a block with this content? Note where."""
+    """Write the cached i-th block of a prefix in groups ``first`` to ``end`` - 1 to a row.
+
+    Returns False if some group has none.
+    """
     n_groups = state.config[0].n_kv_groups
     content = state.contents[request.content_start + i_block] * n_groups
     for group in range(first, end):
@@ -71,21 +77,21 @@ def _note_held(
 
 @compiled
 def n_hit_blocks(config: Config) -> int:
-    """Consecutive cached blocks that a window needs to continue after them."""
+    """The number of consecutive cached blocks that a sliding-window group needs for a hit."""
     n_blocks: int = (config.sliding_window + config.block_size - 2) // config.block_size
     return n_blocks
 
 
 @compiled
 def n_skipped(config: Config, num_tokens: int) -> int:
-    """Blocks at the start that no window behind this number of tokens reaches."""
+    """The number of first blocks that lie outside the window after ``num_tokens`` tokens."""
     n_blocks: int = max(num_tokens - config.sliding_window + 1, 0) // config.block_size
     return n_blocks
 
 
 @compiled
 def n_of_request(config: Config, num_tokens: int, n_owned: int) -> int:
-    """Blocks that vLLM counts at admission, beyond those owned in each group."""
+    """Blocks that vLLM counts for a request at admission, beyond ``n_owned`` in each group."""
     n_blocks = (num_tokens + config.block_size - 1) // config.block_size
     in_windows = max(min(n_blocks, config.most_sliding_blocks) - n_owned, 0)
     n_full = config.n_kv_groups - config.n_sliding_groups
@@ -95,9 +101,9 @@ def n_of_request(config: Config, num_tokens: int, n_owned: int) -> int:
 
 @compiled
 def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
-    """Admit a waiting request with its prefix hits and room for its next tokens.
+    """Allocate a slot, the prefix hits and blocks for the next tokens of a waiting request.
 
-    False, and nothing changed, where there is none.
+    Returns False and changes nothing if there are too few blocks.
     """
     config, request, counters = state.config[0], state.requests[index], state.counters[0]
     row, blocks = slots.lowest(state), state.memory.blocks
@@ -128,9 +134,9 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
 
 @compiled
 def extend(state: State, index: int, num_new_tokens: int) -> bool:
-    """Room for the next tokens of a running request; False where there is none.
+    """Allocate blocks for the next tokens of a running request; returns False if too few are free.
 
-    What has left the windows is given back in either case.
+    Blocks that have left the windows are freed in either case.
     """
     config, request = state.config[0], state.requests[index]
     _leave_windows(state, request)
@@ -148,7 +154,7 @@ def extend(state: State, index: int, num_new_tokens: int) -> bool:
 
 @compiled
 def num_processed(config: Config, request: Request) -> int:
-    """Tokens before which no step in flight reads, so that their blocks can be freed."""
+    """The number of tokens whose computation has ended: no step in flight needs earlier windows."""
     n_tokens: int = (
         min(request.num_computed_tokens, config.max_model_len) - request.num_in_flight_tokens
     )
@@ -157,6 +163,7 @@ def num_processed(config: Config, request: Request) -> int:
 
 @compiled
 def _leave_windows(state: State, request: Request) -> None:
+    """Free the blocks of a request that have left the sliding windows."""
     config, table = state.config[0], state.memory.block_table
     n_left = min(n_skipped(config, num_processed(config, request)), request.num_blocks)
     for group in range(config.n_sliding_groups):
@@ -172,7 +179,11 @@ def _leave_windows(state: State, request: Request) -> None:
 
 @compiled
 def cache_blocks(state: State, index: int, num_tokens: int) -> None:
-    """Cache the full blocks of these first tokens; of windows only those a prompt can reuse."""
+    """Add the full blocks of a request's first ``num_tokens`` tokens to the prefix cache.
+
+    Of sliding-window groups only the blocks before the end of a prompt or a shared prefix, which
+    another prompt can use.
+    """
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return
@@ -212,7 +223,7 @@ def free(state: State, index: int) -> None:
 
 @compiled
 def _take(state: State, row: int, n_owned: int, n_needed: int) -> None:
-    """Take blocks until each group has ``n_needed``."""
+    """Allocate blocks until each group has ``n_needed``."""
     n_groups = state.config[0].n_kv_groups
     for group in range(n_groups):
         for i_block in range(n_owned, n_needed):

@@ -1,9 +1,9 @@
 """Transfer of requests from prefill replicas to decode replicas. Compiled.
 
-The same as ``reference/handover.py`` and ``reference/link.py``, on arrays. Each such request has an
-additional ``Transfer`` record. While it has no slot, its blocks are in an extra row of the block
-table, after those of the slots; free extra rows form a list through their first column. Transfers
-under way are a heap by arrival time, then by index.
+The same as ``reference/handover.py`` and ``reference/link.py``, on arrays. Each request has a
+``Transfer`` record besides its ``Request``. While a request holds blocks but no slot, they are in
+an extra row of the block table, after the rows of the slots; free extra rows are a linked list
+through their first column. Transfers under way are a heap by arrival time, then by index.
 """
 
 from typing import NamedTuple
@@ -31,7 +31,7 @@ _OVER = int(Stage.OVER)
 
 @compiled
 def shorten(state: State, index: int) -> None:
-    """Send a request to a prefill replica with an output length of one token."""
+    """Set a request's output length to one token for the prefill replica; remember its own."""
     request, transfer = state.requests[index], state.transfers[index]
     transfer.stop_tokens, transfer.max_tokens = request.stop_tokens, request.max_tokens
     transfer.arrived_ns = request.arrival_ns
@@ -57,7 +57,10 @@ def status_after_prefill(state: State, index: int) -> int:
 
 @compiled
 def leave(state: State, index: int) -> None:
-    """A request with a completed prefill gives up its slot and keeps its blocks."""
+    """Remove a request with a completed prefill from its prefill replica's batch.
+
+    Its slot becomes free; its blocks stay allocated until the KV transfer ends.
+    """
     counters, world, request, transfer = (
         state.counters[0],
         state.world[0],
@@ -66,7 +69,7 @@ def leave(state: State, index: int) -> None:
     )
     transfer.source, transfer.prefilled_ns = state.config[0].replica, counters.now_ns
     transfer.source_row, transfer.num_source_blocks = (
-        _keep_row(state, request.slot, request.num_blocks),
+        _copy_to_extra_row(state, request.slot, request.num_blocks),
         request.num_blocks,
     )
     slots.release(state, index)
@@ -77,13 +80,13 @@ def leave(state: State, index: int) -> None:
         request.first_token_ns = ABSENT
     counters.n_ended += 1
     counters.n_barren_steps = 0
-    state.transfers[world.n_handed].nth_handed = index
-    world.n_handed += 1
+    state.transfers[world.n_prefilled].nth_prefilled = index
+    world.n_prefilled += 1
 
 
 @compiled
 def join(state: State, index: int) -> None:
-    """A request arrives at a decode replica, where it resumes like a preempted one."""
+    """Queue a prefilled request at a decode replica, where it resumes like a preempted one."""
     request, transfer = state.requests[index], state.transfers[index]
     state.counters[0].n_taken += 1
     request.replica = state.config[0].replica
@@ -98,7 +101,7 @@ def join(state: State, index: int) -> None:
 
 @compiled
 def is_for_room(state: State, index: int) -> bool:
-    """Does this waiting request need blocks on this replica before its KV transfer?"""
+    """Does this waiting request still need blocks on this decode replica for its KV transfer?"""
     is_waiting: bool = (
         state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _FOR_ROOM
     )
@@ -107,7 +110,10 @@ def is_for_room(state: State, index: int) -> bool:
 
 @compiled
 def fetch(state: State, index: int) -> bool:
-    """Allocate blocks for a request and start its KV transfer; False, unchanged, if too few."""
+    """Allocate blocks for a request and request its KV transfer.
+
+    Returns False and changes nothing if there are too few blocks.
+    """
     world, request, transfer = state.world[0], state.requests[index], state.transfers[index]
     block_size = state.config[0].block_size
     n_hits = blocks.find_hits(state, index) if state.config[0].is_caching else 0
@@ -117,7 +123,7 @@ def fetch(state: State, index: int) -> bool:
     if n_needed - n_hits > blocks.spare_blocks(state, slot, n_hits, 0):
         return False
     blocks.touch(state, slot, n_hits, 0)
-    row = _keep_row(state, slot, n_hits)
+    row = _copy_to_extra_row(state, slot, n_hits)
     blocks.take(state, row, n_hits, n_needed, 0)
     transfer.row, transfer.num_blocks, transfer.num_hits = row, n_needed, n_hits
     transfer.num_moved_blocks = max(
@@ -126,8 +132,8 @@ def fetch(state: State, index: int) -> bool:
     transfer.num_moved_blocks += state.config[0].num_state_blocks
     transfer.stage = _MOVING
     transfer.asked_ns = state.counters[0].now_ns
-    state.transfers[world.n_asked].nth_asked = index
-    world.n_asked += 1
+    state.transfers[world.n_transfers].nth_requested = index
+    world.n_transfers += 1
     return True
 
 
@@ -136,12 +142,12 @@ def give_back_source(source: State, index: int) -> None:
     """Free a request's KV cache on its prefill replica."""
     transfer = source.transfers[index]
     blocks.give_back(source, transfer.source_row, transfer.num_source_blocks, 0)
-    _drop_row(source, transfer.source_row)
+    _free_extra_row(source, transfer.source_row)
 
 
 @compiled
 def receive(state: State, index: int) -> None:
-    """Complete a KV transfer; drop the request if its client has disconnected."""
+    """Complete a KV transfer: the request waits for admission, or is freed if it was aborted."""
     counters, transfer = state.counters[0], state.transfers[index]
     if state.requests[index].status >= _STOPPED:
         give_back(state, index)
@@ -161,13 +167,13 @@ def give_back(state: State, index: int) -> None:
     """Free the KV cache of a request without a slot on its decode replica."""
     transfer = state.transfers[index]
     blocks.give_back(state, transfer.row, transfer.num_blocks, 0)
-    _drop_row(state, transfer.row)
+    _free_extra_row(state, transfer.row)
     transfer.stage = _OVER
 
 
 @compiled
 def peek_received(state: State) -> int:
-    """The next request whose KV cache has arrived; ``NOTHING`` where there is none."""
+    """The next request to admit whose KV cache has arrived; ``NOTHING`` if there is none."""
     counters = state.counters[0]
     while (
         counters.first_received != NOTHING
@@ -180,7 +186,7 @@ def peek_received(state: State) -> int:
 
 @compiled
 def is_received(state: State, index: int) -> bool:
-    """Has this request's KV cache arrived, while it has no slot yet?"""
+    """Has this request's KV cache arrived, but the request not been admitted yet?"""
     is_here: bool = (
         state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _RECEIVED
     )
@@ -189,9 +195,9 @@ def is_received(state: State, index: int) -> bool:
 
 @compiled
 def adopt(state: State, index: int, num_new_tokens: int) -> bool:
-    """Admit the request of ``peek_received`` with its blocks and room for its next tokens.
+    """Admit the request of ``peek_received`` with its blocks and blocks for its next tokens.
 
-    False without room.
+    Returns False and changes nothing if there are too few blocks.
     """
     config, counters, request, transfer = (
         state.config[0],
@@ -211,7 +217,7 @@ def adopt(state: State, index: int, num_new_tokens: int) -> bool:
         state.memory.block_table[request.slot, i_block] = state.memory.block_table[
             transfer.row, i_block
         ]
-    _drop_row(state, transfer.row)
+    _free_extra_row(state, transfer.row)
     request.num_blocks, request.num_cached_blocks = transfer.num_blocks, transfer.num_hits
     transfer.stage = _OVER
     counters.first_received = transfer.next_received
@@ -220,8 +226,8 @@ def adopt(state: State, index: int, num_new_tokens: int) -> bool:
 
 
 @compiled
-def _keep_row(state: State, row: int, n_blocks: int) -> int:
-    """Copy the first blocks of a row to an extra row after those of the slots."""
+def _copy_to_extra_row(state: State, row: int, n_blocks: int) -> int:
+    """Copy the first ``n_blocks`` blocks of a row to a free extra row; returns that row's index."""
     counters = state.counters[0]
     own_row: int = counters.first_free_row
     if own_row == NOTHING:
@@ -235,7 +241,8 @@ def _keep_row(state: State, row: int, n_blocks: int) -> int:
 
 
 @compiled
-def _drop_row(state: State, row: int) -> None:
+def _free_extra_row(state: State, row: int) -> None:
+    """Add an extra row of the block table to the list of free ones."""
     state.memory.block_table[row, 0] = state.counters[0].first_free_row
     state.counters[0].first_free_row = row
 
@@ -270,7 +277,7 @@ def new_link(link: KvLink, n_replicas: int) -> LinkState:
 
 @compiled
 def begin(states: State, link: LinkState, index: int) -> None:
-    """Queue a KV transfer: it starts when both ports are free."""
+    """Schedule a KV transfer, which starts when the ports of both replicas are free."""
     rules, world, transfer = link.rules[0], states.world[0], states.transfers[index]
     sender, receiver = transfer.source, states.requests[index].replica
     if rules.is_shared:
@@ -285,7 +292,7 @@ def begin(states: State, link: LinkState, index: int) -> None:
 
 @compiled
 def next_ns(states: State) -> int:
-    """Time of the next transfer's end; ``FAR_NS`` without transfers."""
+    """Time when the next KV cache arrives; ``FAR_NS`` if no transfer is under way."""
     if states.world[0].n_arriving == 0:
         return FAR_NS
     when_ns: int = states.transfers[states.transfers[0].nth_arriving].received_ns
@@ -294,7 +301,7 @@ def next_ns(states: State) -> int:
 
 @compiled
 def take_next(states: State) -> int:
-    """Remove and return the request whose transfer ends at ``next_ns``, which must exist."""
+    """Remove and return the request whose KV cache arrives next; there must be one."""
     world, heap = states.world[0], states.transfers
     first: int = heap[0].nth_arriving
     world.n_arriving -= 1

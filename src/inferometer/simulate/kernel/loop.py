@@ -27,7 +27,7 @@ from inferometer.simulate.kernel.config import Kind
 
 @cache
 def loop_of(kind: Kind) -> Callable[..., int]:
-    """``kernel.one_replica.run`` for the rules of this kind only."""
+    """``kernel.one_replica.run``, compiled for this kind of engine only."""
     run: Callable[..., int] = _compiled_again(
         one_replica, kind.name, {"steps": _steps_of(kind)}
     ).run
@@ -38,9 +38,9 @@ def loop_of(kind: Kind) -> Callable[..., int]:
 def cluster_loop_of(
     kind: Kind, *, has_gate: bool, is_split: bool = False, is_lockstep: bool = False
 ) -> Callable[..., int]:
-    """``kernel.cluster_run.run`` for the rules of this kind only.
+    """``kernel.cluster_run.run``, compiled for this kind of engine only.
 
-    Without the code for a gate, a link or steps in lockstep if they are not used.
+    The code for a gate, a KV link and steps in lockstep is left out if they are not used.
     """
     name = kind.name + "_GATE" * has_gate + "_SPLIT" * is_split + "_LOCKSTEP" * is_lockstep
     changes = {
@@ -55,7 +55,10 @@ def cluster_loop_of(
 
 @cache
 def _steps_of(kind: Kind, *, is_split: bool = False) -> ModuleType:
-    """The rules of this kind; vLLM's with a handover to another pool or without."""
+    """``kernel.steps``, compiled for this kind of engine only.
+
+    ``is_split``: with the handover between prefill and decode replicas (vLLM).
+    """
     name = kind.name + "_SPLIT" * is_split
     if kind == Kind.POOLED:
         return _pooled_steps(name)
@@ -66,7 +69,7 @@ def _steps_of(kind: Kind, *, is_split: bool = False) -> ModuleType:
 
 
 def _pooled_steps(name: str) -> ModuleType:
-    """Rules of vLLM for a divided KV cache: all functions that use blocks, compiled again."""
+    """``kernel.steps`` for vLLM with a divided KV cache: all modules that use blocks are copied."""
     changes: dict[str, object] = {"IS_POOLED": True, "KIND": int(Kind.VLLM)}
     for module in (pool, blocks, preemption, vllm, policy, price):
         again = _compiled_again(module, name, changes)
@@ -75,9 +78,10 @@ def _pooled_steps(name: str) -> ModuleType:
 
 
 def _compiled_again(module: ModuleType, suffix: str, changes: Mapping[str, object]) -> ModuleType:
-    """A second copy of the module with its functions compiled together.
+    """A copy of a kernel module, with its functions compiled again and some globals changed.
 
-    The suffix tells them apart in the cache.
+    ``changes``: the globals that differ, by name: constants and other copied modules. ``suffix``
+    is appended to the functions' names, which distinguishes the copies in numba's cache.
     """
     again_module = ModuleType(f"{module.__name__}_{suffix}")
     scope = vars(again_module)

@@ -19,10 +19,10 @@ _STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
 
 @entry
 def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int) -> int:
-    """Run until all is done, the time is over, no progress is possible, or a log is full.
+    """Process events until no request is left, ``until_ns``, a deadlock, or a full log.
 
-    A further call with a later ``until_ns`` continues the run; requests that were added in between
-    are processed as if known from the start (used by the emulator).
+    Returns the ``Outcome``. A further call with a later ``until_ns`` continues the run; requests
+    that were added in between are processed as if known from the start (used by the emulator).
     """
     counters = state.counters[0]
     while steps.has_room(state, log, part_log, 1):
@@ -53,7 +53,10 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, unt
 
 @compiled
 def _catch_up(state: State, until_ns: int) -> None:
-    """Process aborts and arrivals up to now in order of time; aborts first."""
+    """Process arrivals up to ``until_ns`` and disconnections up to now in order of time.
+
+    At the same time disconnections come first.
+    """
     now_ns = state.counters[0].now_ns
     while True:
         comes_ns, goes_ns = arrivals.next_ns(state), arrivals.next_abort_ns(state)
@@ -61,9 +64,8 @@ def _catch_up(state: State, until_ns: int) -> None:
             _drop(state, arrivals.take_next_abort(state))
         elif comes_ns <= until_ns:
             index = arrivals.take_next(state)
-            if (
-                state.requests[index].status == _UNSEEN
-            ):  # else its client disconnects at the same time
+            # a request in another status was aborted: its client disconnects at the same time
+            if state.requests[index].status == _UNSEEN:
                 steps.take(state, index)
         else:
             return
@@ -71,7 +73,7 @@ def _catch_up(state: State, until_ns: int) -> None:
 
 @compiled
 def _drop(state: State, index: int) -> None:
-    """A client disconnects."""
+    """Abort a request whose client disconnects, whether or not it has arrived."""
     if state.requests[index].status == _UNSEEN:
         arrivals.end_outside(state, index, _ABORTED, state.arrivals.abort_ns[index])
     else:
@@ -80,7 +82,7 @@ def _drop(state: State, index: int) -> None:
 
 @compiled
 def _next_event_ns(state: State) -> int:
-    """Time of the next arrival, abort or end of a wait."""
+    """Time of the next arrival, disconnection or end of the scheduler's wait."""
     when_ns: int = min(
         state.counters[0].wake_ns, arrivals.next_ns(state), arrivals.next_abort_ns(state)
     )
@@ -89,7 +91,7 @@ def _next_event_ns(state: State) -> int:
 
 @compiled
 def _end_of_run(state: State) -> int:
-    """The outcome of a simulation without further events, or without any before its end."""
+    """The ``Outcome`` of a simulation that has no further event before its time limit."""
     counters = state.counters[0]
     if counters.n_running + counters.n_waiting > 0:
         return _STUCK if _next_event_ns(state) == FAR_NS else _HORIZON

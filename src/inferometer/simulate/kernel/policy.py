@@ -1,9 +1,8 @@
-"""The scheduling functions of the compiled engine.
+"""The scheduling functions of the simulated engine: a dispatch to vLLM's, SGLang's, ... rules.
 
-Compiled code calls engines' rules only through this module; ``engine_config`` tells how to add one.
-
-``kernel/loop.py`` compiles this module once for each kind, and the branches of the others are left
-out.
+Compiled code calls the engines' rules only through this module; the docstring of
+``simulate/engine_config.py`` describes how to add an engine. ``kernel/loop.py`` compiles this
+module once for each kind of engine, without the branches of the others.
 """
 
 from typing import Final
@@ -29,7 +28,7 @@ IS_POOLED: Final = False
 
 @compiled
 def add(state: State, index: int) -> None:
-    """A request arrives: it waits, or is refused."""
+    """Add an arriving request to the waiting queue, or reject it."""
     kind = KIND
     if kind == _BATCHES:
         batches.add(state, index)
@@ -44,13 +43,13 @@ def add(state: State, index: int) -> None:
 
 @inlined
 def has_instances() -> bool:
-    """May batches run side by side?"""
+    """Can the engine run several batches at the same time, each on a device of its own?"""
     return KIND == _BATCHES
 
 
 @inlined
 def next_batch(state: State) -> int:
-    """Index of the record for the next batch; one must be free."""
+    """Index of the batch record for the next step; a record must be free."""
     kind, counters = KIND, state.counters[0]
     i_batch: int = (counters.first_batch + counters.n_in_flight) % state.config[0].depth
     if kind == _BATCHES:
@@ -70,7 +69,10 @@ def first_batch(state: State) -> int:
 
 @inlined
 def schedule(state: State, i_batch: int) -> None:
-    """Form the next step as batch ``i_batch``; sets ``wake_ns`` if a request waits for a time."""
+    """Form the next step as batch ``i_batch``.
+
+    Sets ``wake_ns`` if the engine delays a batch until that time.
+    """
     kind = KIND
     if kind == _VLLM:
         vllm.schedule(state, i_batch)
@@ -100,7 +102,7 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def take_decodes(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> None:
-    """Run the decode steps before the next event at once, where the engine allows it."""
+    """Run the decode steps before the next event at once, if the engine is vLLM's (undivided)."""
     kind, is_pooled = KIND, IS_POOLED
     if kind == _VLLM and not is_pooled:
         decode_run.take(state, cost, log, until_ns)
@@ -108,7 +110,7 @@ def take_decodes(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """A client has disconnected, at ``abort_ns``."""
+    """Abort a request whose client disconnected at ``Arrivals.abort_ns``."""
     kind = KIND
     if kind == _VLLM:
         vllm.abort(state, index)

@@ -1,9 +1,10 @@
-"""KV blocks of a pool: free ones, and those with cached contents. Compiled.
-
-``number`` is the pool's in a divided cache (``IS_POOLED``: ``kernel/loop.py``), else 0.
+"""A pool of KV blocks: the free queue, and the index of cached blocks. Compiled.
 
 ``BlockPool`` and ``FreeKVCacheBlockQueue`` of vLLM 0.32.0 (``vllm/v1/core``), on arrays: a ring of
-the free blocks, and for each content a list of the blocks that hold it.
+the free blocks (the free queue), and for each content a list of the blocks that hold it.
+
+The KV cache can be divided into pools (``IS_POOLED``, set by ``kernel/loop.py``); the parameter
+``number`` is the index of a pool, and 0 if the cache is undivided.
 """
 
 from typing import Final
@@ -19,7 +20,7 @@ _WHOLE: Final = 1_000_000
 
 @inlined
 def number_of(state: State, index: int) -> int:
-    """The pool of a request."""
+    """The number of the pool that a request uses."""
     is_pooled, number = IS_POOLED, 0
     if is_pooled:
         number = state.memory.pool_of[index]
@@ -28,7 +29,7 @@ def number_of(state: State, index: int) -> int:
 
 @inlined
 def block_size(state: State, number: int) -> int:
-    """Tokens in a block."""
+    """Tokens in a block of this pool."""
     is_pooled, n_tokens = IS_POOLED, state.config[0].block_size
     if is_pooled:
         n_tokens = state.memory.pools[number].block_size
@@ -37,7 +38,7 @@ def block_size(state: State, number: int) -> int:
 
 @inlined
 def n_free(state: State, number: int) -> int:
-    """Blocks that can be taken."""
+    """Free blocks of this pool, including those with cached contents that can be evicted."""
     is_pooled, n_blocks = IS_POOLED, state.counters[0].n_free
     if is_pooled:
         n_blocks = state.memory.pools[number].n_free
@@ -46,7 +47,7 @@ def n_free(state: State, number: int) -> int:
 
 @inlined
 def watermark_blocks(state: State, number: int) -> int:
-    """Blocks that stay free when a request joins others."""
+    """Blocks that must stay free at an admission while other requests run."""
     is_pooled, n_blocks = IS_POOLED, state.config[0].watermark_blocks
     if is_pooled:
         n_blocks = state.memory.pools[number].watermark_blocks
@@ -55,7 +56,7 @@ def watermark_blocks(state: State, number: int) -> int:
 
 @inlined
 def _head(state: State, number: int) -> int:
-    """The block that is never allocated: begin and end of the ring of free blocks."""
+    """The pool's null block, which is never allocated: begin and end of the ring of free blocks."""
     is_pooled, block = IS_POOLED, 0
     if is_pooled:
         block = state.memory.pools[number].first
@@ -64,7 +65,7 @@ def _head(state: State, number: int) -> int:
 
 @inlined
 def _note_taken(state: State, number: int, n_blocks: int) -> None:
-    """Count a block of the pool as taken (1) or freed (-1)."""
+    """Count blocks of the pool as allocated (``n_blocks`` > 0) or freed (< 0)."""
     is_pooled, counters = IS_POOLED, state.counters[0]
     if is_pooled:
         pool = state.memory.pools[number]
@@ -78,21 +79,24 @@ def _note_taken(state: State, number: int, n_blocks: int) -> None:
 
 @compiled
 def open_all(state: State) -> None:
-    """A step begins: every pool admits requests."""
+    """Open every pool to admissions, at the begin of a scheduling decision."""
     for number in range(len(state.memory.pools)):
         state.memory.pools[number].is_closed = 0
 
 
 @compiled
 def close(state: State, index: int, degree: int) -> None:
-    """Stop admissions to this request's pool in this step; degree 2: stop its running ones too."""
+    """Close this request's pool for the present step.
+
+    ``degree`` 1: it admits no more requests; 2: its running requests are not scheduled either.
+    """
     pool = state.memory.pools[state.memory.pool_of[index]]
     pool.is_closed = max(pool.is_closed, degree)
 
 
 @compiled
 def closed(state: State, index: int) -> int:
-    """The degree to which this request's pool is closed."""
+    """The degree to which this request's pool is closed (see ``close``); 0: open."""
     degree: int = state.memory.pools[state.memory.pool_of[index]].is_closed
     return degree
 
@@ -108,14 +112,14 @@ def are_all_closed(state: State) -> bool:
 
 @inlined
 def read_millionths(state: State, index: int, n_tokens: int) -> int:
-    """KV read for a context, in millionths of a token of the server's format."""
+    """KV that is read for a context, in millionths of a token in the server's own format."""
     n_read: int = n_tokens * state.memory.pools[state.memory.pool_of[index]].token_millionths
     return n_read
 
 
 @compiled
 def note_use(state: State, duration_ns: int) -> None:
-    """Add a step of this duration to the time-weighted occupancy of the pools."""
+    """Add a step to the sums and peaks of all pools' occupancy (``KvPoolRow``)."""
     pools = state.memory.pools
     for number in range(len(pools)):
         pool = pools[number]
@@ -133,7 +137,7 @@ def note_use(state: State, duration_ns: int) -> None:
 
 @compiled
 def take(state: State, number: int) -> int:
-    """Take the block at the front of the free queue; evict its content."""
+    """Allocate and return the block at the front of the free queue; evict its cached content."""
     blocks = state.memory.blocks
     block: int = blocks[_head(state, number)].next
     unlink(blocks, block)
@@ -147,7 +151,7 @@ def take(state: State, number: int) -> int:
 
 @compiled
 def touch(state: State, block: int, number: int) -> None:
-    """Reference a block that holds a wanted prefix; a free one leaves the queue."""
+    """Add a reference to a cached block; if it was free, it leaves the free queue."""
     if state.memory.blocks[block].ref_count == 0:
         unlink(state.memory.blocks, block)
         _note_taken(state, number, 1)
@@ -156,10 +160,11 @@ def touch(state: State, block: int, number: int) -> None:
 
 @compiled
 def give_back(state: State, block: int, after: int, number: int) -> int:
-    """Give up a block of several, the last one first.
+    """Drop a reference to a block; without references it returns to the free queue.
 
-    One without content goes to the front of the queue, behind ``after`` (``NOTHING``: its begin);
-    one with content to its end. Returns what the next one goes behind.
+    Called for a request's blocks, the last one first. A cached block goes to the end of the queue;
+    an uncached one to its front, behind ``after``, the uncached block freed by the previous call
+    (``NOTHING``: none). Returns ``after`` for the next call.
     """
     blocks = state.memory.blocks
     blocks[block].ref_count -= 1
@@ -176,7 +181,7 @@ def give_back(state: State, block: int, after: int, number: int) -> int:
 
 @compiled
 def unlink(blocks: Rows[Block], block: int) -> None:
-    """Remove a block from the ring of free ones."""
+    """Remove a block from the ring of free blocks."""
     before, after = blocks[block].previous, blocks[block].next
     blocks[before].next = after
     blocks[after].previous = before
@@ -184,7 +189,7 @@ def unlink(blocks: Rows[Block], block: int) -> None:
 
 @compiled
 def insert(blocks: Rows[Block], block: int, before: int) -> None:
-    """Put a block into the ring of free ones, behind ``before``."""
+    """Insert a block into the ring of free blocks, behind ``before``."""
     after = blocks[before].next
     blocks[block].previous = before
     blocks[block].next = after
@@ -194,7 +199,7 @@ def insert(blocks: Rows[Block], block: int, before: int) -> None:
 
 @compiled
 def register(state: State, block: int, content: int) -> None:
-    """Register the block under its content, after blocks registered before."""
+    """Append a block to the list of cached blocks with this content."""
     last = state.memory.last_equal[content]
     state.memory.blocks[block].content = content
     state.memory.blocks[block].previous_equal = last
@@ -208,7 +213,7 @@ def register(state: State, block: int, content: int) -> None:
 
 @compiled
 def forget(state: State, block: int) -> None:
-    """Remove a block from the list of those with its content."""
+    """Remove a block from the list of cached blocks with its content."""
     blocks = state.memory.blocks
     content, before, after = (
         blocks[block].content,

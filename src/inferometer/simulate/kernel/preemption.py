@@ -1,4 +1,4 @@
-"""Preemption: choice of the victim and its state afterwards. Compiled; vLLM 0.32.0."""
+"""vLLM's preemption (0.32.0): choice of the victim, and its state afterwards. Compiled."""
 
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel import blocks, groups, queue, slots
@@ -9,10 +9,10 @@ _PREEMPTED = int(Status.PREEMPTED)
 
 
 @compiled
-def make_way(state: State, i_batch: int) -> None:
-    """Under shortest remaining first: preempt until the next waiting request has a slot and blocks.
+def make_room_for_waiting(state: State, i_batch: int) -> None:
+    """Preempt running requests until the next waiting one has a slot and blocks (policy "srpt").
 
-    Victims are requests with more tokens left than the waiting one.
+    Only requests with more tokens left than the waiting one are preempted.
     """
     config, counters = state.config[0], state.counters[0]
     while counters.n_running > 0:
@@ -33,9 +33,10 @@ def make_way(state: State, i_batch: int) -> None:
 
 @compiled
 def victim(state: State) -> int:
-    """The request to preempt.
+    """Index in ``Queue.running`` of the request to preempt.
 
-    The last admitted; with priorities the least urgent, of equals the first in the list.
+    First come, first served: the last admitted. Priorities: the least urgent, then the latest
+    arrival. Shortest remaining first: the one with most tokens left, then the latest arrival.
     """
     n_running: int = state.counters[0].n_running
     if not state.config[0].is_priority:
@@ -54,7 +55,7 @@ def victim(state: State) -> int:
 
 @compiled
 def victim_in_pool(state: State, index: int) -> int:
-    """The request to preempt among those with blocks in this request's pool."""
+    """Index in ``Queue.running`` of the request to preempt among those of this request's pool."""
     number, worst = state.memory.pool_of[index], NOTHING
     for i_running in range(state.counters[0].n_running):
         one = state.queue.running[i_running]
@@ -69,13 +70,14 @@ def victim_in_pool(state: State, index: int) -> int:
 
 @compiled
 def _is_less_urgent(one: Request, other: Request) -> bool:
+    """Is ``one`` less urgent by priority, or the later arrival of the same priority?"""
     is_later: bool = one.arrival_ns > other.arrival_ns
     return one.priority > other.priority or (one.priority == other.priority and is_later)
 
 
 @compiled
 def num_left(state: State, index: int) -> int:
-    """Upper bound of the tokens that a request has left to compute."""
+    """The largest number of tokens that a request may still compute, prompt included."""
     request = state.requests[index]
     n_tokens: int = (
         min(request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len)
@@ -85,8 +87,8 @@ def num_left(state: State, index: int) -> int:
 
 
 @compiled
-def take_back(state: State, i_batch: int, index: int) -> int:
-    """Drop a request from the step that is being decided; returns the tokens that it had."""
+def drop_from_step(state: State, i_batch: int, index: int) -> int:
+    """Remove a request from the step that is being formed; returns the tokens it had there."""
     batch, parts = state.batches[i_batch], state.parts[i_batch]
     n_tokens, n_kept = 0, 0
     for i_part in range(batch.n_parts):
@@ -102,7 +104,10 @@ def take_back(state: State, i_batch: int, index: int) -> int:
 
 @compiled
 def preempt(state: State, i_batch: int, i_running: int) -> None:
-    """Preempt a request: free its blocks; what is not swapped to the host is computed again."""
+    """Preempt a running request: free its blocks and return it to the waiting queue.
+
+    Its KV cache is swapped to the host if there is room, and recomputed otherwise.
+    """
     counters, running = state.counters[0], state.queue.running
     index = running[i_running]
     for i_later in range(i_running + 1, counters.n_running):
@@ -124,9 +129,9 @@ def preempt(state: State, i_batch: int, i_running: int) -> None:
 
 @compiled
 def _swap_out(state: State, i_batch: int, request: Request) -> bool:
-    """Copy a request's KV to the host, if there is room.
+    """Copy a request's KV blocks to host memory; returns False if there is no room.
 
-    Tokens in flight will have been computed by then.
+    Includes the tokens of steps in flight, which will have been computed by then.
     """
     counters, block_size = state.counters[0], state.config[0].block_size
     n_blocks = (request.num_computed_tokens + block_size - 1) // block_size

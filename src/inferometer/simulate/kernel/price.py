@@ -1,6 +1,6 @@
-"""Duration of a step, with drafts and block copies. Compiled.
+"""Duration of a step, with draft tokens and swapping of KV blocks. Compiled.
 
-The same as ``reference/price.py``, on arrays.
+The same as ``reference/price.py``, on arrays. A row is a token that the step computes.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from inferometer.simulate.kernel.state import KnownTimes, State
 
 
 def _compiled_closed_form() -> dict[str, Callable[..., float]]:
-    """The functions of the step-time formula, compiled together."""
+    """The functions of the step-time model that the kernel calls, compiled, by name."""
     scope = dict[str, object](vars(steptime_arrays))
     parts = dict[str, Callable[..., float]]()
     for name in CLOSED_FORM_PARTS:
@@ -24,7 +24,7 @@ def _compiled_closed_form() -> dict[str, Callable[..., float]]:
 
 
 IS_POOLED: Final = False
-"""Is the KV cache divided into pools, so that reads depend on their formats?"""
+"""Is the KV cache divided into pools, so that KV reads depend on their formats?"""
 _CLOSED_FORM = _compiled_closed_form()
 _layers_duration_s = _CLOSED_FORM["layers_duration_s"]
 _head_duration_s = _CLOSED_FORM["head_duration_s"]
@@ -33,9 +33,9 @@ _whole_duration_s = _CLOSED_FORM["whole_duration_s"]
 
 @inlined
 def duration_ns(state: State, cost: StepTimeArrays, i_batch: int) -> int:
-    """Nanoseconds of a batch, with the drafts for the next step.
+    """Duration of a batch in nanoseconds.
 
-    Includes swapping of blocks to and from the host before the step.
+    Includes swapping of blocks to and from the host before it, and drafting for the next step.
     """
     batch = state.batches[i_batch]
     return group_duration_ns(state, cost, i_batch, n_rows(state, i_batch), batch.n_yielding)
@@ -54,7 +54,11 @@ def n_rows(state: State, i_batch: int) -> int:
 def group_duration_ns(
     state: State, cost: StepTimeArrays, i_batch: int, n_group_rows: int, n_group_yielding: int
 ) -> int:
-    """The same with expert parallelism, where all rows of the group pass the shared experts."""
+    """Duration of a batch in nanoseconds, with expert parallelism over several replicas.
+
+    The experts compute the rows of all replicas of the group: ``n_group_rows`` in this step, and
+    ``n_group_yielding`` in each step of the draft model after it.
+    """
     config, batch = state.config[0], state.batches[i_batch]
     swap_ns: int = (batch.num_swapped_blocks * config.swap_block_ps + 500) // 1000
     return (
@@ -68,6 +72,7 @@ def group_duration_ns(
 def _computing_ns(
     state: State, cost: StepTimeArrays, i_batch: int, n_group_rows: int, n_group_yielding: int
 ) -> int:
+    """Duration of a batch without swapping: the step, and drafting for the next one."""
     config, batch = state.config[0], state.batches[i_batch]
     is_pooled, context_tokens = IS_POOLED, batch.decode_context_tokens
     if is_pooled:
@@ -114,9 +119,9 @@ def step_duration_ns(  # noqa: PLR0913, PLR0917 -- compiled code takes plain num
     n_drafts: int,
     n_group_rows: int,
 ) -> int:
-    """As ``step_cost.group_duration_ns``.
+    """Duration of one step in nanoseconds, the same as ``step_cost.group_duration_ns``.
 
-    Times of matrix products are reused from the last step if it had the same number of rows.
+    The times of matrix products are reused from the last step if the number of rows is the same.
     """
     n_rows, n_group_rows = max(prefill_tokens + n_decode, 1), max(n_group_rows, 1)
     n_logits = n_rows if cost.computes_all_logits else n_prefill + n_decode + n_drafts

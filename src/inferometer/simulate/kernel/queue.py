@@ -1,7 +1,8 @@
 """The waiting queue: a ring (first come, first served) or a heap (priorities). Compiled.
 
-A heap orders by (priority, arrival time, index), as vLLM does with its ids. Requests that were
-aborted or finished while waiting stay in place, uncounted, until they reach the front.
+The heap is ordered by (priority, arrival time, index), as vLLM's by (priority, arrival time, id).
+Requests that were aborted or ended while waiting stay in place until they reach the front, but
+``Counters.n_waiting`` does not count them.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -13,7 +14,7 @@ _STOPPED = int(Status.STOPPED)
 
 @compiled
 def add(state: State, index: int) -> None:
-    """A request joins at the end, or where its priority puts it."""
+    """Add a request at the end of the queue, or at the place of its priority."""
     counters, size = state.counters[0], len(state.queue.waiting)
     counters.n_waiting += 1
     if state.config[0].is_priority:
@@ -26,7 +27,7 @@ def add(state: State, index: int) -> None:
 
 @compiled
 def put_back(state: State, index: int) -> None:
-    """A request that was taken out goes to the front, or where its priority puts it."""
+    """Return a request to the front of the queue, or to the place of its priority."""
     counters = state.counters[0]
     counters.n_waiting += 1
     if state.config[0].is_priority:
@@ -41,7 +42,7 @@ def put_back(state: State, index: int) -> None:
 
 @compiled
 def peek(state: State) -> int:
-    """The first waiting request, which stays; ``NOTHING`` where none waits."""
+    """The first waiting request, which stays in the queue; ``NOTHING`` if none waits."""
     counters = state.counters[0]
     while counters.waiting_size > 0:
         index: int = state.queue.waiting[counters.waiting_head]
@@ -53,13 +54,14 @@ def peek(state: State) -> int:
 
 @compiled
 def pop(state: State) -> None:
-    """Remove the request that ``peek`` returned."""
+    """Remove the request that ``peek`` has just returned."""
     _drop(state)
     state.counters[0].n_waiting -= 1
 
 
 @compiled
 def _drop(state: State) -> None:
+    """Remove the first entry of the queue; ``Counters.n_waiting`` is not changed."""
     counters = state.counters[0]
     counters.waiting_size -= 1
     if state.config[0].is_priority:
@@ -98,6 +100,7 @@ def _push(state: State, index: int) -> None:
 
 @compiled
 def _sink(state: State) -> None:
+    """Restore the heap after its first entry was replaced."""
     heap, size = state.queue.waiting, state.counters[0].waiting_size
     if size == 0:
         return

@@ -1,8 +1,8 @@
 """Routing of requests to replicas. Compiled.
 
-The same as ``reference/router.py``, on arrays. Random draws are made beforehand
-(``router_draws``): the same for all rules, paces and both simulators. Letters of shapes: N
-requests, R replicas, K contents, C classes.
+The same as ``reference/router.py``, on arrays. Random draws are made before the simulation
+(``router_draws``), so that they are the same for all routers, for slow and fast step times, and for
+both simulators. Letters of shapes: N requests, R replicas, K contents of blocks, C classes.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,9 @@ from inferometer.simulate.pointers import Row, Rows, blank, f64, i64
 
 
 def router_draws(seed: int, n_requests: int, n_replicas: int) -> I32:
-    """(N, 2) Two different replicas for each request, evenly; twice the same where there is only one.
+    """(N, 2) Two different random replicas for each request, all pairs equally likely.
+
+    If there is only one replica, it is there twice.
 
     Example
     -------
@@ -37,10 +39,10 @@ def router_draws(seed: int, n_requests: int, n_replicas: int) -> I32:
 
 
 class RouterRules(Row):
-    """Rules and last choice of the router.
+    """The router's rule, its parameters and its last choice.
 
-    ``kind`` is the index in ``ROUTERS``; ``first`` the router's first replica; ``last`` the one
-    chosen last.
+    ``kind`` is the rule's index in ``ROUTERS``, ``first`` the index of the router's first replica,
+    ``last`` the replica chosen last, counted from ``first``.
     """
 
     kind: i64
@@ -63,7 +65,7 @@ class Report(Row):
 
 
 class RouterState(NamedTuple):
-    """All arrays of one router; those its rule does not use are empty."""
+    """All arrays of one router; arrays that its rule does not use are empty."""
 
     rules: Rows[RouterRules]
     """(1)"""
@@ -72,19 +74,20 @@ class RouterState(NamedTuple):
     class_index: I32
     """(N)"""
     is_own: Bools
-    """(C, R) May requests of this class go to that replica?"""
+    """(C, R) May requests of this class be sent to that replica?"""
     is_known: Bools
-    """(R, K) Was a prompt with this content sent to this replica?"""
+    """(R, K) Was a prompt with this block content sent to this replica?"""
     n_known: I64
-    """(R) Number of such contents."""
+    """(R) The number of block contents that were sent to each replica."""
     reported: Rows[Report]
-    """(R, or 0 where the rule asks for no reports), what each has reported last."""
-    heard: Rows[Report]
-    """(as reported) What has come through of it, and those that were sent since as waiting."""
+    """(R, or 0 if the rule uses no reports) The last load report of each replica."""
+    delivered: Rows[Report]
+    """(as reported) The last report that has reached the router; its waiting requests include those
+    that the router has sent since."""
 
 
 def new_router_state(requests: Demand, config: ClusterConfig, first: int = 0) -> RouterState:
-    """A router that has sent nothing yet, to replicas from ``first`` on."""
+    """Initial state of a router in front of ``config.n_replicas`` replicas from ``first`` on."""
     rules = blank(1, RouterRules)
     rules["kind"], rules["first"], rules["last"] = (
         ROUTERS.index(config.router),
@@ -111,11 +114,12 @@ def new_router_state(requests: Demand, config: ClusterConfig, first: int = 0) ->
         is_known=np.zeros((config.n_replicas, n_known), np.bool_),
         n_known=np.zeros(config.n_replicas, np.int64),
         reported=blank(n_reporting, Report),
-        heard=blank(n_reporting, Report),
+        delivered=blank(n_reporting, Report),
     )
 
 
 def _is_own(requests: Demand, config: ClusterConfig) -> Bools:
+    """``RouterState.is_own``: which replicas may get requests of each class."""
     if config.router != "class-aware":
         return np.zeros((0, config.n_replicas), np.bool_)
     replicas = replicas_of_classes(config, int(requests.class_index.max()) + 1)
@@ -137,7 +141,7 @@ _ANY_CLASS = -1
 
 @compiled
 def choose(states: State, router: RouterState, index: int) -> int:
-    """Choose the replica of this request, and remember the choice."""
+    """Choose a request's replica by the router's rule; returns its index among all replicas."""
     rules = router.rules[0]
     if rules.kind == _RANDOM:
         chosen: int = router.draws[index, 0]
@@ -151,26 +155,26 @@ def choose(states: State, router: RouterState, index: int) -> int:
         chosen = _least_loaded(states, router, router.class_index[index])
     elif rules.kind in (_VLLM, _VLLM_0_19):
         chosen = _least_by_report(states, router)
-    elif rules.kind == _PREFIX_AFFINE and not _is_uneven(states, router):
+    elif rules.kind == _PREFIX_AFFINE and not _is_unbalanced(states, router):
         chosen = _with_prefix(states, router, index)
     else:
         chosen = _least_loaded(states, router, _ANY_CLASS)
     rules.last = chosen
     if rules.kind == _PREFIX_AFFINE:
-        _remember(states, router, index, chosen)
+        _record_prompt(states, router, index, chosen)
     replica: int = rules.first + chosen
     return replica
 
 
 @compiled
-def hear(router: RouterState, now_ns: int) -> None:
-    """Deliver the replicas' reports that are due."""
+def deliver_reports(router: RouterState, now_ns: int) -> None:
+    """Deliver the replicas' last load reports to the router, if the report interval is over."""
     rules = router.rules[0]
     if len(router.reported) > 0 and now_ns >= rules.next_report_ns:
         rules.next_report_ns = now_ns + rules.report_interval_ns
         for place in range(len(router.reported)):
-            reported, heard = router.reported[place], router.heard[place]
-            heard.n_waiting, heard.n_running, heard.n_kv_blocks_used = (
+            reported, delivered = router.reported[place], router.delivered[place]
+            delivered.n_waiting, delivered.n_running, delivered.n_kv_blocks_used = (
                 reported.n_waiting,
                 reported.n_running,
                 reported.n_kv_blocks_used,
@@ -179,7 +183,7 @@ def hear(router: RouterState, now_ns: int) -> None:
 
 @compiled
 def report(states: State, router: RouterState, replica: int) -> None:
-    """A replica reports."""
+    """Store a replica's load report, to be delivered at the end of the report interval."""
     place = replica - router.rules[0].first
     if len(router.reported) > 0:
         counters, reported = states.counters[replica, 0], router.reported[place]
@@ -200,12 +204,13 @@ def load(states: State, replica: int) -> int:
 
 @compiled
 def _load(states: State, router: RouterState, replica: int) -> int:
+    """Requests sent to a replica (counted from the router's first) that have not ended."""
     return load(states, router.rules[0].first + replica)
 
 
 @compiled
 def _least_loaded(states: State, router: RouterState, i_class: int) -> int:
-    """The first of the least loaded replicas of this class, counted from the last one chosen."""
+    """The least loaded replica for this class; of equals the next one after the last choice."""
     n_replicas, chosen, least = len(router.n_known), -1, 0
     for step in range(1, n_replicas + 1):
         replica = (router.rules[0].last + step) % n_replicas
@@ -219,7 +224,10 @@ def _least_loaded(states: State, router: RouterState, i_class: int) -> int:
 
 @compiled
 def _least_by_report(states: State, router: RouterState) -> int:
-    """The first replica with the least score; the request is added to its waiting count."""
+    """The replica with the lowest score by its load report (vLLM's data-parallel load balancing).
+
+    The request is added to the waiting requests in the router's copy of the report.
+    """
     rules, n_replicas = router.rules[0], len(router.n_known)
     first = rules.n_sent % n_replicas if rules.kind == _VLLM else 0
     chosen, least = first, _score(states, router, first)
@@ -228,25 +236,28 @@ def _least_by_report(states: State, router: RouterState) -> int:
         score = _score(states, router, replica)
         if score < least:
             chosen, least = replica, score
-    router.heard[chosen].n_waiting += 1
+    router.delivered[chosen].n_waiting += 1
     rules.n_sent += 1
     return chosen
 
 
 @compiled
 def _score(states: State, router: RouterState, replica: int) -> float:
-    rules, heard = router.rules[0], router.heard[replica]
+    """Score of a replica by its delivered load report (vLLM's rule); the lowest is chosen."""
+    rules, load_report = router.rules[0], router.delivered[replica]
     if rules.kind == _VLLM_0_19:
-        return float(4 * heard.n_waiting + heard.n_running)
-    used_fraction = heard.n_kv_blocks_used / states.config[rules.first + replica, 0].n_kv_blocks
-    n_requests = max(_load(states, router, replica), heard.n_waiting + heard.n_running)
-    score: float = n_requests + heard.n_waiting * 6.0 * max(0.0, used_fraction - 0.5)
+        return float(4 * load_report.n_waiting + load_report.n_running)
+    used_fraction = (
+        load_report.n_kv_blocks_used / states.config[rules.first + replica, 0].n_kv_blocks
+    )
+    n_requests = max(_load(states, router, replica), load_report.n_waiting + load_report.n_running)
+    score: float = n_requests + load_report.n_waiting * 6.0 * max(0.0, used_fraction - 0.5)
     return score
 
 
 @compiled
-def _is_uneven(states: State, router: RouterState) -> bool:
-    """Are the loads of the replicas too different?"""
+def _is_unbalanced(states: State, router: RouterState) -> bool:
+    """Do the replicas' loads differ by more than both ``balance_`` thresholds?"""
     rules, least = router.rules[0], _load(states, router, 0)
     most = least
     for replica in range(1, len(router.n_known)):
@@ -261,7 +272,11 @@ def _is_uneven(states: State, router: RouterState) -> bool:
 
 @compiled
 def _with_prefix(states: State, router: RouterState, index: int) -> int:
-    """The replica with most of the prompt, if above the threshold; else the emptiest cache."""
+    """The replica that was sent the longest prefix of the prompt, of equals the least loaded.
+
+    If that prefix is at most ``cache_threshold_fraction`` of the prompt: the replica that was sent
+    the fewest different blocks.
+    """
     best, n_best, emptiest = 0, -1, 0
     for replica in range(len(router.n_known)):
         n_blocks = _n_known_blocks(states, router, index, replica)
@@ -282,6 +297,7 @@ def _with_prefix(states: State, router: RouterState, index: int) -> int:
 
 @compiled
 def _n_known_blocks(states: State, router: RouterState, index: int, replica: int) -> int:
+    """The number of a prompt's first blocks that were sent to this replica before."""
     request = states.requests[index]
     n_most: int = request.num_prompt_tokens // states.config[0, 0].block_size
     for i_block in range(n_most):
@@ -291,8 +307,8 @@ def _n_known_blocks(states: State, router: RouterState, index: int, replica: int
 
 
 @compiled
-def _remember(states: State, router: RouterState, index: int, replica: int) -> None:
-    """The blocks of a prompt are known there from now on."""
+def _record_prompt(states: State, router: RouterState, index: int, replica: int) -> None:
+    """Record that a prompt's blocks were sent to this replica."""
     request = states.requests[index]
     for i_block in range(request.num_prompt_tokens // states.config[0, 0].block_size):
         content = states.contents[request.content_start + i_block]

@@ -1,8 +1,8 @@
 """SGLang's scheduler: requests of the next step and their tokens. Compiled.
 
-The same as ``reference.sglang.SglangScheduler``, on arrays. ``running`` has the decoding requests,
-``joining`` those with prompts computed in the step before; ``n_running`` counts all requests that
-hold pages.
+The same as ``reference.sglang.SglangScheduler``, on arrays. ``Queue.running`` has the decoding
+requests, ``Queue.joining`` the requests whose prompts were computed in the step before.
+``Counters.n_running`` counts all requests that hold pages.
 """
 
 from inferometer.records.types import ABSENT, PartKind
@@ -31,7 +31,10 @@ _ABORTED = int(Status.ABORTED)
 
 @compiled
 def decode(state: State) -> int:
-    """The number of requests in ``running`` that decode now: all or none."""
+    """Prepare a decode step; returns the number of requests in ``Queue.running`` that decode.
+
+    All of them decode, after some were retracted (preempted) if memory is short; or none.
+    """
     own, n_before = state.sglang[0], state.sglang[0].n_generating
     _drop_finishing(state)
     if own.n_generating > 0:
@@ -54,9 +57,9 @@ def decode(state: State) -> int:
 
 @compiled
 def mix(state: State) -> bool:
-    """Do all in ``running`` decode in a prefill step (mixed chunk)?
+    """Let all requests in ``Queue.running`` decode in a prefill step (mixed chunk).
 
-    All of them, or none if memory is short.
+    Returns False, and none decodes, if memory is short.
     """
     own = state.sglang[0]
     _drop_finishing(state)
@@ -71,7 +74,7 @@ def mix(state: State) -> bool:
 
 @compiled
 def _drop_finishing(state: State) -> None:
-    """Remove requests whose last token is in flight."""
+    """Remove requests whose last token is in flight from the decoding ones."""
     own, n_kept = state.sglang[0], 0
     for i_running in range(own.n_generating):
         index = state.queue.running[i_running]
@@ -85,7 +88,7 @@ def _drop_finishing(state: State) -> None:
 
 @compiled
 def _extend(state: State) -> None:
-    """Allocate room for one more token of each decoding request."""
+    """Allocate pages for one more token of each decoding request."""
     n_generating = state.sglang[0].n_generating
     cache.make_room(state, n_generating * state.config[0].block_size)
     for i_running in range(n_generating):
@@ -110,7 +113,7 @@ def _will_finish(state: State, index: int) -> bool:
 
 @compiled
 def _fits(state: State) -> bool:
-    """Is there memory for one more token of each, after evicting unused pages?"""
+    """Evict unused pages; is there memory for one more token of each decoding request then?"""
     size, n_tokens = state.config[0].block_size, 0
     for i_running in range(state.sglang[0].n_generating):
         n_tokens += size * (
@@ -123,9 +126,9 @@ def _fits(state: State) -> bool:
 
 @compiled
 def _retract(state: State) -> None:
-    """Preempt the request with the fewest output tokens until the others fit; the last one stays.
+    """Preempt decoding requests until the others fit (SGLang's retraction); the last one stays.
 
-    Of equals the one with the longest prompt.
+    Fewest output tokens first, of equals the longest prompt. Raises ``new_token_ratio``.
     """
     own, counters, n_before = state.sglang[0], state.counters[0], state.counters[0].n_preempted
     _sort_by_progress(state)
@@ -134,19 +137,19 @@ def _retract(state: State) -> None:
         cache.throw_out(state, state.queue.running[own.n_generating])
     for i_preempted in range(n_before, counters.n_preempted):
         cache.queue_up(state, state.queue.preempted[i_preempted])
-    n_said, n_most = 0, 0
+    n_output, n_most = 0, 0
     for i_running in range(own.n_generating):
         request = state.requests[state.queue.running[i_running]]
-        n_said += request.num_tokens - request.num_prompt_tokens
+        n_output += request.num_tokens - request.num_prompt_tokens
         n_most += max_new_tokens(state, state.queue.running[i_running])
     own.new_token_ratio = min(
-        (n_said + RETRACT_DECODE_STEPS * own.n_generating) / (n_most + 1), 1.0
+        (n_output + RETRACT_DECODE_STEPS * own.n_generating) / (n_most + 1), 1.0
     )
 
 
 @compiled
 def _sort_by_progress(state: State) -> None:
-    """Sort by most output tokens, then by shortest prompt; stable."""
+    """Sort the decoding requests by most output tokens, then by shortest prompt (stable)."""
     running = state.queue.running
     for i_next in range(1, state.sglang[0].n_generating):
         index, place = running[i_next], i_next
@@ -158,6 +161,7 @@ def _sort_by_progress(state: State) -> None:
 
 @compiled
 def _is_ahead(state: State, one: int, other: int) -> bool:
+    """Does ``one`` have more output tokens, or as many and a shorter prompt?"""
     first, second = state.requests[one], state.requests[other]
     n_first, n_second = (
         first.num_tokens - first.num_prompt_tokens,
@@ -172,18 +176,18 @@ def _is_ahead(state: State, one: int, other: int) -> bool:
 
 @compiled
 def add(state: State, index: int) -> None:
-    """A request arrives."""
+    """Add an arriving request to the waiting queue."""
     state.requests[index].status = _WAITING
     cache.queue_up(state, index)
 
 
 @inlined
 def schedule(state: State, i_batch: int) -> None:
-    """Decide the next step and note it as batch ``i_batch``."""
+    """Form the next step as batch ``i_batch``: prefills if there are any, else decodes."""
     own, batch = state.sglang[0], state.batches[i_batch]
     batch.n_parts = 0
     state.counters[0].n_preempted = 0
-    if state.counters[0].n_running == 0 and _all_came_now(state):  # nothing was to do before
+    if state.counters[0].n_running == 0 and _have_all_just_arrived(state):
         own.new_token_ratio = own.initial_new_token_ratio
     _merge(state)
     _prefill(state, i_batch)
@@ -202,7 +206,8 @@ def schedule(state: State, i_batch: int) -> None:
 
 
 @compiled
-def _all_came_now(state: State) -> bool:
+def _have_all_just_arrived(state: State) -> bool:
+    """Did all waiting requests arrive at this very time? SGLang was idle before then."""
     counters, size = state.counters[0], len(state.queue.waiting)
     for i_waiting in range(counters.waiting_size):
         request = state.requests[state.queue.waiting[(counters.waiting_head + i_waiting) % size]]
@@ -238,7 +243,7 @@ def _merge(state: State) -> None:
 
 @compiled
 def _prefill(state: State, i_batch: int) -> None:
-    """Choose the prompts, and the tokens of each, that the batch computes; none where none fits."""
+    """Add the prompts that the batch computes, with the tokens of each, to batch ``i_batch``."""
     own, config, size, n_old = state.sglang[0], state.config[0], state.config[0].block_size, 0
     if own.n_generating == 0 or config.is_preempting:
         own.is_batch_full = 0
@@ -257,7 +262,7 @@ def _prefill(state: State, i_batch: int) -> None:
             return
         own.n_chosen = n_old = 1
         _add_part(state, i_batch, index, n_tokens)
-    _take_from_queue(state, i_batch)
+    _admit_waiting(state, i_batch)
     for i_part in range(n_old, state.batches[i_batch].n_parts):
         slots.take(state, state.parts[i_batch, i_part].request)
     n_tokens = 0
@@ -274,8 +279,8 @@ def _prefill(state: State, i_batch: int) -> None:
 
 
 @compiled
-def _take_from_queue(state: State, i_batch: int) -> None:
-    """Take waiting requests in order until one does not fit."""
+def _admit_waiting(state: State, i_batch: int) -> None:
+    """Admit waiting requests in order until one does not fit."""
     own, is_preempting = state.sglang[0], state.config[0].is_preempting
     while True:
         index = queue.peek(state)
@@ -290,7 +295,7 @@ def _take_from_queue(state: State, i_batch: int) -> None:
         verdict, n_tokens = admission.try_to_add(state, index, node, num_cached)
         if n_tokens > 0:
             queue.pop(state)
-            _open(state, index)
+            _start(state, index)
             _add_part(state, i_batch, index, n_tokens)
         if verdict == admission.NO_TOKEN:
             own.is_batch_full = int(own.n_chosen > 0 or own.n_generating > 0)
@@ -299,8 +304,8 @@ def _take_from_queue(state: State, i_batch: int) -> None:
 
 
 @compiled
-def _open(state: State, index: int) -> None:
-    """Start a request; slots are assigned once all preempted ones are known."""
+def _start(state: State, index: int) -> None:
+    """Mark a request as running; its slot is assigned after all preemptions of this step."""
     counters, request = state.counters[0], state.requests[index]
     if request.status == _WAITING:
         request.num_cached_tokens = request.num_computed_tokens
@@ -329,14 +334,17 @@ def _add_part(state: State, i_batch: int, index: int, n_tokens: int) -> None:
     batch.n_parts += 1
 
 
-# Preemption for a more urgent request by SGLang's rules. Compiled.
-# The same as ``reference.sglang_admission.PrefillAdder.victims_of`` and
-# ``reference.sglang.SglangScheduler._preempt_for``.
+# SGLang's preemption for a more urgent request: the same as ``_preempt_for`` of
+# ``reference.sglang.SglangScheduler``, and ``victims_of`` of ``reference.sglang_admission``.
 
 
 @compiled
 def preempt_for(state: State, index: int) -> bool:
-    """Preempt much less urgent decoding requests for a waiting one, if that suffices."""
+    """Preempt less urgent decoding requests for a waiting one.
+
+    Their priority differs by more than ``priority_scheduling_preemption_threshold``. Returns False
+    and preempts none if they do not free enough memory.
+    """
     own = state.sglang[0]
     n_victims = _mark_victims(state, index)
     if n_victims == 0:
@@ -358,9 +366,9 @@ def preempt_for(state: State, index: int) -> bool:
 
 @compiled
 def _mark_victims(state: State, index: int) -> int:
-    """The number of requests to preempt for this one, marked in ``chunks``.
+    """Mark the requests to preempt for this one in ``Queue.chunks``; returns their number.
 
-    The least urgent first, then the latest; 0 where all of them together do not suffice.
+    The least urgent first, then the latest in the queue; 0 if all of them together do not suffice.
     """
     own, config, request, n_victims = state.sglang[0], state.config[0], state.requests[index], 0
     for i_running in range(own.n_generating):
@@ -394,6 +402,7 @@ def _mark_victims(state: State, index: int) -> int:
 
 @compiled
 def _is_less_urgent(state: State, i_one: int, i_other: int) -> bool:
+    """Is ``i_one`` less urgent by priority, or queued later with the same priority?"""
     one, other = (
         state.requests[state.queue.running[i_one]],
         state.requests[state.queue.running[i_other]],
@@ -432,9 +441,9 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """Abort a request; its computed pages stay in the tree.
+    """Abort a request; its computed pages stay in the radix tree.
 
-    A waiting request stays in the queue, uncounted.
+    A waiting request stays in the queue, where ``Counters.n_waiting`` does not count it.
     """
     status, when_ns = state.requests[index].status, state.arrivals.abort_ns[index]
     if status >= _STOPPED:
@@ -449,6 +458,7 @@ def abort(state: State, index: int) -> None:
 
 @inlined
 def _deliver_token(state: State, index: int, is_first: bool) -> None:  # noqa: FBT001 -- compiled code takes no keywords
+    """Deliver a token to a request; end the request, or cache its prompt after the first."""
     request, now_ns = state.requests[index], state.counters[0].now_ns
     request.num_tokens += 1
     if state.config[0].is_async:
@@ -466,6 +476,7 @@ def _deliver_token(state: State, index: int, is_first: bool) -> None:  # noqa: F
 
 @compiled
 def _end(state: State, index: int, status: int, when_ns: int) -> None:
+    """End a running request; its computed pages stay in the radix tree."""
     request = state.requests[index]
     cache.checkpoint(state, index, min(request.num_computed_tokens, request.num_tokens))
     cache.release(state, index)

@@ -1,7 +1,7 @@
-"""SGLang's queue order, and the admission of requests and tokens to a prefill batch.
+"""SGLang's order of the waiting queue, and its admission of requests to a prefill batch. Compiled.
 
-Compiled; the same as ``reference/sglang_order.py`` and ``reference/sglang_admission.py``.
-``State.sglang`` has the budgets of the batch that is being made.
+The same as ``reference/sglang_order.py`` and ``reference/sglang_admission.py``, on arrays.
+``State.sglang`` has the budgets of the batch that is being formed (SGLang's ``PrefillAdder``).
 """
 
 from enum import IntEnum
@@ -25,13 +25,13 @@ _LOF, _RANDOM = (QUEUE_ORDERS.index(name) for name in ("lof", "random"))
 
 
 class Verdict(IntEnum):
-    """Whether the scheduler goes on with the queue."""
+    """Whether the scheduler may admit another waiting request (SGLang's ``AddReqResult``)."""
 
     CONTINUE = 0
     NO_TOKEN = 1
-    """There is no memory."""
+    """No: there is no memory."""
     OTHER = 2
-    """The batch has enough to compute."""
+    """No: the batch's budget of tokens is spent."""
 
 
 CONTINUE = int(Verdict.CONTINUE)
@@ -54,7 +54,7 @@ def max_new_tokens(state: State, index: int) -> int:
 
 @compiled
 def begin(state: State) -> None:
-    """Budgets of a new batch, less what decoding requests will still need."""
+    """Set the budgets of a new batch, less the memory that decoding requests will still need."""
     config, own = state.config[0], state.sglang[0]
     n_mixed = own.n_generating if config.is_mixed_chunk else 0
     own.n_input_left = config.max_num_batched_tokens - n_mixed
@@ -72,8 +72,8 @@ def n_expected(state: State, index: int) -> float:
     request, ratio = state.requests[index], 1.0
     if not state.config[0].is_reserving:
         ratio = state.sglang[0].new_token_ratio
-    n_said = request.num_tokens - request.num_prompt_tokens
-    n_tokens: float = min(max_new_tokens(state, index) - n_said, CLIP_MAX_NEW_TOKENS) * ratio
+    n_output = request.num_tokens - request.num_prompt_tokens
+    n_tokens: float = min(max_new_tokens(state, index) - n_output, CLIP_MAX_NEW_TOKENS) * ratio
     return n_tokens
 
 
@@ -92,7 +92,7 @@ def verdict(state: State) -> int:
 
 @compiled
 def go_on(state: State, index: int) -> int:
-    """Tokens that a chunked request computes next; 0 where none fit."""
+    """Add the next chunk of the partly computed prompt; returns its tokens, 0 if none fit."""
     own, request, size = state.sglang[0], state.requests[index], state.config[0].block_size
     n_left: int = min(own.n_chunk_left, int(total_left(state)))
     if n_left <= 0:
@@ -113,14 +113,17 @@ def go_on(state: State, index: int) -> int:
 
 @compiled
 def try_to_add(state: State, index: int, node: int, num_cached_tokens: int) -> tuple[int, int]:
-    """Add a waiting request, with as much of its prompt as fits; returns verdict and tokens."""
+    """Add a waiting request with as many tokens of its prompt as fit.
+
+    Returns the ``Verdict`` on the next request, and the number of tokens (0: not added).
+    """
     request = state.requests[index]
     n_tokens = request.num_tokens - num_cached_tokens
     max_new = max_new_tokens(state, index)
-    n_said = request.num_tokens - request.num_prompt_tokens
+    n_output = request.num_tokens - request.num_prompt_tokens
     tree.lock(state, node)
     answer, n_fitting = _fitting(
-        state, n_tokens, min(max(max_new - n_said, 0), CLIP_MAX_NEW_TOKENS)
+        state, n_tokens, min(max(max_new - n_output, 0), CLIP_MAX_NEW_TOKENS)
     )
     tree.unlock(state, node)
     if answer != CONTINUE:
@@ -136,7 +139,10 @@ def try_to_add(state: State, index: int, node: int, num_cached_tokens: int) -> t
 
 @compiled
 def _fitting(state: State, n_tokens: int, n_planned: int) -> tuple[int, int]:
-    """The number of these tokens that fit."""
+    """The ``Verdict`` on a request, and how many of its ``n_tokens`` prompt tokens fit.
+
+    ``n_planned``: output tokens for which memory must remain.
+    """
     own, size = state.sglang[0], state.config[0].block_size
     if n_tokens + n_planned + size >= total_left(state):
         return NO_TOKEN, 0
@@ -152,6 +158,7 @@ def _fitting(state: State, n_tokens: int, n_planned: int) -> tuple[int, int]:
 
 @compiled
 def _reserve(state: State, n_tokens: int, n_planned: int) -> None:
+    """Take a request's prompt and planned output tokens out of the batch's budgets."""
     own, size = state.sglang[0], state.config[0].block_size
     paged = (n_tokens + size - 1) // size * size
     own.total_offset += paged + size + n_planned
@@ -162,7 +169,7 @@ def _reserve(state: State, n_tokens: int, n_planned: int) -> None:
 
 @compiled
 def total_left(state: State) -> float:
-    """Free memory after all expected output, in tokens."""
+    """Free memory in tokens, less the expected output of all running requests."""
     left: float = (
         state.counters[0].n_free * state.config[0].block_size - state.sglang[0].total_offset
     )
@@ -175,7 +182,7 @@ def order_queue(state: State) -> None:
     config, order = state.config[0], state.config[0].queue_order
     if order == _LPM and state.counters[0].n_waiting > MATCHED_QUEUE:
         order = _FCFS
-    if order == _FCFS and config.priority_sign == 0:  # it is in order
+    if order == _FCFS and config.priority_sign == 0:  # the queue is in order already
         _refresh_prefixes(state)
         return
     n_waiting = _gather(state)
@@ -189,7 +196,7 @@ def order_queue(state: State) -> None:
         _sort_by_longest_prefix(state, n_waiting)
     else:
         sort_by_weight(state, n_waiting)
-    _put(state, n_waiting)
+    _write_queue(state, n_waiting)
     if order not in (_LPM, _DFS_WEIGHT):
         _refresh_prefixes(state)
 
@@ -211,7 +218,7 @@ def _refresh_prefixes(state: State) -> None:
 
 @compiled
 def _sort_by_longest_prefix(state: State, n_waiting: int) -> None:
-    """Longest cached prefix first; only one of several that share an uncached prefix."""
+    """Sort by longest cached prefix; of those with the same uncached prefix only one is early."""
     config, own = state.config[0], state.sglang[0]
     own.n_orders += 1
     n_shared = (SHARED_TOKENS + config.block_size - 1) // config.block_size
@@ -229,7 +236,7 @@ def _sort_by_longest_prefix(state: State, n_waiting: int) -> None:
 
 @compiled
 def _sort_by_longest_output(state: State, n_waiting: int) -> None:
-    """By priority, where enabled, then by largest output length."""
+    """Sort by priority (if enabled), then by largest output length."""
     for i_waiting in range(n_waiting):
         state.requests[state.skipped[i_waiting]].queue_key = -max_new_tokens(
             state, state.skipped[i_waiting]
@@ -251,7 +258,7 @@ def _sort_by_longest_output(state: State, n_waiting: int) -> None:
 
 @compiled
 def _shuffle(state: State, n_waiting: int) -> None:
-    """Fisher-Yates shuffle with given draws."""
+    """Shuffle the waiting requests (Fisher and Yates) with the draws in ``State.chances``."""
     own, queue = state.sglang[0], state.skipped
     for place in range(n_waiting - 1, 0, -1):
         other = state.chances[own.n_drawn % len(state.chances)] * (place + 1) // N_DRAWS
@@ -262,8 +269,8 @@ def _shuffle(state: State, n_waiting: int) -> None:
 
 
 @compiled
-def _put(state: State, n_waiting: int) -> None:
-    """Make the gathered requests, in their order, the queue."""
+def _write_queue(state: State, n_waiting: int) -> None:
+    """Write the requests in ``State.skipped`` back to the waiting queue, in their order."""
     counters = state.counters[0]
     for i_waiting in range(n_waiting):
         state.queue.waiting[i_waiting] = state.skipped[i_waiting]
@@ -273,7 +280,7 @@ def _put(state: State, n_waiting: int) -> None:
 
 @compiled
 def _gather(state: State) -> int:
-    """List waiting requests in order in ``skipped``; returns their number."""
+    """List the waiting requests in ``State.skipped``, in order; returns their number."""
     counters, n_waiting = state.counters[0], 0
     for i_place in range(counters.waiting_size):
         index = state.queue.waiting[(counters.waiting_head + i_place) % len(state.queue.waiting)]
@@ -285,7 +292,10 @@ def _gather(state: State) -> int:
 
 @compiled
 def _sort_by_priority(state: State, n_waiting: int) -> None:
-    """Most urgent first, then by arrival; those sorted before are already in order."""
+    """Sort by priority, then by the time of joining the queue.
+
+    Insertion sort: requests that were sorted in an earlier step are already in order.
+    """
     sign = state.config[0].priority_sign
     for i_next in range(1, n_waiting):
         index, place = state.skipped[i_next], i_next
@@ -303,7 +313,7 @@ def _sort_by_priority(state: State, n_waiting: int) -> None:
 
 @compiled
 def _sort(state: State, n_waiting: int) -> None:
-    """Sort by key; stable."""
+    """Sort the requests in ``State.skipped`` by ``Request.queue_key`` (stable)."""
     for i_next in range(1, n_waiting):
         index = state.skipped[i_next]
         key, place = state.requests[index].queue_key, i_next
@@ -313,19 +323,19 @@ def _sort(state: State, n_waiting: int) -> None:
         state.skipped[place] = index
 
 
-# In which order does SGLang's policy dfs-weight put the queue?
-# Compiled; the same as ``reference/sglang_order.py``.
-# Nodes at which prefixes of waiting requests end, and their ancestors, are linked to a separate
-# tree (``first_child``, ``next_sibling``), which is walked and dismantled: the scratch fields of
-# each node are 0 again when all its requests are listed.
+# SGLang's queue order dfs-weight; the same as in ``reference/sglang_order.py``.
+# The nodes at which the prefixes of waiting requests end, and their ancestors, are linked to a
+# separate tree (``first_child``, ``next_sibling``). It is dismantled while it is traversed: the
+# scratch fields of each node are 0 again once all its requests are listed.
 
 
 @compiled
 def sort_by_weight(state: State, n_waiting: int) -> None:
-    """Depth first, the child with most waiting requests first, the node's own requests last."""
-    for i_waiting in range(
-        n_waiting
-    ):  # all of them first: a match may split the node where another one ended
+    """Sort by SGLang's dfs-weight: depth first through the radix tree.
+
+    The child with most waiting requests below it comes first; a node's own requests come last.
+    """
+    for i_waiting in range(n_waiting):  # first match all: a match may split another's node
         index = state.skipped[i_waiting]
         _, state.requests[index].node = cache.match(state, index, state.requests[index].num_tokens)
     for i_waiting in range(n_waiting):
@@ -342,7 +352,7 @@ def sort_by_weight(state: State, n_waiting: int) -> None:
 
 @compiled
 def _count(state: State, index: int) -> None:
-    """Count a waiting request at its node and on the whole path above."""
+    """Count a waiting request at its node and on the whole path up to the root."""
     nodes, node = state.memory.nodes, state.requests[index].node
     if nodes[node].first_waiting == 0:
         nodes[node].first_waiting = index + 1
@@ -360,7 +370,7 @@ def _count(state: State, index: int) -> None:
 
 @compiled
 def _take_heaviest_child(state: State, node: int) -> int:
-    """Unlink the child with the greatest weight, of equals the oldest; 0 where there is none."""
+    """Remove and return the child with the most waiting requests, of equals the oldest; 0: none."""
     nodes, best, before_best, before = state.memory.nodes, 0, 0, 0
     child = nodes[node].first_child
     while child != 0:
@@ -384,7 +394,7 @@ def _take_heaviest_child(state: State, node: int) -> int:
 
 @compiled
 def _note_requests(state: State, node: int, n_noted: int) -> int:
-    """List the requests that wait at this node; returns the number listed so far."""
+    """Append the requests that wait at this node to the sorted list; returns the list's length."""
     at = state.memory.nodes[node]
     waiting = at.first_waiting
     while waiting != 0:

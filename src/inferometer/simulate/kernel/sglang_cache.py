@@ -1,10 +1,11 @@
-"""SGLang's KV pages: owned by requests or by the radix tree. Compiled.
+"""SGLang's KV pages, owned by requests or by the radix tree. Compiled.
 
-The same as ``reference/sglang_cache.py`` and ``reference/sglang_tree.py``, on arrays. A request's
-``node`` is where its locked path ends, ``num_cached_blocks`` the pages on that path and
-``num_blocks`` its pages in all. Node 0 is the root; all nodes form a ring through it, the longest
-unused first. ``first_equal`` is the node that begins with a content. ``n_free`` counts the pages
-that no request holds: free ones and evictable.
+The same as ``reference/sglang_cache.py`` and ``reference/sglang_tree.py``, on arrays. Node 0 is the
+root of the tree; all nodes are in a ring that begins there, the least recently used first.
+``Memory.first_equal`` has for each content of a page the node that begins with it. Of a request,
+``node`` is the end of its locked path, ``num_cached_blocks`` the number of pages on that path, and
+``num_blocks`` the number of all its pages. ``Counters.n_free`` counts the pages that no request
+holds: unused ones and evictable ones.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -17,7 +18,7 @@ from inferometer.simulate.sglang_config import RETRACT_DECODE_STEPS
 def match_pages(state: State, index: int, n_pages: int) -> tuple[int, int]:
     """The number of a request's first pages that are cached, and the node where they end.
 
-    It is split there; its path counts as used.
+    A node that matches in part is split. The nodes on the path become the most recently used.
     """
     start = state.requests[index].content_start
     node, n_matched = 0, 0
@@ -41,7 +42,10 @@ def match_pages(state: State, index: int, n_pages: int) -> tuple[int, int]:
 
 @compiled
 def insert_path(state: State, index: int, n_pages: int) -> tuple[int, int]:
-    """Add a request's first pages; returns how many were there before, and the node where they end."""
+    """Add a request's first pages to the tree.
+
+    Returns how many of them were in the tree before, and the node where the pages end.
+    """
     start = state.requests[index].content_start
     node, n_matched = 0, 0
     while n_matched < n_pages:
@@ -69,7 +73,7 @@ def insert_path(state: State, index: int, n_pages: int) -> tuple[int, int]:
 
 @compiled
 def lock(state: State, node: int) -> None:
-    """A request uses the path to this node, which may not be evicted."""
+    """Lock the path from the root to this node for a request: it cannot be evicted."""
     while node != 0:
         at = state.memory.nodes[node]
         if at.lock_ref == 0:
@@ -81,7 +85,7 @@ def lock(state: State, node: int) -> None:
 
 @compiled
 def unlock(state: State, node: int) -> None:
-    """A request no longer uses the path to this node."""
+    """Drop one request's lock on the path from the root to this node."""
     while node != 0:
         at = state.memory.nodes[node]
         at.lock_ref -= 1
@@ -93,9 +97,9 @@ def unlock(state: State, node: int) -> None:
 
 @compiled
 def evict(state: State, n_pages: int) -> None:
-    """Evict whole unused leaves until ``n_pages`` are free or no leaf is left.
+    """Evict whole unlocked leaves until ``n_pages`` pages are evicted or no such leaf is left.
 
-    The longest unused first, or the oldest.
+    The least recently used first, or the oldest (``radix_eviction_policy``: fifo).
     """
     own, nodes, n_evicted = state.sglang[0], state.memory.nodes, 0
     while n_evicted < n_pages:
@@ -118,7 +122,7 @@ def evict(state: State, n_pages: int) -> None:
 
 @compiled
 def _oldest_leaf(state: State, first: int) -> int:
-    """The unused leaf that was created first, from ``first`` on in order of use."""
+    """The unlocked leaf that was created first, among ``first`` and the nodes used after it."""
     nodes, oldest, leaf = state.memory.nodes, first, first
     while leaf != 0:
         is_leaf = nodes[leaf].lock_ref == 0 and nodes[leaf].n_children == 0
@@ -130,6 +134,7 @@ def _oldest_leaf(state: State, first: int) -> int:
 
 @compiled
 def _n_same(state: State, node: int, start: int, n_most: int) -> int:
+    """The number of a node's first pages that equal the contents from ``start`` on."""
     own = state.memory.nodes[node].start
     n_most = min(n_most, state.memory.nodes[node].n_pages)
     if own == start:
@@ -142,7 +147,10 @@ def _n_same(state: State, node: int, start: int, n_most: int) -> int:
 
 @compiled
 def _split(state: State, node: int, n_pages: int) -> int:
-    """Cut a node in two; returns the upper part, which is new. The lower one counts as used."""
+    """Split a node after ``n_pages`` pages; returns the upper part, which is a new node.
+
+    Both parts become the most recently used.
+    """
     lower = state.memory.nodes[node]
     upper = _new_node(state, lower.parent, lower.start, n_pages)
     state.memory.nodes[upper].lock_ref = lower.lock_ref
@@ -176,6 +184,7 @@ def _new_node(state: State, parent: int, start: int, n_pages: int) -> int:
 
 @compiled
 def _touch(state: State, node: int) -> None:
+    """Move a node to the end of the ring: it is the most recently used."""
     _unlink(state, node)
     nodes = state.memory.nodes
     last = nodes[0].previous
@@ -187,6 +196,7 @@ def _touch(state: State, node: int) -> None:
 
 @compiled
 def _unlink(state: State, node: int) -> None:
+    """Remove a node from the ring."""
     before, after = state.memory.nodes[node].previous, state.memory.nodes[node].next
     state.memory.nodes[before].next = after
     state.memory.nodes[after].previous = before
@@ -194,14 +204,14 @@ def _unlink(state: State, node: int) -> None:
 
 @compiled
 def n_unused_pages(state: State) -> int:
-    """The number of empty pages."""
+    """The number of pages that neither a request nor the tree holds."""
     n_pages: int = state.counters[0].n_free - state.sglang[0].n_evictable
     return n_pages
 
 
 @compiled
 def match(state: State, index: int, num_tokens: int) -> tuple[int, int]:
-    """The number of a request's first tokens that are cached in whole pages, and their node."""
+    """The number of a request's first tokens in cached pages, and the node where they end."""
     size = state.config[0].block_size
     if not state.config[0].is_caching or num_tokens < size:
         return 0, 0
@@ -211,7 +221,7 @@ def match(state: State, index: int, num_tokens: int) -> tuple[int, int]:
 
 @compiled
 def open_row(state: State, index: int, node: int, num_cached_tokens: int) -> None:
-    """Start a request after its matched prefix."""
+    """Give a request the pages of its matched prefix, and lock them."""
     request = state.requests[index]
     lock(state, node)
     request.node = node
@@ -220,7 +230,7 @@ def open_row(state: State, index: int, node: int, num_cached_tokens: int) -> Non
 
 @compiled
 def make_room(state: State, num_tokens: int) -> None:
-    """Evict until ``num_tokens`` fit, or nothing is left to evict."""
+    """Evict pages until ``num_tokens`` tokens fit into unused ones, or nothing can be evicted."""
     size = state.config[0].block_size
     short = num_tokens - n_unused_pages(state) * size
     if short > 0:
@@ -229,7 +239,7 @@ def make_room(state: State, num_tokens: int) -> None:
 
 @compiled
 def extend(state: State, index: int, num_tokens: int) -> None:
-    """Allocate pages for a request's first tokens."""
+    """Allocate the pages that a request's first ``num_tokens`` tokens need."""
     request, size = state.requests[index], state.config[0].block_size
     n_pages = max((num_tokens + size - 1) // size, request.num_blocks)
     state.counters[0].n_free -= n_pages - request.num_blocks
@@ -238,7 +248,7 @@ def extend(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def checkpoint(state: State, index: int, num_tokens: int) -> None:
-    """Add the full pages of these first tokens to the tree; free duplicates."""
+    """Add the full pages of a request's first tokens to the tree, and free duplicates."""
     request, size = state.requests[index], state.config[0].block_size
     if not state.config[0].is_caching or num_tokens <= 0:
         return
@@ -266,7 +276,10 @@ def release(state: State, index: int) -> None:
 
 @compiled
 def throw_out(state: State, index: int) -> None:
-    """Free all pages of a request that no longer decodes."""
+    """Preempt a decoding request (SGLang's retraction): free its pages and its slot, and reset it.
+
+    Also evicts pages, to leave room for some steps of the requests that still decode.
+    """
     release(state, index)
     slots.release(state, index)
     state.counters[0].n_running -= 1
@@ -276,7 +289,7 @@ def throw_out(state: State, index: int) -> None:
 
 @compiled
 def queue_up(state: State, index: int) -> None:
-    """Append a request to the queue."""
+    """Append a request to the waiting queue, and number its turn."""
     own = state.sglang[0]
     own.n_turns += 1
     state.requests[index].turn = own.n_turns

@@ -1,8 +1,9 @@
-"""Batch slots of requests, and what a preemption resets.
+"""Batch slots of requests, and what a preemption resets. Compiled.
 
-Compiled. A request keeps the lowest free slot while it runs; free slots are a heap, the lowest at
-its top, as in ``reference.batch.Seats``. Preemption is as ``reference.request.Request``'s methods
-of these names.
+A slot is a place in the batch: one of ``max_num_seqs``, with its row of the block table. A request
+takes the lowest free slot and keeps it while it runs. Free slots are a heap, the lowest first, as
+in ``reference.batch.Seats``; ``start_over`` and ``lose_place`` are the same as the methods of
+``reference.request.Request``.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -14,14 +15,14 @@ _PREEMPTED = int(Status.PREEMPTED)
 
 @compiled
 def lowest(state: State) -> int:
-    """The slot that ``take`` would give; there must be one."""
+    """The lowest free slot, which ``take`` would assign; there must be one."""
     slot: int = state.queue.free_slots[0]
     return slot
 
 
 @compiled
 def take(state: State, index: int) -> None:
-    """A request takes the lowest free slot."""
+    """Assign the lowest free slot to a request."""
     counters, heap = state.counters[0], state.queue.free_slots
     state.requests[index].slot = heap[0]
     counters.n_slots -= 1
@@ -39,7 +40,7 @@ def take(state: State, index: int) -> None:
 
 @compiled
 def release(state: State, index: int) -> None:
-    """A request gives its slot back, if it has one."""
+    """Free a request's slot, if it has one."""
     counters, heap, request = state.counters[0], state.queue.free_slots, state.requests[index]
     if request.slot == NOTHING:
         return
@@ -54,7 +55,7 @@ def release(state: State, index: int) -> None:
 
 @compiled
 def start_over(request: Request) -> None:
-    """Reset a request to compute all of its tokens again; tokens in flight no longer count."""
+    """Reset a request so that it computes all of its tokens again; results in flight are stale."""
     request.num_computed_tokens = 0
     request.num_stale_output_tokens = request.num_in_flight_tokens
     request.num_output_placeholders = 0
@@ -62,7 +63,7 @@ def start_over(request: Request) -> None:
 
 @compiled
 def lose_place(state: State, index: int) -> None:
-    """Reset a request, and list it among those preempted in this step."""
+    """Preempt a request (not vLLM's): reset it, and list it in ``Queue.preempted``."""
     counters, request = state.counters[0], state.requests[index]
     request.status = _PREEMPTED
     start_over(request)

@@ -29,17 +29,16 @@ from inferometer.simulate.pointers import (
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 
-_NOBODY: Final = -1
 NOTHING: Final = -1
 """No block, no request, no content, no slot."""
 
 
 class Node(Row):
-    """A run of pages of the radix tree.
+    """A node of SGLang's radix tree: a run of KV pages.
 
-    ``start`` is the index of its first content among all contents, ``born`` its place among its
-    parent's children. ``weight`` and the fields after it are scratch of the policy dfs-weight (0:
-    none): nodes, and requests + 1.
+    ``start``: index of its first page in ``State.contents``; ``born``: order of creation.
+    ``weight`` and the fields after it are scratch memory of the queue order dfs-weight: indices of
+    nodes, and of requests + 1 (0: none).
     """
 
     start: i64
@@ -60,7 +59,8 @@ class Node(Row):
 class Sglang(Row):
     """State of SGLang's scheduler.
 
-    ``cut`` is the request with a partly computed prompt (chunked prefill).
+    ``cut``: the request with a partly computed prompt (chunked prefill). ``n_turns`` counts queued
+    requests, ``n_orders`` sorts of the queue, ``n_drawn`` used draws, ``n_born`` created nodes.
     """
 
     new_token_ratio: f64
@@ -86,20 +86,20 @@ class Sglang(Row):
 
 
 def sglang_record(config: EngineConfig) -> Rows[Sglang]:
-    """The record (1), or none (0) for other engines."""
+    """SGLang's initial state as an array of one record; an empty array for other engines."""
     if not isinstance(config, SglangConfig):
         return blank(0, Sglang)
     record = blank(1, Sglang)
     record["new_token_ratio"] = record["initial_new_token_ratio"] = config.initial_new_token_ratio
     record["least_new_token_ratio"] = config.least_new_token_ratio
     record["new_token_ratio_decay"] = config.new_token_ratio_decay_ratio
-    record["cut"] = _NOBODY
+    record["cut"] = NOTHING
     record["first_unused_node"] = 1
     return record
 
 
 def node_records(config: EngineConfig) -> Rows[Node]:
-    """The root and a free node for each page, chained through ``next``; none for other engines."""
+    """The tree's root and its unused nodes, linked through ``next``; empty for other engines."""
     if not isinstance(config, SglangConfig):
         return blank(0, Node)
     nodes = blank(config.n_kv_blocks + 2, Node)
@@ -108,10 +108,10 @@ def node_records(config: EngineConfig) -> Rows[Node]:
 
 
 class Request(Row):
-    """A request.
+    """A request: vLLM's fields under vLLM's names, and those of the simulator.
 
-    ``sent_ns`` is the time of the client's send, ``arrival_ns`` that of arrival at the engine:
-    later if a gate or a transfer is in between.
+    ``sent_ns``: when the client sends it; ``arrival_ns``: when it arrives at the engine, which is
+    later behind a gate or a KV transfer. ``node``, ``turn`` and ``queue_key``: SGLang's.
     """
 
     num_tokens: i32
@@ -151,8 +151,8 @@ class Request(Row):
 class Block(Row):
     """A KV block.
 
-    Free blocks form a ring through ``previous`` and ``next`` that begins and ends at the null
-    block, 0. Blocks of equal content form a list in order of registration.
+    Free blocks are a ring through ``previous`` and ``next`` that begins and ends at the null
+    block, 0. Cached blocks of equal content are a list through ``previous_equal``, ``next_equal``.
     """
 
     ref_count: i32
@@ -164,11 +164,10 @@ class Block(Row):
 
 
 class Transfer(Row):
-    """State of a request with a KV transfer.
+    """A request's KV transfer from its prefill replica (``source``) to its decode replica.
 
-    ``source_row`` and ``row`` are the rows of the block tables with its blocks at both ends. The
-    i-th record also stores the i-th entry of three lists: requests to be routed on, to be fetched,
-    and the heap of transfers under way.
+    ``source_row`` and ``row`` are its rows of their block tables. The ``nth_`` fields of all
+    records are three lists: prefilled requests, requested transfers, the heap of those under way.
     """
 
     stop_tokens: i32
@@ -182,8 +181,8 @@ class Transfer(Row):
     num_hits: i32
     num_moved_blocks: i32
     next_received: i32
-    nth_handed: i32
-    nth_asked: i32
+    nth_prefilled: i32
+    nth_requested: i32
     nth_arriving: i32
     arrived_ns: i64
     prefilled_ns: i64
@@ -193,7 +192,7 @@ class Transfer(Row):
 
 
 class Part(Row):
-    """Tokens of one request in a batch.
+    """The tokens that one request computes in a batch.
 
     ``kind`` is a ``PartKind``; ``n_delivered`` is set when the step completes.
     """
@@ -210,7 +209,7 @@ class Part(Row):
 
 
 class Move(Row):
-    """The move of a request's piece of memory to a lower start, with its time."""
+    """A move of a request's piece of a contiguous KV cache to a lower start (compaction)."""
 
     request: i64
     start: i64
@@ -222,7 +221,7 @@ class Move(Row):
 class Batch(Row):
     """A batch in flight: its times and its work.
 
-    ``n_rows`` and ``n_reserved_blocks`` are those of an instance that runs whole batches.
+    ``n_yielding``: requests that yield a token. ``n_rows``, ``n_reserved_blocks``: whole batches.
     """
 
     n_parts: i64
@@ -238,7 +237,7 @@ class Batch(Row):
     num_spec_tokens: i64
     n_yielding: i64
     yielding_context_tokens: i64
-    read_context_tokens: i64  # of decodes, by the bytes of their pools
+    read_context_tokens: i64  # context of decodes, weighted by their pools' KV format
     num_swapped_blocks: i64
     is_in_flight: i64
     n_rows: i64
@@ -248,14 +247,14 @@ class Batch(Row):
 class Counters(Row):
     """Counters and clock of a replica.
 
-    ``n_taken`` and ``n_ended`` count requests; ``busy_ns`` is the time of completed steps on the
-    mean stage; ``ready_ns`` is the end of its oldest batch or wait (``FAR_NS``: none); ``is_due``:
-    must it decide now? ``is_decided`` (single replica): was the next step decided since the last
-    event? ``n_rows``: extra rows of the block table ever used. ``first_unanswered`` and
-    ``last_unanswered``: 1 + the index of a request, 0 for none. ``n_evicted``: evicted blocks or
-    pages of cached prefixes. ``is_moving``: was the first of ``n_moves`` under way at the last
-    decision? ``n_moved_blocks``: since the last log row. ``n_held_millionths``: blocks in use in
-    all pools, in millionths of the server's own block.
+    ``n_taken``: requests sent to it. ``busy_ns``: time of completed steps, mean of the stages.
+    ``ready_ns``: end of its oldest batch or wait (``FAR_NS``: none). ``is_due``: must it schedule
+    now? ``is_decided`` (single replica): has it scheduled since the last event?
+    ``n_barren_steps``: preempting steps since the last token. ``n_rows``: extra rows of the block
+    table ever used. ``first_unanswered``, ``last_unanswered``: 1 + a request's index (0: none).
+    ``is_moving``: was the first of ``n_moves`` under way at the last decision? ``n_moved_blocks``:
+    since the last log row. ``n_held_millionths``: used blocks of all pools, in millionths of the
+    server's own block.
     """
 
     n_free: i64
@@ -295,7 +294,7 @@ class Counters(Row):
 
 
 class KnownTimes(Row):
-    """Times of the layers and the head of the last step, and their numbers of rows."""
+    """Cached times of the last step's layers and head, and the row counts that they are for."""
 
     n_rows: i64
     n_group_rows: i64
@@ -305,12 +304,12 @@ class KnownTimes(Row):
 
 
 class World(Row):
-    """State that all replicas share, besides the requests.
+    """Clock and counters that all replicas share.
 
-    ``n_told``: ended requests that the gate has processed. ``max_in_flight``: requests that it may
-    release, of which ``max_waiting_tokens`` prompt tokens may wait in the engines. Of ``n_handed``
-    completed prefills ``n_joined`` were routed on; of ``n_asked`` requested KV transfers
-    ``n_begun`` were queued on the link.
+    ``n_ends_reported``: ended requests that were reported to the gate. ``max_in_flight``: requests
+    that the gate may have released at a time; ``max_waiting_tokens``: prompt tokens of them that
+    may wait in the engines (0: no limit). ``n_routed_on``: prefilled requests that were routed to
+    a decode replica. ``n_transfers``: requested KV transfers, ``n_queued``: those on the link.
     """
 
     now_ns: i64
@@ -319,29 +318,29 @@ class World(Row):
     n_due: i64
     n_steps: i64
     n_ended: i64
-    n_told: i64
+    n_ends_reported: i64
     max_in_flight: i64
     max_waiting_tokens: i64
-    n_handed: i64
-    n_joined: i64
-    n_asked: i64
-    n_begun: i64
+    n_prefilled: i64
+    n_routed_on: i64
+    n_transfers: i64
+    n_queued: i64
     n_arriving: i64
 
 
 class Memory(NamedTuple):
-    """KV cache of a replica: blocks, their holders and their contents."""
+    """KV cache of a replica: its blocks, which requests own them, and what they contain."""
 
     blocks: Rows[Block]
     """(B)"""
     first_equal: I32
-    """(contents · groups of layers) The first block registered with each content."""
+    """(contents · groups of layers) The first cached block with each content; then the last."""
     last_equal: I32
     block_table: I32
     """(M, blocks of the longest request · groups of layers) Blocks of the request in each
     slot, in order; with disaggregation also rows of requests without a slot."""
     by_address: I32
-    """(M + 1) Order of the pieces of a contiguous KV cache."""
+    """(M + 1) Requests in order of the addresses of their pieces of a contiguous KV cache."""
     moves: Rows[Move]
     """(M + 1, or 0 without compaction) Planned moves, in order."""
     nodes: Rows[Node]
@@ -358,44 +357,44 @@ class Queue(NamedTuple):
     """(N) A ring (first come, first served) or a heap (priorities). Aborted requests stay until
     they reach the front."""
     running: I32
-    """(M) In order of admission."""
+    """(M) Running requests in order of admission."""
     free_slots: I32
-    """(M) A heap."""
+    """(M) A heap, the lowest slot first."""
     preempted: I32
-    """(M) By the last ``schedule``."""
+    """(M) Requests that the last ``schedule`` preempted."""
     chunks: I32
-    """(M) Scratch: prompt chunks (TensorRT-LLM); steps until blocks are needed (vLLM)."""
+    """(M) Scratch memory: chunk sizes (TensorRT-LLM), victims (SGLang), next allocation (vLLM)."""
     joining: I32
-    """(M) SGLang: requests with prompts computed in the step before; vLLM: tokens before a run."""
+    """(M) Requests prefilled in the last step (SGLang); tokens before a decode run (vLLM)."""
     is_preferred: I32
-    """(M + 1, or 0 without such a rule) Is this batch size preferred?"""
+    """(M + 1, or 0 if no size is preferred) Is this batch size a preferred one?"""
 
 
 class Arrivals(NamedTuple):
     """Times of arrivals and aborts, and the requests that have ended."""
 
     arrival_order: I32
-    """Independent requests in order of arrival."""
+    """Independent requests (no followers) in order of arrival."""
     due: I32
     """A heap of followers with known arrival times."""
     follower: I32
-    """(N, or 0 where none follows) First request that follows each."""
+    """(N, or 0 without followers) First request that follows each request."""
     next_follower: I32
     """(as follower) Next request that follows the same one."""
     joins: I32
-    """(N, or 0 without such requests) Later request that also waits for each one."""
+    """(N, or 0 without joins) ``Demand.joins``: a later request that also waits for each one."""
     n_awaited: I32
-    """(as joins) Ends for which each request still waits."""
+    """(as joins) The number of requests for whose end each request still waits."""
     last_end_ns: I64
-    """(as joins) Latest of the awaited ends so far."""
+    """(as joins) The latest of these ends so far."""
     next_companion: I32
     """(N, or 0 without companions) Next request that waits for the same ends."""
     think_ns: I64
-    """(as follower)"""
+    """(as follower) ``Demand.think_ns``"""
     earliest_ns: I64
-    """(as follower) Earliest arrival of each."""
+    """(as follower) Earliest arrival time of each follower."""
     abort_ns: I64
-    """(N) Time of disconnection; for unsent followers relative to their send."""
+    """(N) When the client disconnects; of an unsent follower, how long after its send."""
     leaving: I32
     """A heap of requests with a known time of disconnection."""
     ended: I32
@@ -403,7 +402,7 @@ class Arrivals(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of one replica, in parts by purpose; all replicas share the arrays in ``SHARED``."""
+    """The state of one replica; all replicas share the arrays named in ``SHARED``."""
 
     config: Rows[Config]
     """(1)"""
@@ -421,16 +420,15 @@ class State(NamedTuple):
     sglang: Rows[Sglang]
     """(1, or 0 for other engines)"""
     skipped: I32
-    """(N) Scratch."""
+    """(N) Scratch memory: a list of requests during a scheduling decision."""
     chances: I64
-    """(drafts of a request) ``SchedulerConfig.acceptance``; ``SglangConfig.shuffle_draws``"""
+    """vLLM: ``acceptance`` of each draft position; SGLang: ``shuffle_draws`` of the queue."""
     parts: RowsOfBatches[Part]
     """(D, M)"""
     batches: Rows[Batch]
     """(D)"""
     stages: I64
-    """(2, stages of the pipeline) Times at which each stage is free, and at which the tokens of
-    each of the last batches are known."""
+    """(2, pipeline stages) When each stage is free; when the last batches' tokens are known."""
     known: Rows[KnownTimes]
     """(1)"""
     transfers: Rows[Transfer]
@@ -524,7 +522,10 @@ def _arrivals(requests: Demand) -> Arrivals:
 
 
 def _chains(leaders: I32) -> tuple[I32, I32]:
-    """(N, or 0 without any) First request with each one as leader, and the next with the same."""
+    """Lists of the requests with the same leader: the first one by leader, and the next one.
+
+    Each (N), or (0) if no request has a leader (``NOTHING`` in ``leaders``).
+    """
     rows = np.flatnonzero(leaders != NOTHING)
     first = np.full(len(leaders) if rows.size else 0, NOTHING, np.int32)
     following = first.copy()
@@ -537,18 +538,18 @@ def _chains(leaders: I32) -> tuple[I32, I32]:
 
 
 def _most_blocks(requests: Demand, config: EngineConfig, n_drafts: int) -> int:
-    """Largest number of blocks that a request may have."""
+    """The largest number of blocks that any request may own."""
     longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
     longest += (config.depth + 2) * (1 + n_drafts)  # in flight, and reserved beyond them
     sizes = [pool.block_size for pool in engine_config.kv_pools_of(config)]
     n_blocks = -(-min(longest, config.max_model_len) // min(sizes, default=config.block_size))
     if isinstance(config, SchedulerConfig) and (config.sliding_window or sizes):
-        return n_blocks  # most of their blocks have left the window
+        return n_blocks  # may exceed n_kv_blocks: most blocks have left the window
     return min(n_blocks + n_state_blocks_of(config), config.n_kv_blocks)
 
 
 def _counters(config: EngineConfig, config_columns: Rows[Config]) -> Rows[Counters]:
-    """Counters of a replica with all memory and slots free."""
+    """Initial counters of a replica, with all blocks and slots free."""
     counters = blank(1, Counters)
     counters["n_free"] = config.n_kv_blocks
     counters["n_host_free"] = config_columns["n_host_blocks"]

@@ -1,10 +1,10 @@
-"""The steps of one replica: admit requests, launch batches, complete them.
+"""The steps of one replica: add requests, launch batches, complete them. Compiled.
 
-Compiled; the loops call it, one replica or many.
+Called by the event loops (``one_replica.py``, ``cluster_run.py``).
 
-Mirrors ``EngineCore.step`` (depth 1) and ``EngineCore.step_with_batch_queue`` of vLLM 0.32.0:
-batches are launched until ``depth`` are in flight; then the oldest is awaited. Batches run one
-after the other on the stages of the device (``reference/stages.py``).
+Mirrors ``EngineCore.step`` (``depth`` 1) and ``EngineCore.step_with_batch_queue`` of vLLM 0.32.0:
+batches are launched until ``depth`` of them are in flight; then the oldest is awaited. Batches pass
+the pipeline stages of the device one after the other (``reference/stages.py``).
 """
 
 from typing import Final
@@ -23,10 +23,7 @@ _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
 
 @compiled
 def take(state: State, index: int) -> None:
-    """Add a request to this replica.
-
-    The engine's front end refuses prompts above its limit.
-    """
+    """Add an arriving request to this replica; reject it if its prompt is too long."""
     request, config = state.requests[index], state.config[0]
     state.counters[0].n_taken += 1
     request.replica = config.replica
@@ -38,7 +35,7 @@ def take(state: State, index: int) -> None:
 
 @compiled
 def drop(state: State, index: int) -> None:
-    """The client of a request on this replica has disconnected."""
+    """Abort a request on this replica whose client has disconnected, unless it has ended."""
     if state.requests[index].status < _STOPPED:
         policy.abort(state, index)
 
@@ -47,21 +44,24 @@ def drop(state: State, index: int) -> None:
 def take_decodes(
     state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int
 ) -> None:
-    """Run several decode steps at once, with the same result, if no parts of steps are recorded."""
+    """Run several decode steps at once, with the same result (``kernel/decode_run.py``).
+
+    Not if the parts of steps are logged.
+    """
     if len(part_log.seat) == 0:
         policy.take_decodes(state, cost, log, until_ns)
 
 
 @inlined
 def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
-    """Launch batches up to the allowed number in flight; False where none is in flight."""
+    """Launch batches until ``depth`` are in flight; returns whether any is in flight."""
     counters, depth = state.counters[0], state.config[0].depth
     counters.wake_ns = FAR_NS
     while counters.n_in_flight < depth and counters.n_running + counters.n_waiting > 0:
         counters.wake_ns = FAR_NS
         i_batch = policy.next_batch(state)
         policy.schedule(state, i_batch)
-        _price(state, cost, i_batch)
+        _set_times(state, cost, i_batch)
         _note(state, log, i_batch)
         is_idle = state.batches[i_batch].n_parts == 0 and (
             counters.n_busy_in_flight == 0 or policy.has_instances()
@@ -78,23 +78,23 @@ def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
 
 @compiled
 def joins(state: State) -> bool:
-    """Does this replica take part in the group's step that starts now?
+    """Form this replica's part of the group's step that starts now, unless it has been formed.
 
-    It decides that now, if it did not before.
+    Returns whether the replica takes part. A group is the replicas that run steps in lockstep.
     """
-    return state.counters[0].n_in_flight > 0 or _decide(state)
+    return state.counters[0].n_in_flight > 0 or _form_step(state)
 
 
 @compiled
-def decide_ahead(state: State) -> None:
-    """Form further steps while the group's step runs, where the engine does so."""
-    while state.counters[0].n_in_flight < state.config[0].depth and _decide(state):
+def form_ahead(state: State) -> None:
+    """Form further steps while the group's step runs, if the engine schedules ahead."""
+    while state.counters[0].n_in_flight < state.config[0].depth and _form_step(state):
         pass
 
 
 @compiled
-def _decide(state: State) -> bool:
-    """Form the step after those formed; False where it would be empty."""
+def _form_step(state: State) -> bool:
+    """Form the replica's next step; returns False if it would be empty."""
     counters = state.counters[0]
     if counters.n_running + counters.n_waiting == 0:
         return False
@@ -116,7 +116,7 @@ def own_rows(state: State) -> int:
 
 @compiled
 def own_yielding(state: State) -> int:
-    """The number of these rows that yield a token."""
+    """The number of requests of this replica that yield a token in the group's next step."""
     n_yielding: int = state.batches[state.counters[0].first_batch].n_yielding
     return n_yielding
 
@@ -125,7 +125,7 @@ def own_yielding(state: State) -> int:
 def own_duration_ns(
     state: State, cost: StepTimeArrays, n_group_rows: int, n_group_yielding: int
 ) -> int:
-    """Duration of this replica's part of the next step, if it waits for no other replica."""
+    """Duration of this replica's part of the group's next step, without waiting for others."""
     return price.group_duration_ns(
         state, cost, state.counters[0].first_batch, n_group_rows, n_group_yielding
     )
@@ -133,7 +133,7 @@ def own_duration_ns(
 
 @compiled
 def begin(state: State, log: StepLog, duration_ns: int) -> None:
-    """Start this replica's part of the group's step, with the group's duration."""
+    """Start this replica's part of the group's step, which lasts as long as the whole step."""
     counters, i_batch = state.counters[0], state.counters[0].first_batch
     batch = state.batches[i_batch]
     batch.start_ns, batch.end_ns, batch.busy_ns = (
@@ -146,7 +146,7 @@ def begin(state: State, log: StepLog, duration_ns: int) -> None:
 
 @compiled
 def ready_ns(state: State) -> int:
-    """Time when the first batch in flight, or a wait, ends."""
+    """Time when the first batch in flight or the scheduler's wait ends; ``FAR_NS``: neither."""
     when_ns: int = state.counters[0].wake_ns
     if state.counters[0].n_in_flight > 0:
         when_ns = min(when_ns, state.batches[policy.first_batch(state)].end_ns)
@@ -155,14 +155,14 @@ def ready_ns(state: State) -> int:
 
 @inlined
 def complete_oldest(state: State, part_log: PartLog) -> bool:
-    """Process the results of the first batch in flight, if it is done.
+    """Process the results of the first batch in flight, if it has ended.
 
-    False where requests preempt one another forever (livelock).
+    Returns False if requests preempt one another forever (livelock).
     """
     counters, i_batch = state.counters[0], policy.first_batch(state)
     batch = state.batches[i_batch]
     if batch.end_ns > counters.now_ns:
-        return True  # a wait is over
+        return True  # the scheduler's wait ends, not a batch
     batch.is_in_flight = 0
     n_delivered = policy.update(state, i_batch)
     if len(part_log.seat) > 0:
@@ -179,7 +179,7 @@ def complete_oldest(state: State, part_log: PartLog) -> bool:
 
 @compiled
 def has_room(state: State, log: StepLog, part_log: PartLog, n_replicas: int) -> bool:
-    """Do the logs have room for what all replicas may record at one instant?"""
+    """Do the logs have room for all rows that the replicas may add at one instant?"""
     n_steps, n_parts = n_replicas * state.parts.shape[0], n_replicas * state.parts.shape[1]
     has_rows = log.n_filled[0] + n_steps <= len(log.start_ns)
     return has_rows and (
@@ -188,10 +188,10 @@ def has_room(state: State, log: StepLog, part_log: PartLog, n_replicas: int) -> 
 
 
 @inlined
-def _price(state: State, cost: StepTimeArrays, i_batch: int) -> None:
-    """Set the start and the end of this batch on the device.
+def _set_times(state: State, cost: StepTimeArrays, i_batch: int) -> None:
+    """Set the start and the end of this batch on the stages of the device.
 
-    A batch without tokens takes the time of what it swaps.
+    A batch that computes no tokens lasts as long as its block swaps.
     """
     counters, batch, stages, n_stages = (
         state.counters[0],
@@ -202,7 +202,7 @@ def _price(state: State, cost: StepTimeArrays, i_batch: int) -> None:
     duration_ns: int = price.duration_ns(state, cost, i_batch)
     i_sampled = counters.current_step % n_stages
     if policy.has_instances():
-        stages[0, 0] = 0  # the replicas are independent
+        stages[0, 0] = 0  # each instance has a device of its own
     end_ns: int = max(counters.now_ns, stages[1, i_sampled], stages[0, 0])
     batch.start_ns = end_ns
     for i_stage in range(n_stages):
@@ -225,7 +225,7 @@ def _is_sampling(state: State, i_batch: int) -> bool:
 
 @inlined
 def _note(state: State, log: StepLog, i_batch: int) -> None:
-    """Log a batch that computes or that preempted a request."""
+    """Log a batch that computes tokens or whose scheduling preempted a request."""
     counters, batch, row = state.counters[0], state.batches[i_batch], log.n_filled[0]
     counters.n_barren_steps += counters.n_preempted > 0
     if batch.n_parts == 0 and counters.n_preempted == 0:
@@ -255,7 +255,7 @@ def _note(state: State, log: StepLog, i_batch: int) -> None:
 
 @compiled
 def _note_parts(state: State, log: PartLog, i_batch: int) -> None:
-    """Log each request's tokens in a completed step."""
+    """Log the tokens that each request computed and got in a completed step."""
     batch, parts = state.batches[i_batch], state.parts[i_batch]
     row = log.n_filled[0]
     for i_part in range(batch.n_parts):

@@ -1,9 +1,10 @@
 """TensorRT-LLM's in-flight batching: requests of the next step and their tokens. Compiled.
 
 The same as ``reference.trtllm.TrtllmScheduler`` with ``reference/trtllm_chunks.py`` and
-``reference/trtllm_blocks.py``, on arrays. ``State.running`` holds the active requests in order of
-arrival. In the arrays of ``kernel/blocks.py`` a block's parent is in ``previous_equal``, and
-``first_equal`` is the tree of prefixes.
+``reference/trtllm_blocks.py``, on arrays. Contexts are prefills, generations decodes.
+``Queue.running`` has the active requests in order of arrival, whether or not they have blocks.
+Cached blocks are a tree of prefixes: ``Memory.first_equal`` has the block with a content, and
+``Block.previous_equal`` a block's parent.
 """
 
 from inferometer.records.types import ABSENT, PartKind
@@ -29,7 +30,7 @@ _ABORTED = int(Status.ABORTED)
 
 @compiled
 def n_hits(state: State, index: int) -> int:
-    """Cached blocks with a prefix of this request, without its last token."""
+    """The number of cached blocks with a prefix of this request, its last token excluded."""
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return 0
@@ -39,7 +40,7 @@ def n_hits(state: State, index: int) -> int:
 
 @compiled
 def n_hits_in_use(state: State, index: int) -> int:
-    """The number of hits that running requests hold; they cost no free block."""
+    """The number of prefix hits that running requests hold; they need no free block."""
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return 0
@@ -49,7 +50,7 @@ def n_hits_in_use(state: State, index: int) -> int:
 
 @compiled
 def first_new_content(state: State, index: int) -> int:
-    """The content of its first full block that is in no block yet; ``NOTHING`` where all are."""
+    """The content of this request's first full block that is not cached; ``NOTHING``: all are."""
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return NOTHING
@@ -63,7 +64,7 @@ def first_new_content(state: State, index: int) -> int:
 
 @compiled
 def claim(state: State, index: int, n_blocks: int) -> None:
-    """A request that has a slot begins on top of its hits."""
+    """Give a request, which has a slot, its first ``n_blocks`` cached blocks."""
     request, parent = state.requests[index], _ROOT
     for i_block in range(n_blocks):
         parent = _child(state, parent, state.contents[request.content_start + i_block])
@@ -74,7 +75,10 @@ def claim(state: State, index: int, n_blocks: int) -> None:
 
 @compiled
 def extend(state: State, index: int, num_tokens: int) -> None:
-    """Allocate blocks for a request's first tokens from the free queue; evict their contents."""
+    """Allocate the blocks that a request's first ``num_tokens`` tokens need from the free queue.
+
+    What was cached in these blocks is evicted.
+    """
     request, size = state.requests[index], state.config[0].block_size
     n_needed = (num_tokens + size - 1) // size
     for i_block in range(request.num_blocks, n_needed):
@@ -94,9 +98,9 @@ def extend(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def store(state: State, index: int, num_tokens: int) -> None:
-    """Put the blocks that these first tokens fill into the tree.
+    """Add the blocks that a request's first ``num_tokens`` tokens fill to the tree of prefixes.
 
-    What is there already stays, and the request keeps its own.
+    If the tree has a block with the same content, it stays, and the request's own is not added.
     """
     config, request, parent = state.config[0], state.requests[index], _ROOT
     if not config.is_caching:
@@ -114,9 +118,9 @@ def store(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def free_blocks(state: State, index: int) -> None:
-    """Free all blocks and the slot, and cache what is computed; the last block goes first.
+    """Free a request's blocks (the last one first) and slot; its computed blocks stay cached.
 
-    The last token's KV is not there.
+    The last token is excluded: its KV has not been computed.
     """
     request = state.requests[index]
     store(state, index, min(request.num_tokens - 1, request.num_computed_tokens))
@@ -132,7 +136,7 @@ def free_blocks(state: State, index: int) -> None:
 
 @compiled
 def _path(state: State, index: int, n_most: int) -> tuple[int, int]:
-    """The number of cached first blocks, and of those among them in use."""
+    """The number of a request's first blocks that are cached, and how many of them are in use."""
     start, parent, n_found, n_in_use = state.requests[index].content_start, _ROOT, 0, 0
     while n_found < n_most:
         block = _child(state, parent, state.contents[start + n_found])
@@ -146,9 +150,9 @@ def _path(state: State, index: int, n_most: int) -> tuple[int, int]:
 
 @compiled
 def _child(state: State, parent: int, content: int) -> int:
-    """The block with this content that follows its parent.
+    """The cached block with this content behind this parent block; ``NOTHING`` if there is none.
 
-    What was stored behind a block that has been taken is lost with it.
+    Blocks behind an evicted block are no longer found.
     """
     block: int = state.memory.first_equal[content]
     if block != NOTHING and state.memory.blocks[block].previous_equal != parent:
@@ -158,9 +162,9 @@ def _child(state: State, parent: int, content: int) -> int:
 
 @inlined
 def form_batch(state: State, i_batch: int, n_fitting: int) -> None:
-    """Make batch ``i_batch`` of the first ``n_fitting`` requests in ``skipped``.
+    """Form batch ``i_batch`` from the first ``n_fitting`` requests in ``State.skipped``.
 
-    Contexts, unfinished ones first, then generations.
+    Contexts that stay incomplete come first, then those that this step completes, then generations.
     """
     config = state.config[0]
     n_chosen, n_tokens, n_remaining = _choose(state, n_fitting)
@@ -168,9 +172,9 @@ def form_batch(state: State, i_batch: int, n_fitting: int) -> None:
     is_cut = config.is_chunked and n_remaining > budget
     if is_cut:
         if config.chunking_policy == _BY_ARRIVAL:
-            _cut_by_arrival(state, n_chosen, budget)
+            _chunk_by_arrival(state, n_chosen, budget)
         else:
-            _cut_in_lockstep(state, n_chosen, budget)
+            _chunk_evenly(state, n_chosen, budget)
     state.batches[i_batch].n_parts = 0
     for is_last in range(2):
         for i_chosen in range(n_chosen):
@@ -185,18 +189,20 @@ def form_batch(state: State, i_batch: int, n_fitting: int) -> None:
     for i_chosen in range(n_chosen):
         if not _is_context(state, state.skipped[i_chosen]) and state.queue.chunks[i_chosen] > 0:
             _add_part(state, i_batch, state.skipped[i_chosen], 1)
-    for i_part in range(state.batches[i_batch].n_parts):  # all of them before any block is taken
+    # Reuse the prefixes of all requests before any block is evicted.
+    for i_part in range(state.batches[i_batch].n_parts):
         _begin(state, state.parts[i_batch, i_part].request)
     for i_part in range(state.batches[i_batch].n_parts):
-        _give_blocks(state, state.parts[i_batch, i_part].request)
+        _allocate_blocks(state, state.parts[i_batch, i_part].request)
     launch(state, i_batch)
 
 
 @compiled
 def _choose(state: State, n_fitting: int) -> tuple[int, int, int]:
-    """Reduce the chosen requests to those that fit in the batch.
+    """Reduce the requests in ``State.skipped`` to those that fit in the batch.
 
-    How many, their tokens but those to be chunked, and those. The first too many ends it.
+    Returns their number, the tokens that cannot be chunked, and those that can. The first request
+    that does not fit ends the choice.
     """
     config, chosen = state.config[0], state.skipped
     n_chosen, n_tokens, n_remaining = 0, 0, 0
@@ -221,8 +227,8 @@ def _choose(state: State, n_fitting: int) -> tuple[int, int, int]:
 
 
 @compiled
-def _cut_by_arrival(state: State, n_chosen: int, budget: int) -> None:
-    """Divide the budget in order of arrival; chunks but the last are whole blocks."""
+def _chunk_by_arrival(state: State, n_chosen: int, budget: int) -> None:
+    """Divide the token budget in order of arrival, into whole blocks but for a prompt's end."""
     unit, left = state.config[0].block_size, budget
     for i_chosen in range(n_chosen):
         if not _is_context(state, state.skipped[i_chosen]):
@@ -233,8 +239,8 @@ def _cut_by_arrival(state: State, n_chosen: int, budget: int) -> None:
 
 
 @compiled
-def _cut_in_lockstep(state: State, n_chosen: int, budget: int) -> None:
-    """Give each context in turn one more block of tokens until the budget is spent."""
+def _chunk_evenly(state: State, n_chosen: int, budget: int) -> None:
+    """Divide the token budget evenly: one more block of tokens for each context in turn."""
     unit, left, grows = state.config[0].block_size, budget, True
     for i_chosen in range(n_chosen):
         if _is_context(state, state.skipped[i_chosen]):
@@ -263,7 +269,7 @@ def _add_part(state: State, i_batch: int, index: int, n_tokens: int) -> None:
 
 @compiled
 def _begin(state: State, index: int) -> None:
-    """Start a context after its reused prefix."""
+    """Start a request, unless it runs: a slot, and the cached blocks of its prefix."""
     counters, request = state.counters[0], state.requests[index]
     if request.status == _RUNNING:
         return
@@ -278,8 +284,8 @@ def _begin(state: State, index: int) -> None:
 
 
 @compiled
-def _give_blocks(state: State, index: int) -> None:
-    """The blocks of the whole context at its first chunk, then one whenever a token needs it."""
+def _allocate_blocks(state: State, index: int) -> None:
+    """Allocate a request's blocks: of the whole context at once, then of one more token."""
     request = state.requests[index]
     extend(
         state,
@@ -302,7 +308,7 @@ def _remaining(state: State, index: int) -> int:
 
 @compiled
 def _will_complete(state: State, index: int) -> bool:
-    """Is the last token in flight? The request holds its blocks and computes nothing."""
+    """Is the request's last token in flight? It then holds its blocks and computes nothing."""
     request = state.requests[index]
     n_most = min(request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len)
     will_complete: bool = (
@@ -314,7 +320,7 @@ def _will_complete(state: State, index: int) -> bool:
 
 @inlined
 def schedule(state: State, i_batch: int) -> None:
-    """Decide the next step and note it as batch ``i_batch``: contexts first, then generations."""
+    """Form the next step as batch ``i_batch``: contexts first, then generations."""
     config, counters = state.config[0], state.counters[0]
     counters.n_preempted = 0
     counters.current_step += 1
@@ -323,7 +329,7 @@ def schedule(state: State, i_batch: int) -> None:
         if index == NOTHING:
             break
         queue.pop(state)
-        counters.n_waiting += 1  # until it gets blocks
+        counters.n_waiting += 1  # counts as waiting until it gets blocks
         state.queue.running[counters.n_active] = index
         counters.n_active += 1
     n_fitting = (
@@ -336,9 +342,10 @@ def schedule(state: State, i_batch: int) -> None:
 
 @inlined
 def _fit_to_completion(state: State) -> int:
-    """Choose decoding requests, then waiting ones that can get all blocks they may ever need.
+    """Choose all decoding requests, then others that can get all blocks they may ever need.
 
-    They are noted in ``skipped``.
+    Lists them in ``State.skipped``, and returns their number (policies GUARANTEED_NO_EVICT and
+    STATIC_BATCH).
     """
     counters, fitting = state.counters[0], state.skipped
     n_available, n_fitting = counters.n_free, 0
@@ -351,7 +358,7 @@ def _fit_to_completion(state: State) -> int:
     is_static = state.config[0].capacity_policy == _STATIC_BATCH
     if n_fitting > 0 and is_static:
         return n_fitting
-    _note_contents_that_come(state)
+    _mark_upcoming_contents(state)
     for i_active in range(counters.n_active):
         index = state.queue.running[i_active]
         if _is_generating(state, index) or (not is_static and _is_worth_waiting(state, index)):
@@ -367,10 +374,13 @@ def _fit_to_completion(state: State) -> int:
 
 @inlined
 def _fit_for_a_step(state: State) -> int:
-    """Choose requests that can get blocks for their next step; pause the last ones for that."""
+    """Choose requests that can get blocks for their next step; pause the last ones if needed.
+
+    Lists them in ``State.skipped``, and returns their number (policy MAX_UTILIZATION).
+    """
     counters, fitting = state.counters[0], state.skipped
     n_scheduled, n_fitting, i_active, n_active = 0, 0, 0, counters.n_active
-    _note_contents_that_come(state)
+    _mark_upcoming_contents(state)
     while i_active < n_active:
         index = state.queue.running[i_active]
         if _is_worth_waiting(state, index):
@@ -393,14 +403,14 @@ def _fit_for_a_step(state: State) -> int:
             break
         _pause(state, state.queue.running[i_victim])
         n_active, n_scheduled = i_victim, 0
-        for i_fitting in range(n_fitting):  # what they would share may have come free
+        for i_fitting in range(n_fitting):  # blocks they would share may be free now
             n_scheduled += _n_blocks_for_a_step(state, fitting[i_fitting])
     return n_fitting
 
 
 @compiled
-def _note_contents_that_come(state: State) -> None:
-    """Mark the contents that chunked contexts will cache first, with this step's number."""
+def _mark_upcoming_contents(state: State) -> None:
+    """Mark the block content that each running context will cache next, with this step's number."""
     for i_active in range(state.counters[0].n_active):
         request = state.requests[state.queue.running[i_active]]
         if request.status == _RUNNING and request.is_prefill_chunk:
@@ -411,9 +421,9 @@ def _note_contents_that_come(state: State) -> None:
 
 @compiled
 def _is_worth_waiting(state: State, index: int) -> bool:
-    """Will another request cache the first block that this new request would compute?
+    """Should a new request wait, since another one will cache the first block it would compute?
 
-    If not, this one will.
+    If not, the block is marked as one that this request will cache.
     """
     if state.requests[index].status == _RUNNING or not state.config[0].is_prefix_aware:
         return False
@@ -427,7 +437,7 @@ def _is_worth_waiting(state: State, index: int) -> bool:
 
 @compiled
 def _pause(state: State, index: int) -> None:
-    """Preempt a request; it computes its tokens again later."""
+    """Preempt a request (TensorRT-LLM's pause); it computes its tokens again later."""
     release(state, index)
     state.counters[0].n_waiting += 1
     slots.lose_place(state, index)
@@ -465,20 +475,20 @@ def _n_blocks(state: State, num_tokens: int) -> int:
 
 @compiled
 def _n_blocks_to_completion(state: State, index: int) -> int:
-    """Further free blocks that the request needs up to its last allowed token."""
-    n_more: int = _n_blocks(state, _n_most_tokens(state, index)) - _n_blocks_given(state, index)
+    """The number of free blocks that the request still needs up to its last allowed token."""
+    n_more: int = _n_blocks(state, _n_most_tokens(state, index)) - _n_blocks_at_hand(state, index)
     return n_more
 
 
 @compiled
 def _n_blocks_for_a_step(state: State, index: int) -> int:
-    """Further free blocks that the next step needs."""
+    """The number of free blocks that the request's next step needs."""
     request = state.requests[index]
     if request.is_prefill_chunk:
         return (
             0
             if request.status == _RUNNING
-            else _n_blocks(state, request.num_tokens) - _n_blocks_given(state, index)
+            else _n_blocks(state, request.num_tokens) - _n_blocks_at_hand(state, index)
         )
     n_tokens = min(request.num_computed_tokens + 1, _n_most_tokens(state, index))
     n_more: int = _n_blocks(state, n_tokens) - request.num_blocks
@@ -486,8 +496,8 @@ def _n_blocks_for_a_step(state: State, index: int) -> int:
 
 
 @compiled
-def _n_blocks_given(state: State, index: int) -> int:
-    """Blocks that the request has, or can get without a free block."""
+def _n_blocks_at_hand(state: State, index: int) -> int:
+    """The number of blocks that the request has, or can share with running requests."""
     request = state.requests[index]
     n_given: int = request.num_blocks if request.status == _RUNNING else n_hits_in_use(state, index)
     return n_given
@@ -497,8 +507,8 @@ def _n_blocks_given(state: State, index: int) -> int:
 def update(state: State, i_batch: int) -> int:
     """Process the results of batch ``i_batch`` now; returns the number of delivered tokens.
 
-    A token that was in flight when its request was paused is delivered, unless a context yielded
-    it: that comes again.
+    A token that was in flight when its request was paused is delivered, unless it is the first one
+    of a context, which is computed again.
     """
     parts, counters = state.parts[i_batch], state.counters[0]
     n_delivered, n_ended = 0, 0
@@ -528,7 +538,7 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """Abort a request; a waiting one stays in the queue, uncounted."""
+    """Abort a request; a waiting one stays in the queue, but is no longer counted."""
     status = state.requests[index].status
     if status >= _STOPPED:
         return
@@ -541,7 +551,7 @@ def abort(state: State, index: int) -> None:
 
 @inlined
 def _deliver_token(state: State, index: int, is_stale: bool, is_context: bool) -> int:  # noqa: FBT001
-    """A request got a token; returns 1 where that ends it."""
+    """Deliver a token to a request; returns 1 if it is the last one, else 0."""
     config, request = state.config[0], state.requests[index]
     request.num_tokens += 1
     if is_context:
@@ -562,6 +572,7 @@ def _deliver_token(state: State, index: int, is_stale: bool, is_context: bool) -
 
 @compiled
 def _end(state: State, index: int, status: int, when_ns: int) -> None:
+    """End a request, whether or not it has blocks."""
     if state.requests[index].status == _RUNNING:
         release(state, index)
     else:
@@ -571,7 +582,7 @@ def _end(state: State, index: int, status: int, when_ns: int) -> None:
 
 @compiled
 def _drop_ended(state: State) -> None:
-    """Close the gaps in the list of active requests."""
+    """Remove ended requests from the list of active requests."""
     counters, active = state.counters[0], state.queue.running
     n_kept = 0
     for i_active in range(counters.n_active):

@@ -32,7 +32,7 @@ IS_SPLIT: Final = False
 
 @compiled
 def add(state: State, index: int) -> None:
-    """A request arrives."""
+    """Add an arriving request to the waiting queue."""
     request = state.requests[index]
     request.status = _WAITING
     if state.config[0].is_srpt:
@@ -42,7 +42,7 @@ def add(state: State, index: int) -> None:
 
 @inlined
 def schedule(state: State, i_batch: int) -> None:
-    """Form the next step as batch ``i_batch``: its parts in order, and its work."""
+    """Form the next step as batch ``i_batch``: the tokens of each request, and their sums."""
     state.batches[i_batch].n_parts = 0
     state.batches[i_batch].num_swapped_blocks = 0
     state.counters[0].n_preempted = 0
@@ -60,7 +60,7 @@ def schedule(state: State, i_batch: int) -> None:
 
 @compiled
 def _count_reads(state: State, i_batch: int) -> None:
-    """Set the KV that decodes and drafts read, by the formats of their pools."""
+    """Set the context tokens that decodes and drafts read, weighted by their pools' KV formats."""
     batch, parts, read, yielding = state.batches[i_batch], state.parts[i_batch], 0, 0
     for i_part in range(batch.n_parts):
         part = parts[i_part]
@@ -77,7 +77,10 @@ def _count_reads(state: State, i_batch: int) -> None:
 
 @inlined
 def _choose(state: State, i_batch: int) -> None:
-    """Choose each request's tokens of the step, and preempt where blocks are short."""
+    """Choose the tokens of each request in the step; preempt requests if blocks are short.
+
+    By the rules of ``SchedulerConfig.rules``: vLLM's v1, vLLM's v0, Sarathi's or Orca's.
+    """
     config, threshold = state.config[0], _long_prefill_threshold(state)
     budget: int = config.max_num_batched_tokens
     if config.is_vllm_v0:
@@ -90,21 +93,21 @@ def _choose(state: State, i_batch: int) -> None:
         _admit_waiting(state, i_batch, budget, threshold)
     else:
         if config.is_srpt:
-            preemption.make_way(state, i_batch)
-        is_pooled, n_made_way = IS_POOLED, state.counters[0].n_preempted
+            preemption.make_room_for_waiting(state, i_batch)
+        is_pooled, n_preempted_before = IS_POOLED, state.counters[0].n_preempted
         if is_pooled:
             pool.open_all(state)
         budget = _schedule_running(state, i_batch, budget, threshold, NOTHING)
-        is_admitting = is_pooled or state.counters[0].n_preempted == n_made_way
+        is_admitting = is_pooled or state.counters[0].n_preempted == n_preempted_before
         if is_admitting and state.counters[0].n_waiting > 0:
             _admit_waiting(state, i_batch, budget, threshold)
 
 
 @compiled
 def _long_prefill_threshold(state: State) -> int:
-    """Most tokens of one request in this step; 0: no limit.
+    """The largest number of tokens of one request in this step; 0: no limit.
 
-    A lone request is never capped.
+    There is no limit if the engine has only one request.
     """
     config, counters = state.config[0], state.counters[0]
     n_eligible = counters.n_running + counters.n_waiting
@@ -118,7 +121,11 @@ def _long_prefill_threshold(state: State) -> int:
 def _schedule_running(
     state: State, i_batch: int, budget: int, threshold: int, is_prefill: int
 ) -> int:
-    """Schedule running requests in order of admission; returns the budget left."""
+    """Schedule running requests in order of admission; returns the token budget that is left.
+
+    ``is_prefill``: 1 only prefills, 0 only decodes, ``NOTHING`` both (Sarathi schedules decodes
+    first).
+    """
     counters, batch, num_slots = (
         state.counters[0],
         state.batches[i_batch],
@@ -143,7 +150,7 @@ def _schedule_running(
             victim = state.queue.running[i_victim]
             if i_victim < i_running:
                 i_running -= 1
-                budget += preemption.take_back(state, i_batch, victim)
+                budget += preemption.drop_from_step(state, i_batch, victim)
             preemption.preempt(state, i_batch, i_victim)
             if is_pooled:
                 pool.close(state, index, 2 if victim == index else 1)
@@ -164,7 +171,11 @@ def _schedule_running(
 
 @compiled
 def _input_budget(state: State, i_batch: int, budget: int) -> int:
-    """Most tokens of one more request, where drafts take rows or prompts are padded."""
+    """The largest number of tokens of one more request in the step.
+
+    Less than the budget if draft tokens take places in the batch; vLLM v0 pads all prompts to the
+    longest, so that its budget is divided by the number of prompts.
+    """
     if state.config[0].is_vllm_v0:
         return _padded_budget(state, i_batch)
     n_taken: int = state.config[0].num_draft_slots * (state.batches[i_batch].n_parts + 1)
@@ -173,6 +184,7 @@ def _input_budget(state: State, i_batch: int, budget: int) -> int:
 
 @compiled
 def _padded_budget(state: State, i_batch: int) -> int:
+    """Tokens per prompt if one more joins a padded batch (vLLM v0); 0: it does not fit."""
     n_parts = state.batches[i_batch].n_parts
     n_tokens: int = state.config[0].max_num_batched_tokens // (n_parts + 1)
     for i_part in range(n_parts):
@@ -183,7 +195,7 @@ def _padded_budget(state: State, i_batch: int) -> int:
 
 @inlined
 def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -> int:
-    """Tokens that this running request would compute now."""
+    """The number of tokens that a running request computes in this step; 0: none."""
     request = state.requests[index]
     placeholders = request.num_output_placeholders
     is_last = (
@@ -192,7 +204,7 @@ def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -
         >= request.num_prompt_tokens + request.max_tokens
     )
     if is_last or state.counters[0].current_step < request.next_decode_eligible_step:
-        return 0  # its last token is in flight, or not known on the first stage of a pipeline
+        return 0  # its last token is in flight, or has not returned to the first pipeline stage
     n_tokens: int = (
         request.num_tokens + request.num_spec_tokens + placeholders - request.num_computed_tokens
     )
@@ -222,7 +234,7 @@ def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> N
         index = queue.peek(state)
         if index == NOTHING:
             break
-        if _is_passed_over(state, index):
+        if _is_skipped(state, index):
             queue.pop(state)
             state.skipped[n_skipped] = index
             n_skipped += 1
@@ -243,8 +255,11 @@ def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> N
 
 
 @inlined
-def _is_passed_over(state: State, index: int) -> bool:
-    """Must this request be skipped in this step, though later ones can be admitted?"""
+def _is_skipped(state: State, index: int) -> bool:
+    """Is this waiting request skipped in this step, so that later ones can be admitted?
+
+    It waits for its stale results or its swap to the host, or its KV pool is closed.
+    """
     request, is_pooled = state.requests[index], IS_POOLED
     is_waiting = request.num_stale_output_tokens > 0 or (
         request.num_host_blocks > 0 and request.num_in_flight_tokens > 0
@@ -258,9 +273,9 @@ def _is_passed_over(state: State, index: int) -> bool:
 def _admit_received(
     state: State, i_batch: int, budget: int, threshold: int, n_scheduled: int
 ) -> int:
-    """Admit the requests whose KV cache has arrived, before all others.
+    """Admit the requests whose KV cache has arrived, before all other waiting requests.
 
-    Returns the budget left, 0 where one of them does not fit.
+    Returns the token budget that is left; 0 if one of them does not fit.
     """
     counters = state.counters[0]
     while counters.n_running < state.config[0].max_num_active:
@@ -276,7 +291,7 @@ def _admit_received(
 
 @compiled
 def _is_prefilling(state: State, i_batch: int) -> bool:
-    """Is a prefill in the step that is being formed?"""
+    """Does the step that is being formed have a prefill?"""
     parts, is_any = state.parts[i_batch], False
     for i_part in range(state.batches[i_batch].n_parts):
         is_any |= state.requests[parts[i_part].request].is_prefill_chunk != 0
@@ -287,16 +302,15 @@ def _is_prefilling(state: State, i_batch: int) -> bool:
 def _admit(
     state: State, i_batch: int, index: int, budget: int, threshold: int, n_scheduled: int
 ) -> int:
-    """Admit a waiting request; returns the tokens that it computes, 0 where it does not fit.
+    """Admit a waiting request if it fits; returns the tokens that it computes in this step.
 
-    ``NOTHING`` where its pool of KV blocks is full.
-    ``n_scheduled`` is the number of running requests scheduled before it; ``NOTHING`` without
-    padding by drafts.
+    0 if it does not fit; ``NOTHING`` if only its pool of a divided KV cache is full.
+    ``n_scheduled``: running requests scheduled before; ``NOTHING`` if draft tokens pad no decode.
     """
     config, counters = state.config[0], state.counters[0]
     request, batch = state.requests[index], state.batches[i_batch]
     is_split, is_swapped = IS_SPLIT, request.num_host_blocks > 0
-    is_received = _has_come(state, index)
+    is_received = _is_kv_received(state, index)
     n_hits = (
         blocks.find_hits(state, index)
         if config.is_caching and not (is_swapped or is_received)
@@ -343,7 +357,10 @@ def _admit(
 
 @inlined
 def _not_admitted(state: State, index: int) -> int:
-    """Handle a request without blocks: where there are pools, close its pool in this step."""
+    """Handle a request for which blocks are short: returns 0.
+
+    If the KV cache is divided, close the request's pool in this step and return ``NOTHING``.
+    """
     is_pooled, n_tokens = IS_POOLED, 0
     if is_pooled:
         pool.close(state, index, 1)
@@ -352,17 +369,20 @@ def _not_admitted(state: State, index: int) -> int:
 
 
 @inlined
-def _has_come(state: State, index: int) -> bool:
-    """Has the KV cache arrived from another replica?"""
-    is_split, has_come = IS_SPLIT, False
+def _is_kv_received(state: State, index: int) -> bool:
+    """Has this waiting request's KV cache arrived from its prefill replica?"""
+    is_split, is_kv_received = IS_SPLIT, False
     if is_split:
-        has_come = handover.is_received(state, index)
-    return has_come
+        is_kv_received = handover.is_received(state, index)
+    return is_kv_received
 
 
 @compiled
 def _num_padded_drafts(config: Config, request: Request, num_computed_tokens: int) -> int:
-    """Padding drafts that give all decodes the same number of rows; never accepted."""
+    """The number of padding draft tokens that give a decode as many rows as the others have.
+
+    Padding tokens are never accepted.
+    """
     is_decode = request.num_tokens - num_computed_tokens == 1
     is_room = num_computed_tokens + config.num_spec_tokens + 2 <= config.max_model_len
     n_drafts: int = config.num_spec_tokens if is_decode and is_room else 0
@@ -371,10 +391,10 @@ def _num_padded_drafts(config: Config, request: Request, num_computed_tokens: in
 
 @inlined
 def launch(state: State, i_batch: int) -> None:
-    """Count the tokens of a step as computed at its launch, and set its work.
+    """Set the sums of a step (``Batch``), and count its tokens as computed from now on.
 
-    Drafts under verification are rows like those of a prompt; their attention is counted with the
-    decode to which they belong.
+    Draft tokens that the step verifies count as prefill tokens; their attention counts as that of
+    the decode to which they belong.
     """
     batch, parts, counters, is_async = (
         state.batches[i_batch],
@@ -429,7 +449,7 @@ def launch(state: State, i_batch: int) -> None:
 
 @compiled
 def _take_drafts(part: Part, request: Request) -> int:
-    """Draft tokens of a part, which are removed from the request."""
+    """Move the request's draft tokens that fit into its part of the step; returns their number."""
     n_beyond = (
         part.num_tokens
         + request.num_computed_tokens
@@ -480,7 +500,7 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """Abort a request; a waiting one stays in the queue, uncounted."""
+    """Abort a request; a waiting one stays in the queue, but is no longer counted."""
     request = state.requests[index]
     was = request.status
     arrivals.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
@@ -493,7 +513,7 @@ def abort(state: State, index: int) -> None:
 
 @compiled
 def _verify(state: State, i_batch: int, i_part: int, is_stale: bool) -> int:  # noqa: FBT001
-    """The number of accepted draft tokens; the others are discarded."""
+    """Verify the draft tokens of a part: returns how many are accepted; discards the others."""
     part = state.parts[i_batch, i_part]
     request, num_accepted = state.requests[part.request], 0
     if not part.has_padded_drafts:
@@ -510,7 +530,10 @@ def _verify(state: State, i_batch: int, i_part: int, is_stale: bool) -> int:  # 
 
 @inlined
 def _deliver_tokens(state: State, index: int, num_tokens: int, is_stale: bool) -> int:  # noqa: FBT001
-    """A request got tokens, those beyond its end not counted; returns 1 where that finishes one that runs."""
+    """Deliver tokens to a request, those beyond its end excluded.
+
+    Returns 1 if a running request ends with them, else 0.
+    """
     config, request = state.config[0], state.requests[index]
     was_running = request.status == _RUNNING
     n_wanted = request.num_prompt_tokens + request.stop_tokens - request.num_tokens
@@ -534,7 +557,7 @@ def _deliver_tokens(state: State, index: int, num_tokens: int, is_stale: bool) -
 
 @compiled
 def _finish(state: State, index: int, status: int) -> int:
-    """A request is done; returns 1 where it runs."""
+    """End a request, or hand it over to a decode replica; returns 1 if it was running, else 0."""
     is_split, was_running = IS_SPLIT, state.requests[index].status == _RUNNING
     if is_split and state.config[0].is_prefill_pool:
         status = handover.status_after_prefill(state, index)
@@ -552,7 +575,7 @@ def _finish(state: State, index: int, status: int) -> int:
 
 @compiled
 def _drop_finished(state: State) -> None:
-    """Remove finished requests from the running list."""
+    """Remove requests that no longer run from the list of running ones."""
     counters, running = state.counters[0], state.queue.running
     n_kept = 0
     for i_running in range(counters.n_running):
