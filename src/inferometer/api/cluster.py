@@ -20,7 +20,6 @@ from inferometer.simulate.deployment import PACES, Case, Deployment, PrefillPool
 from inferometer.simulate.fleet import (
     ROUTERS,
     ClusterConfig,
-    DisaggregatedConfig,
     Fleet,
     Placement,
     ReplicaGroup,
@@ -340,11 +339,6 @@ class Servers(NamedTuple):
     def front_end_s(self) -> float:
         """Between a request's sending and a scheduler's sight of it; of groups the longest."""
         return max(one.front_end_s for one in self.kinds)
-
-    @property
-    def pools(self) -> DisaggregatedConfig | None:
-        """The rules of both pools, where prompts are computed by others."""
-        return None if self.prefill is None else self.prefill.before(self.cluster)
 
 
 def servers_of(options: Cluster, deployment: Deployment) -> Servers:

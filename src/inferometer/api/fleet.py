@@ -125,7 +125,7 @@ def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> re
         answer_begins_at=options.first_token_from,
     )
     found = servers._replace(deployment=decode, prefill=pool)
-    pool.before(found.cluster)  # refuses what does not go together
+    _ = found.fleet().pools  # refuses what does not go together
     return found
 
 

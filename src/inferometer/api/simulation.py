@@ -223,7 +223,7 @@ class Simulator:
             self._window_ns(simulation, self._around(servers)),
             simulation.transfers and simulation.transfers.on_way_ns(simulation.requests),
         )
-        shares = simulated_run.replica_shares(simulation, servers.pools)
+        shares = simulated_run.replica_shares(simulation, servers.fleet().pools)
         pools = pooled.kv_pool_views(run) if run.manifest.kv_pools else ()
         return At(run, level, shares, moved, pools, parts)
 

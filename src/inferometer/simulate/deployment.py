@@ -21,7 +21,6 @@ from inferometer.simulate import engine_config
 from inferometer.simulate.fleet import (
     AnswerBeginsAt,
     ClusterConfig,
-    DisaggregatedConfig,
     KvLink,
     LinkShape,
     PrefillReplicas,
@@ -534,15 +533,6 @@ class PrefillPool:
     link_origin: str
     """Source of the link's speed."""
     answer_begins_at: AnswerBeginsAt = "decode"
-
-    def before(self, decode: ClusterConfig) -> DisaggregatedConfig:
-        """The rules of both pools."""
-        return DisaggregatedConfig(
-            prefill=self.cluster,
-            decode=decode,
-            link=self.link,
-            answer_begins_at=self.answer_begins_at,
-        )
 
     def at(self, case: Case) -> "PrefillPool":
         """The pool on this plausible server."""

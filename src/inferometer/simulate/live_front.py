@@ -15,7 +15,7 @@ from inferometer.records.columns import I32
 from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.fleet import DRAWING_ROUTERS, ClusterConfig, Fleet, Placement
 from inferometer.simulate.gate_config import NOTHING, GateConfig, cut_answers
-from inferometer.simulate.kernel.front import Front, new_front, new_split_front
+from inferometer.simulate.kernel.front import Front, new_front
 from inferometer.simulate.kernel.gate_state import GateState, gate_columns
 from inferometer.simulate.kernel.routing import RouterState, router_draws
 from inferometer.simulate.kernel.state import Request
@@ -58,12 +58,7 @@ class LiveFront:
     def __init__(self, fleet: Fleet, requests: Demand) -> None:
         self._fleet = fleet
         self._n_routed = Counter[int]()
-        pools = fleet.pools
-        self.front: Front = (
-            new_front(requests, fleet.replicas, fleet.gate)
-            if pools is None
-            else new_split_front(requests, pools, fleet.gate)
-        )
+        self.front: Front = new_front(requests, fleet)
         tickets = self.front.gate.requests
         pairs = zip(tickets["class_index"].tolist(), tickets["tenant"].tolist(), strict=True)
         self._lane_of = dict(zip(pairs, tickets["lane"].tolist(), strict=True))

@@ -26,7 +26,7 @@ from inferometer.records.types import ABSENT
 from inferometer.simulate import hooks, pointers
 from inferometer.simulate.demand import Demand, contents_checked, demand
 from inferometer.simulate.engine_config import EngineConfig, kv_pools_of, pool_of_requests
-from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, Fleet, Placement
+from inferometer.simulate.fleet import ClusterConfig, Fleet
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.kernel import front as kernel_front, loop
 from inferometer.simulate.kernel.config import Kind
@@ -104,11 +104,12 @@ def facts_of(state: State) -> RequestFacts:
     )
 
 
-class PoolCosts(NamedTuple):
-    """Step times of the prefill and the decode replicas."""
+class Recording(NamedTuple):
+    """End of the simulation, and what to record."""
 
-    prefill: StepTimeArrays
-    decode: StepTimeArrays
+    until_ns: int | None = None
+    steps: bool = True
+    parts: bool = False
 
 
 def run(
@@ -152,29 +153,10 @@ def simulate_fleet(
     record_parts: bool = False,
 ) -> Simulation:
     """The same of requests as they come to the scheduler: ``front_end_s`` is not added."""
-    pools, gate, placement = fleet.pools, fleet.gate, fleet.placement
-    recording = _Recording(until_ns, record_steps, record_parts)
-    if pools is not None and fleet.prefill is not None:
-        costs = PoolCosts(fleet.prefill.step_times, fleet.step_times)
-        return _simulated_pools(requests, pools, costs, gate, recording)
-    if placement is not None:
-        if pools is not None or gate is not None:
-            raise SpecError(
-                "groups of replicas behind a gate, or with replicas for prompts alone",
-                where="the fleet",
-                allowed="groups alone",
-            )
-        return simulate_groups(
-            requests,
-            placement,
-            until_ns=until_ns,
-            record_steps=record_steps,
-            record_parts=record_parts,
-        )
-    engine = fleet.replicas.engine
-    if fleet.replicas.n_replicas == 1 and gate is None and engine.n_instances == 1:
-        return _simulated_replica(requests, engine, fleet.step_times, recording)
-    return _simulated_cluster(requests, fleet.replicas, fleet.step_times, gate, recording)
+    recording = Recording(until_ns, record_steps, record_parts)
+    if fleet.is_lone and fleet.placement is None:
+        return _simulated_replica(requests, fleet.replicas.engine, fleet.step_times, recording)
+    return simulate_replicas(fleet, requests, recording)
 
 
 def simulate(
@@ -197,84 +179,9 @@ def simulate(
     )
 
 
-def simulate_cluster(
-    requests: Demand,
-    cluster: ClusterConfig,
-    cost: StepTimeArrays,
-    *,
-    gate: GateConfig | None = None,
-    until_ns: int | None = None,
-    record_steps: bool = True,
-    record_parts: bool = False,
-) -> Simulation:
-    """Simulate several replicas (or one by the loop for several).
-
-    Where one replica is in a livelock the run ends there.
-    """
-    recording = _Recording(until_ns, record_steps, record_parts)
-    return _simulated_cluster(requests, cluster, cost, gate, recording)
-
-
-def simulate_disaggregated(
-    requests: Demand,
-    config: DisaggregatedConfig,
-    costs: PoolCosts,
-    *,
-    gate: GateConfig | None = None,
-    until_ns: int | None = None,
-    record_steps: bool = True,
-    record_parts: bool = False,
-) -> Simulation:
-    """Simulate prefill and decode replicas, numbered in this order."""
-    recording = _Recording(until_ns, record_steps, record_parts)
-    return _simulated_pools(requests, config, costs, gate, recording)
-
-
-def simulate_groups(
-    requests: Demand,
-    placement: Placement,
-    *,
-    until_ns: int | None = None,
-    record_steps: bool = True,
-    record_parts: bool = False,
-) -> Simulation:
-    """The same on groups of replicas of different kinds; they are numbered through."""
-    recording = _Recording(until_ns, record_steps, record_parts)
-    cluster, engines = placement.cluster, placement.engine_of_replicas
-    groups = placement.group_of(requests)
-    requests = contents_checked(
-        requests, max(engines, key=lambda engine: engine.enable_prefix_caching)
-    )
-    states = kernel_front.new_groups(requests, placement)
-    front = kernel_front.new_front(requests._replace(class_index=groups), cluster, None)
-    n_slots = max(engine.max_num_active for engine in engines)
-    prepared = _Prepared(
-        loop.cluster_loop_of(Kind(int(states.config["kind"][0, 0])), has_gate=False),
-        states,
-        (
-            kernel_front.pointed_states(states),
-            pointers.pointed(front),
-            kernel_front.pointed_costs([group.step_times for group in placement.groups]),
-        ),
-        sum(engine.depth for engine in engines),
-        sum(engine.max_num_active for engine in engines),
-    )
-    found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
-    n_instances = np.array([engine.n_instances for engine in engines])
-    return slots_numbered_through(found._replace(busy_ns=found.busy_ns // n_instances), n_slots)
-
-
 _SOON_NS: Final = 1
 """However fast a client is, its next request is too late for the step that is decided in the instant
 in which an answer ends: the answer has to reach the client first."""
-
-
-class _Recording(NamedTuple):
-    """End of the simulation, and what to record."""
-
-    until_ns: int | None
-    steps: bool
-    parts: bool
 
 
 class _Prepared(NamedTuple):
@@ -291,7 +198,7 @@ class _Prepared(NamedTuple):
 
 
 def _simulated_replica(
-    requests: Demand, config: EngineConfig, cost: StepTimeArrays, recording: _Recording
+    requests: Demand, config: EngineConfig, cost: StepTimeArrays, recording: Recording
 ) -> Simulation:
     requests = contents_checked(requests, config)
     state = new_state(requests, config)
@@ -305,72 +212,57 @@ def _simulated_replica(
     return _outcome_of(prepared, requests, recording, clock=state.counters["now_ns"])
 
 
-def _simulated_cluster(
-    requests: Demand,
-    cluster: ClusterConfig,
-    cost: StepTimeArrays,
-    gate: GateConfig | None,
-    recording: _Recording,
-) -> Simulation:
-    engine, n_replicas = cluster.engine, cluster.n_replicas
-    requests = contents_checked(requests if gate is None else cut_answers(requests, gate), engine)
-    states = kernel_front.new_states(requests, engine, n_replicas)
-    if gate is not None:
-        states = kernel_front.behind_gate(states, gate)
-    front = kernel_front.new_front(requests, cluster, gate)
+def simulate_replicas(fleet: Fleet, requests: Demand, recording: Recording) -> Simulation:
+    """Simulate several replicas (or one by the loop for several), numbered through.
+
+    Where one replica is in a livelock the run ends there.
+
+    Raises
+    ------
+    SpecError
+        Groups of replicas, and a gate or replicas for prompts alone.
+    """
+    gate, pools, engines = fleet.gate, fleet.pools, fleet.engine_of_replicas
+    if fleet.placement is not None and (pools is not None or gate is not None):
+        raise SpecError(
+            "groups of replicas behind a gate, or with replicas for prompts alone",
+            where="the fleet",
+            allowed="groups alone",
+        )
+    requests = requests if gate is None else cut_answers(requests, gate)
+    requests = contents_of_fleet(requests, fleet)
+    routed = requests
+    if fleet.placement is not None:  # the router knows the group as the class
+        routed = requests._replace(class_index=fleet.placement.group_of(requests))
+    states = kernel_front.new_states(requests, fleet)
+    front = kernel_front.new_front(routed, fleet)
+    n_slots = max(engine.max_num_active for engine in engines)
     prepared = _Prepared(
-        loop.cluster_loop_of(
-            Kind(int(states.config["kind"][0, 0])),
-            has_gate=gate is not None,
-            is_lockstep=cluster.in_lockstep,
-        ),
+        loop.loop_of_fleet(Kind(int(states.config["kind"][0, 0])), fleet),
         states,
         (
             kernel_front.pointed_states(states),
             pointers.pointed(front),
-            kernel_front.pointed_costs([cost]),
+            kernel_front.pointed_costs(fleet.step_times_of_groups),
         ),
-        n_replicas * engine.depth,
-        n_replicas * engine.max_num_active,
+        sum(engine.depth for engine in engines),
+        sum(engine.max_num_active for engine in engines),
     )
     found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
-    found = found._replace(busy_ns=found.busy_ns // engine.n_instances)
-    return _behind(gate, front, slots_numbered_through(found, engine.max_num_active))
-
-
-def _simulated_pools(
-    requests: Demand,
-    config: DisaggregatedConfig,
-    costs: PoolCosts,
-    gate: GateConfig | None,
-    recording: _Recording,
-) -> Simulation:
-    requests = contents_of_pools(requests if gate is None else cut_answers(requests, gate), config)
-    states = kernel_front.new_pools(requests, config)
-    if gate is not None:
-        states = kernel_front.behind_gate(states, gate)
-    front = kernel_front.new_split_front(requests, config, gate)
-    n_slots = max(engine.max_num_active for engine in config.engines)
-    prepared = _Prepared(
-        loop.cluster_loop_of(Kind.VLLM, has_gate=gate is not None, is_split=True),
-        states,
-        (
-            kernel_front.pointed_states(states),
-            pointers.pointed(front),
-            kernel_front.pointed_costs(costs),
-        ),
-        config.n_replicas * max(engine.depth for engine in config.engines),
-        config.n_replicas * n_slots,
-    )
-    found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
-    handovers = _handovers(states)
-    return _behind(gate, front, with_handovers(slots_numbered_through(found, n_slots), handovers))
+    n_instances = np.array([engine.n_instances for engine in engines])
+    found = slots_numbered_through(found._replace(busy_ns=found.busy_ns // n_instances), n_slots)
+    if pools is not None:
+        found = with_handovers(found, _handovers(states))
+    if gate is None:
+        return found
+    reasons = front.gate.requests["reason"].copy()
+    return found._replace(shed_reasons=reasons, gate_classes=gate.class_names)
 
 
 def _outcome_of(
     prepared: _Prepared,
     requests: Demand,
-    recording: _Recording,
+    recording: Recording,
     *,
     clock: I64,
 ) -> Simulation:
@@ -410,18 +302,10 @@ def _pool_use(state: State) -> KvPoolUse | None:
     return KvPoolUse(*(pools[name].astype(np.int64) for name in KvPoolUse._fields))
 
 
-def _behind(gate: GateConfig | None, front: kernel_front.Front, found: Simulation) -> Simulation:
-    """The same with the reasons for which the gate turned requests away."""
-    if gate is None:
-        return found
-    reasons = front.gate.requests["reason"].copy()
-    return found._replace(shed_reasons=reasons, gate_classes=gate.class_names)
-
-
-def contents_of_pools(requests: Demand, config: DisaggregatedConfig) -> Demand:
-    """The requests with the block contents that pools with prefix caching need."""
+def contents_of_fleet(requests: Demand, fleet: Fleet) -> Demand:
+    """The requests with the block contents that replicas with prefix caching need."""
     return contents_checked(
-        requests, max(config.engines, key=lambda engine: engine.enable_prefix_caching)
+        requests, max(fleet.engines, key=lambda engine: engine.enable_prefix_caching)
     )
 
 
