@@ -76,9 +76,7 @@ def ended_with(job, speeds, monkeypatch):
         )
         logs = (math.log(new / old),) * 3
         ending = "keep" if new / old > 1 + runs.least_gain_ratio else "drop"
-        return PairsFound(
-            ending=ending, gain=gain, before=(), after=(), log_ratios=logs, n_loads=1
-        )
+        return PairsFound(ending=ending, gain=gain, before=(), after=(), log_ratios=logs, n_loads=1)
 
     monkeypatch.setattr(tune_engine, "compared", compared)
     job.runs.folder.mkdir(exist_ok=True)
