@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from inferometer import __version__
 from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
@@ -171,7 +170,6 @@ def capacity_page(answer: CapacityAnswer) -> Page:
         ),
         sections=sections,
         cautions=answer.cautions,
-        tool_version=__version__,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from inferometer import __version__, suggestions
+from inferometer import suggestions
 from inferometer.api.analysis import Analysis, decode_shape_of, held_out_estimate, prefill_shape_of
 from inferometer.api.fitted_steps import ServedFit
 from inferometer.api.rows import row_of
@@ -312,7 +312,6 @@ def fit_page(model: StepTimeModel, model_file: str, served: ServedFit | None = N
                 tables=(*checked, _parameters(model.parameters), _box(model)),
             ),
         ),
-        tool_version=__version__,
     )
 
 
@@ -459,7 +458,6 @@ def server_fit_page(fit: server_fit.ServerFit, fit_file: str) -> Page:
                 tables=(_knobs(fit), _parameters(fit.parameters)),
             ),
         ),
-        tool_version=__version__,
     )
 
 
@@ -474,7 +472,6 @@ def refused_page(fit: server_fit.ServerFit, refusal: conclusions.Refusal) -> Pag
             ("TRUST", f"none: {_residual(fit)}; nothing was written"),
             ("NEXT", refusal.probe),
         ),
-        tool_version=__version__,
     )
 
 
