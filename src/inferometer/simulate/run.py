@@ -54,17 +54,6 @@ _ROWS: Final = 1 << 16
 _PART_ROWS: Final = 1 << 18
 
 
-class Wanted(NamedTuple):
-    """What to record, and how many rows one instant may need."""
-
-    steps: bool
-    parts: bool
-    n_rows_at_once: int
-    n_parts_at_once: int
-    holes: bool
-    swaps: bool
-
-
 class Logged(NamedTuple):
     """How the run ended, and the requested logs."""
 
@@ -73,27 +62,29 @@ class Logged(NamedTuple):
     parts: list[PartLog] | None
 
 
-def run_logged(
-    run: Callable[..., int], tables: tuple[object, ...], wanted: Wanted, *, until_ns: int
-) -> Logged:
-    """Call the loop on handles of these tables, with new logs, until it has come to an end.
+def _logged(prepared: "_Prepared", recording: "Recording") -> Logged:
+    """Call the loop on its tables, with new logs, until it has come to an end.
 
     Before each log it may be given up: see ``simulate.cancelling``.
     """
-    n_part_rows = max(_PART_ROWS, wanted.n_parts_at_once) if wanted.parts else 0
-    keeps_steps = wanted.steps or wanted.parts
+    config, engines = prepared.state.config, prepared.engines
+    has_holes, has_swaps = (bool(config[name].any()) for name in ("is_contiguous", "n_host_blocks"))
+    n_rows_at_once = sum(engine.depth for engine in engines)
+    n_parts_at_once = sum(engine.max_num_active for engine in engines)
+    n_part_rows = max(_PART_ROWS, n_parts_at_once) if recording.parts else 0
+    keeps_steps = recording.steps or recording.parts
+    until_ns = FAR_NS if recording.until_ns is None else recording.until_ns
     logs, part_logs, outcome = list[StepLog](), list[PartLog](), Outcome.LOG_FULL
     while outcome is Outcome.LOG_FULL:
         if keeps_steps or not logs:
-            n_rows = max(_ROWS << min(len(logs), 4), wanted.n_rows_at_once)
-            logs.append(new_log(n_rows, has_holes=wanted.holes, has_swaps=wanted.swaps))
+            n_rows = max(_ROWS << min(len(logs), 4), n_rows_at_once)
+            logs.append(new_log(n_rows, has_holes=has_holes, has_swaps=has_swaps))
             part_logs.append(new_part_log(n_part_rows))
         hooks.check_poll()
         logs[-1].n_filled[0] = 0
-        outcome = Outcome(
-            run(*tables, pointers.pointed(logs[-1]), pointers.pointed(part_logs[-1]), until_ns)
-        )
-    return Logged(outcome, logs if keeps_steps else None, part_logs if wanted.parts else None)
+        tables = *prepared.tables, pointers.pointed(logs[-1]), pointers.pointed(part_logs[-1])
+        outcome = Outcome(prepared.loop(*tables, until_ns))
+    return Logged(outcome, logs if keeps_steps else None, part_logs if recording.parts else None)
 
 
 def facts_of(state: State) -> RequestFacts:
@@ -191,10 +182,8 @@ class _Prepared(NamedTuple):
     state: State
     tables: tuple[object, ...]
     """The handles that it takes before the logs."""
-    n_batches: int
-    """Most batches in flight on all replicas."""
-    n_slots: int
-    """Requests that may run at once, on all replicas."""
+    engines: Sequence[EngineConfig]
+    """The engine of each replica."""
 
 
 def _simulated_replica(
@@ -206,8 +195,7 @@ def _simulated_replica(
         loop.loop_of(Kind(int(state.config["kind"][0]))),
         state,
         (pointers.pointed(state), pointers.pointed(cost)),
-        config.depth,
-        config.max_num_active,
+        (config,),
     )
     return _outcome_of(prepared, requests, recording, clock=state.counters["now_ns"])
 
@@ -245,8 +233,7 @@ def simulate_replicas(fleet: Fleet, requests: Demand, recording: Recording) -> S
             pointers.pointed(front),
             kernel_front.pointed_costs(fleet.step_times_of_groups),
         ),
-        sum(engine.depth for engine in engines),
-        sum(engine.max_num_active for engine in engines),
+        engines,
     )
     found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
     n_instances = np.array([engine.n_instances for engine in engines])
@@ -268,17 +255,8 @@ def _outcome_of(
 ) -> Simulation:
     """Run the loop to its end, and make tables of its logs."""
     until_ns, state = recording.until_ns, prepared.state
-    wanted = Wanted(
-        recording.steps,
-        recording.parts,
-        prepared.n_batches,
-        prepared.n_slots,
-        holes=bool(state.config["is_contiguous"].any()),
-        swaps=bool(state.config["n_host_blocks"].any()),
-    )
-    limit_ns = FAR_NS if until_ns is None else until_ns
     hooks.tell_of_compiling(prepared.loop)
-    outcome, steps, parts = run_logged(prepared.loop, prepared.tables, wanted, until_ns=limit_ns)
+    outcome, steps, parts = _logged(prepared, recording)
     is_cut = outcome is Outcome.HORIZON and until_ns is not None
     found = simulation(
         requests,
