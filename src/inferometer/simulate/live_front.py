@@ -6,7 +6,7 @@ room for none, get longer, and are used again.
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from inferometer.simulate.kernel.state import Request
 from inferometer.simulate.outcome import FAR_NS
 
 Array = TypeVar("Array", bound=NDArray[Any])
+_ONE: Final = demand([0], [1], [1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,15 +174,15 @@ class LiveFront:
 
 
 def _one(kind: Kind, prompt: int, stop: int, most: int, *, priority: int = 0) -> Demand:
-    return demand(
-        [0],
-        [prompt],
-        [stop],
-        max_tokens=np.array([most]),
-        priority=np.array([priority]),
-        class_index=np.array([kind.class_index], np.int32),
-        tenant_index=np.array([kind.tenant_index], np.int32),
-    )
+    numbers = {
+        "prompt_tokens": prompt,
+        "output_tokens": stop,
+        "max_tokens": most,
+        "priority": priority,
+        "class_index": kind.class_index,
+        "tenant_index": kind.tenant_index,
+    }
+    return _ONE._replace(**{name: np.array([one], np.int32) for name, one in numbers.items()})
 
 
 def _longer_gate(old: GateState, n_slots: int) -> GateState:

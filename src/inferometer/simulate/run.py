@@ -14,7 +14,6 @@ import numpy as np
 
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.plan import (
-    NONE,
     BlockContents,
     RequestPlan,
     block_contents,
@@ -24,7 +23,7 @@ from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT
 from inferometer.simulate import hooks, pointers
-from inferometer.simulate.demand import Demand, contents_checked, demand
+from inferometer.simulate.demand import Demand, contents_checked, demand_without_contents
 from inferometer.simulate.engine_config import EngineConfig, kv_pools_of, pool_of_requests
 from inferometer.simulate.fleet import ClusterConfig, Fleet
 from inferometer.simulate.gate_config import GateConfig, cut_answers
@@ -304,24 +303,7 @@ def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) 
     SpecError
         More blocks than can be numbered.
     """
-    is_follower = plan.follows != NONE
-    leaves = plan.abort_after_ns != NONE
-    requests = demand(
-        np.where(is_follower, 0, plan.arrival_ns),
-        plan.prompt_tokens,
-        plan.output_tokens,
-        max_tokens=plan.max_tokens,
-        priority=plan.priority,
-        class_index=plan.class_index,
-        tenant_index=plan.tenant_index,
-        abort_ns=np.where(
-            leaves, np.where(is_follower, 0, plan.arrival_ns) + plan.abort_after_ns, ABSENT
-        ),
-        follows=plan.follows,
-        joins=plan.joins,
-        accompanies=plan.accompanies,
-        think_ns=np.where(is_follower, plan.think_ns, 0),
-    )
+    requests = demand_without_contents(plan)
     if not has_contents:
         return requests
     contents = block_contents(plan, block_size)

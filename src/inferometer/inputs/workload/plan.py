@@ -247,7 +247,7 @@ def request_plan(
         name: given[name] if name in given else np.full(n_requests, _DEFAULTS[name])
         for name in _TYPES
     }
-    plan = RequestPlan(**{name: _column(name, filled[name], n_requests, where) for name in _TYPES})
+    plan = RequestPlan(**{name: column(name, filled[name], n_requests, where) for name in _TYPES})
     check_plan(plan, where, row_name)
     return plan
 
@@ -288,8 +288,12 @@ def _range_checks(
         yield name, getattr(plan, name) < 0, "", {"allowed": "0 or more"}
     for name in ("abort_after_ns", "session_index"):
         yield name, getattr(plan, name) < NONE, "", {"allowed": "0 or more, or none"}
-    for name in ("arrival_ns", "think_ns", "abort_after_ns"):
-        yield name, getattr(plan, name) > MOST_NS, "", {"allowed": f"up to {MOST_NS}"}
+    for name, most in (
+        ("arrival_ns", MOST_NS),
+        ("think_ns", MOST_NS // 2),
+        ("abort_after_ns", MOST_NS),
+    ):
+        yield name, getattr(plan, name) > most, "", {"allowed": f"up to {most}"}
 
 
 def block_contents(plan: RequestPlan, block_size: int) -> BlockContents:
@@ -425,7 +429,14 @@ def _refuse(
         )
 
 
-def _column(name: str, values: ArrayLike, n_requests: int, where: str) -> NDArray[Any]:
+def column(name: str, values: ArrayLike, n_requests: int, where: str) -> NDArray[Any]:
+    """The values as the plan's column of this name.
+
+    Raises
+    ------
+    SpecError
+        They are not one for each request, or no whole numbers that it can hold.
+    """
     array = np.asarray(values)
     if array.shape != (n_requests,):
         raise SpecError(
