@@ -15,6 +15,7 @@ from inferometer.fit.published.efficiencies import has_stated_links
 from inferometer.inputs.gate import GateOrder, GateSpec, read_gate
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import DrawnWorkload
+from inferometer.simulate import gate_config
 from inferometer.simulate.demand import Route
 from inferometer.simulate.deployment import PACES, Case, Deployment, PrefillPool
 from inferometer.simulate.fleet import (
@@ -327,6 +328,13 @@ class Servers(NamedTuple):
             placement=None if self.groups is None else self.groups.placement,
             front_end_s=self.front_end_s,
         )
+
+    def gate_rules(self, gate: GateSpec | None, names: gate_config.Names) -> GateConfig | None:
+        """The gate's rules; its predictions use likely step times, whatever steps really take."""
+        if gate is None:
+            return None
+        pace = gate_config.first_token_pace(self.deployment.step_times.likely)
+        return gate_config.gate_rules(gate, names, pace)
 
     @property
     def kinds(self) -> tuple[Deployment, ...]:

@@ -20,7 +20,6 @@ from inferometer.decide.lone_request import LoneRequest, lone_request
 from inferometer.decide.probing import (
     EFFORT_RATIO,
     MOST_TOGETHER,
-    ClassObjective,
     FleetProbe,
     locate,
 )
@@ -35,16 +34,15 @@ from inferometer.decide.sizing import (
 )
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import plan_at
+from inferometer.inputs.objectives import ClassObjective
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.simulate.demand import Route
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.fleet import Dealt, Fleet, Placement, ReplicaGroup
-from inferometer.stats.estimate import Verdict
+from inferometer.stats.estimate import AGREEING_FRACTION, Verdict
 
-AGREEING_FRACTION: Final = 0.9
-"""Share of the plausible servers: 18 of 19 draws, or both ends of an interval."""
 _USUAL_BATCH: Final = 32
 _SPARE_FRACTION: Final = 0.25
 _LEAST_CHANGE: Final = 0.02

@@ -13,7 +13,6 @@ from inferometer.api.cluster import Gate, Servers, gate_of
 from inferometer.errors import SpecError
 from inferometer.inputs.gate import OTHERS, GateSpec
 from inferometer.perfmodel.steptime_arrays import slowed
-from inferometer.simulate import gate_config
 from inferometer.simulate.demand import demand
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.fleet import Fleet, Placement
@@ -317,11 +316,7 @@ def served_fleet(servers: Servers, gate: Gate, seed: int) -> ServedFleet:
         )
         servers = servers._replace(groups=named_groups)
         _check_groups(named_groups.placement, known)
-    if spec is None:
-        return ServedFleet(servers.fleet(), known)
-    pace = gate_config.first_token_pace(servers.deployment.step_times.likely)
-    rules = gate_config.gate_rules(spec, known, pace)
-    return ServedFleet(servers.fleet(rules), known)
+    return ServedFleet(servers.fleet(servers.gate_rules(spec, known)), known)
 
 
 def _check_groups(placement: Placement, known: Known) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferometer.errors import SpecError
+from inferometer.inputs.objectives import ClassObjective, class_objectives
 from inferometer.inputs.types import Caution
 
 I32: TypeAlias = NDArray[np.int32]
@@ -87,6 +88,11 @@ class DrawnWorkload:
     """Users of a closed loop; None of others."""
     most_requests: int | None = None
     """Requests of a trace; None for drawn requests."""
+
+    @property
+    def class_objectives(self) -> tuple[ClassObjective, ...]:
+        """SLOs of the classes that have their own."""
+        return class_objectives(zip(self.class_names, self.class_slos, strict=True))
 
 
 def first_of_each(follows: I32 | I64) -> NDArray[np.intp]:
