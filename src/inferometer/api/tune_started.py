@@ -95,12 +95,7 @@ def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
             where="--start",
             try_="--start 'vllm serve MODEL'",
         )
-    if remainder.wanted.slo is None:
-        raise SpecError(
-            "nothing says which latencies are good enough",
-            where="--slo",
-            try_="--slo 'ttft:p95<500ms, tpot:p95<50ms'",
-        )
+    slo = remainder.wanted.required_slo
     workload = remainder.workload
     if workload.requests is None and workload.duration is None:
         workload = replace(workload, requests=_N_REQUESTS)
@@ -119,7 +114,7 @@ def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
     bench = Bench(
         url=url.rstrip("/"),
         load=Load(workload=workload, endpoint=starting.endpoint, prompts=starting.prompts),
-        objective=objective_for(remainder.wanted.slo, spec),
+        objective=objective_for(slo, spec),
         goal=remainder.wanted.goal,
         folder=Path(),
         start_timeout_s=starting.start_timeout,
