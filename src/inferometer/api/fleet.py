@@ -101,7 +101,7 @@ def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> re
             try_="--prefill-replicas 1",
         )
         return servers
-    if servers.rules.class_replicas:
+    if servers.named_replicas:
         raise SpecError(
             "--class-replicas with prefill and decode pools",
             where="--class-replicas",
@@ -243,7 +243,7 @@ class Fleets:
     @property
     def router(self) -> Router:
         """The router in front of the replicas."""
-        return replicas.rules_of(self.options.cluster).router
+        return replicas.router_of(self.options.cluster)
 
     @property
     def n_replicas(self) -> int | None:
@@ -310,8 +310,8 @@ class Fleets:
                 options = replace(options, cluster=lone)
         names = self.drawn.class_names
         servers = servers_of(options, deployment.for_classes(names))
-        classes = servers.rules.replicas_of(names)
-        return servers._replace(seed=self.seed, class_replicas=classes)
+        rules = replace(servers.rules, seed=self.seed, class_replicas=servers.replicas_of(names))
+        return servers._replace(rules=rules)
 
 
 def fleets_of(options: FleetOptions, workload: types.WorkloadSpec) -> Fleets:

@@ -46,7 +46,7 @@ def run_of(simulation: outcome.Simulation, servers: Servers, gate: GateSpec | No
             for one in servers.groups.groups
         )
     elif servers.n_replicas > 1 or servers.prefill is not None:
-        together = " in lockstep" if servers.in_lockstep else ""
+        together = " in lockstep" if servers.rules.in_lockstep else ""
         rests_on = (
             f"{counted(servers.n_replicas, 'replica')}{together} behind a {servers.rules.router}"
             f" router, each with {rests_on}"
