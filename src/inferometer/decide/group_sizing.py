@@ -12,7 +12,7 @@ requests say, the same ones on each.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from inferometer.decide.capacity import OutOfTimeError, Phases, Reading
@@ -76,17 +76,11 @@ class GroupKind:
 
     def at(self, case: Case, n_replicas: int, *, has_rules: bool = True) -> ReplicaGroup:
         """Replicas of this kind on one plausible server."""
-        known, rules = self.deployment.at(case), self.rules
-        return ReplicaGroup(
-            engine=known.config,
-            step_times=known.step_times.likely,
-            n_replicas=n_replicas,
-            classes=rules.classes if has_rules else (),
-            tenants=rules.tenants if has_rules else (),
-            min_prompt_tokens=rules.min_prompt_tokens if has_rules else 0,
-            max_prompt_tokens=rules.max_prompt_tokens if has_rules else None,
-            max_context_tokens=rules.max_context_tokens if has_rules else None,
-        )
+        known = self.deployment.at(case)
+        engine, steps = known.config, known.step_times.likely
+        if not has_rules:
+            return ReplicaGroup(engine=engine, step_times=steps, n_replicas=n_replicas)
+        return replace(self.rules, engine=engine, step_times=steps, n_replicas=n_replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
