@@ -23,7 +23,7 @@ from inferometer.api.question import SERVER, Option, option
 from inferometer.api.workload import objective_for
 from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
 from inferometer.inputs import load_plan, objectives
-from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.foreign_bytes import own_files
 from inferometer.inputs.workload import reading, replay
 from inferometer.records import (
     durability,
@@ -37,12 +37,7 @@ from inferometer.stats.comparison import first_sides
 from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_duration
 
-_DOOR: Final = Door(
-    noun="question",
-    allowed="the file as it was written",
-    refusal=RecordError,
-    try_="another folder with --out",
-)
+_DOOR: Final = own_files("question", "another folder with --out")
 
 _SIDES: Final = ("a", "b")
 _QUESTION: Final = "ab.json"

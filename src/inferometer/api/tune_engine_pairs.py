@@ -23,7 +23,7 @@ import numpy as np
 from inferometer.api.tune_paired import CONFIDENCE, PairRule, PairsFound, faulty
 from inferometer.decide.tuning.engine_steps import shares_load
 from inferometer.decide.tuning.trials import Goal, Outcome
-from inferometer.errors import EngineError, MeasureError, RecordError, SpecError
+from inferometer.errors import EngineError, MeasureError, SpecError
 from inferometer.inputs import foreign_bytes, objectives, types
 from inferometer.measure.engines.protocol import (
     Measure,
@@ -40,11 +40,8 @@ N_WARMUP: Final = 2
 """Repetitions after a load; one at each visit where points take turns."""
 _APART: Final = 1000
 """Distance of repetition numbers between pairs, so that each pair has its own prompts."""
-DOOR: Final = foreign_bytes.Door(
-    noun="pair",
-    allowed="the file as it was written",
-    refusal=RecordError,
-    try_="the same command without that file, which measures it again",
+DOOR: Final = foreign_bytes.own_files(
+    "pair", "the same command without that file, which measures it again"
 )
 
 

@@ -19,7 +19,7 @@ from inferometer.api.tune_answer import interval_words
 from inferometer.api.tuning import MeasuredDecision, MeasuredStep
 from inferometer.decide.tuning.trials import Outcome
 from inferometer.errors import RecordError
-from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.foreign_bytes import own_files
 from inferometer.records import durability
 from inferometer.stats.comparison import PairDecision, is_futile, judge_pairs
 from inferometer.stats.estimate import Estimate
@@ -34,12 +34,7 @@ must gain once more in the confirmation."""
 CONFIDENCE_AGAIN: Final = 0.5
 """Of the confirmation: its pairs come after others that were sure, so that a change that does
 nothing passes both in 1.25 % of its steps."""
-DOOR: Final = Door(
-    noun="tuning",
-    allowed="the file as it was written",
-    refusal=RecordError,
-    try_="another folder with --out",
-)
+DOOR: Final = own_files("tuning", "another folder with --out")
 Ending: TypeAlias = Literal["keep", "drop", "undecided", "fault"]
 _ENDINGS: Final[dict[PairDecision, Ending]] = {
     "keep": "keep",
