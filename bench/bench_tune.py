@@ -25,8 +25,7 @@ from tuned_servers import TunedServer, settings_of
 
 import inferometer as im
 from inferometer.api.server import Server
-from inferometer.api.tune_measured import N_LEAST, N_LEAST_CONFIRMED
-from inferometer.api.tune_pairs import CONFIDENCE, CONFIDENCE_AGAIN
+from inferometer.api.tune_paired import CONFIDENCE, CONFIDENCE_AGAIN, N_LEAST, N_LEAST_CONFIRMED
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide.tuning.trials import outcome_of, scored
 from inferometer.inputs.objectives import parse_objective

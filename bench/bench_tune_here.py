@@ -117,7 +117,7 @@ def compared(job, best, found):
         "judged", (best, found), 900_000, N_PAIRS, N_PAIRS, has_fresh_loads=True
     )
     with closing(job.engines) as engines:
-        result, _ = tune_engine_pairs.compared(job.runs, engines, pairs)
+        result = tune_engine_pairs.compared(job.runs, engines, pairs)
     return mean_ratio(result.log_ratios)
 
 

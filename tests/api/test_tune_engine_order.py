@@ -11,7 +11,7 @@ import pytest
 from inferometer.api import tune_engine
 from inferometer.api.server import Server
 from inferometer.api.tune_engine_pairs import Version
-from inferometer.api.tune_pairs import PairsFound
+from inferometer.api.tune_paired import PairsFound
 from inferometer.api.tune_subject import Wanted
 from inferometer.decide.tuning.engine_steps import quality_options
 from inferometer.errors import SpecError
@@ -76,8 +76,7 @@ def ended_with(job, speeds, monkeypatch):
         )
         logs = (math.log(new / old),) * 3
         ending = "keep" if new / old > 1 + runs.least_gain_ratio else "drop"
-        found = PairsFound(ending=ending, gain=gain, before=(), after=(), log_ratios=logs)
-        return found, 1
+        return PairsFound(ending=ending, gain=gain, before=(), after=(), log_ratios=logs, n_loads=1)
 
     monkeypatch.setattr(tune_engine, "compared", compared)
     job.runs.folder.mkdir(exist_ok=True)

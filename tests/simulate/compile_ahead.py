@@ -16,12 +16,13 @@ from cases import random_case
 from gate_driver import CompiledGate
 from kernel_driver import KernelDriver
 from stepping import drive
+from whole_fleets import PoolCosts, simulate_cluster, simulate_disaggregated
 
 from inferometer.simulate.batch_config import DynamicBatching
 from inferometer.simulate.demand import demand
 from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, KvLink
 from inferometer.simulate.gate_config import GateConfig
-from inferometer.simulate.run import PoolCosts, simulate, simulate_cluster, simulate_disaggregated
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.step_cost import linear_cost

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 from simulator_strategies import VLLMS, configs, costs, demands, speculating_configs
+from whole_fleets import PoolCosts
 
 from inferometer.simulate.fleet import (
     BEGINNINGS,
@@ -17,7 +18,6 @@ from inferometer.simulate.fleet import (
     DisaggregatedConfig,
     KvLink,
 )
-from inferometer.simulate.run import PoolCosts
 
 
 @st.composite

@@ -7,13 +7,14 @@ from examples import examples
 from hypothesis import given, strategies as st
 from reference.cluster_run import simulate_cluster_plainly
 from simulator_strategies import assert_equal
+from whole_fleets import simulate_cluster
 
 from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.demand import demand
 from inferometer.simulate.fleet import ROUTERS, ClusterConfig
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.run import simulate, simulate_cluster
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

@@ -8,11 +8,12 @@ from functools import cache
 import numpy as np
 import pytest
 from scipy import stats
+from whole_fleets import simulate_cluster
 
 from inferometer.records.types import RequestStatus
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.fleet import ClusterConfig
-from inferometer.simulate.run import simulate, simulate_cluster
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import cautions_of, replica_shares
 from inferometer.simulate.step_cost import linear_cost

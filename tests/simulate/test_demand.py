@@ -16,7 +16,7 @@ from inferometer.simulate.step_cost import linear_cost
     ("columns", "what"),
     [
         (([5, 4], [1, 1], [1, 1]), "request 1 arrives at 4 ns"),
-        (([-1, 4], [1, 1], [1, 1]), "request 0 arrives at -1 ns"),
+        (([-1, 4], [1, 1], [1, 1]), "arrival_ns of request 0 is -1"),
         (([0, 4], [1, 0], [1, 1]), "prompt_tokens of request 1 is 0"),
         (([0, 4], [1, 1], [0, 1]), "output_tokens of request 0 is 0"),
         (([0, 4], [1, 1, 1], [1, 1]), "prompt_tokens has the shape"),
@@ -41,9 +41,9 @@ def test_impossible_ends_are_named():
 @pytest.mark.parametrize(
     ("columns", "what"),
     [
-        ({"follows": [-1, 1, -1]}, "request 1 follows request 1"),
-        ({"follows": [2, -1, -1]}, "request 0 follows request 2"),
-        ({"follows": [-1, -2, -1]}, "request 1 follows request -2"),
+        ({"follows": [-1, 1, -1]}, "follows of request 1 is 1"),
+        ({"follows": [2, -1, -1]}, "follows of request 0 is 2"),
+        ({"follows": [-1, -2, -1]}, "follows of request 1 is -2"),
         ({"joins": [2, -1, -1]}, "request 0 joins request 2"),
         ({"follows": [-1, 0, -1], "joins": [-1, -1, 1]}, "request 2 joins request 1"),
         ({"follows": [-1, 0, -1], "joins": [-1, 1, -1]}, "request 1 joins request 1"),
@@ -54,7 +54,7 @@ def test_impossible_ends_are_named():
             "request 0 joins request 2",
         ),
         ({"accompanies": [-1, 0, -1]}, "request 1 accompanies request 0"),
-        ({"follows": [-1, 0, 0], "accompanies": [-1, 2, -1]}, "request 1 accompanies request 2"),
+        ({"follows": [-1, 0, 0], "accompanies": [-1, 2, -1]}, "accompanies of request 1 is 2"),
         ({"follows": [-1, 0, 1], "accompanies": [-1, -1, 1]}, "request 2 accompanies request 1"),
         ({"follows": [-1, 0, 1], "think_ns": [0, -1, 0]}, "think_ns of request 1 is -1"),
         (
@@ -62,7 +62,10 @@ def test_impossible_ends_are_named():
             "request 2 is aborted before it arrives",
         ),
         ({"follows": [-1, -1, 1], "arrival_ns": [4, 3, 0]}, "request 1 arrives at 3 ns"),
-        ({"follows": [-1, 0, 1], "arrival_ns": [0, 0, -1]}, "request 2 arrives at -1 ns"),
+        (
+            {"follows": [-1, 0, 1], "arrival_ns": [0, 0, -1]},
+            "request 2 is aborted before it arrives, or arrives before 0",
+        ),
     ],
 )
 def test_impossible_followers_are_named(columns, what):

@@ -11,6 +11,7 @@ from examples import examples
 from hypothesis import given, strategies as st
 from reference.disaggregated_run import simulate_disaggregated_plainly
 from simulator_strategies import assert_equal
+from whole_fleets import PoolCosts, simulate_disaggregated
 
 from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT, RequestStatus
@@ -18,7 +19,7 @@ from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, KvLink
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.run import PoolCosts, simulate, simulate_disaggregated
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.simulated_run import cautions_of

@@ -132,6 +132,19 @@ def test_deadlines_must_come_from_somewhere(text):
             "keys name",
         ),
         (
+            "[[tenants]]\nname = 'a'\nweight = 0",
+            "tenants[0].weight: 0",
+            "key tenants[0].weight",
+            "from 1 to 1000",
+        ),
+        (
+            "[[tenants]]\nname = 'a'\ntokens_per_s = 2\nburst_tokens = 10_000_000_000",
+            "tenants[0].burst_tokens: 10000000000",
+            "key tenants[0].burst_tokens",
+            "from 1 to",
+        ),
+        ("output_token_weight = 0", "output_token_weight: 0", "desk.toml", "from 1 to"),
+        (
             "[oversized]\nabove_prompt_tokens = 9",
             "oversized prompts go to class background, for which there are no rules",
             "desk.toml",

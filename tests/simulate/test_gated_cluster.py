@@ -8,13 +8,13 @@ from gate_strategies import gate_configs, maybe
 from hypothesis import given, strategies as st
 from reference.cluster_run import simulate_cluster_plainly
 from simulator_strategies import assert_equal
+from whole_fleets import simulate_cluster
 
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.demand import demand
 from inferometer.simulate.fleet import ClusterConfig
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.run import simulate_cluster
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

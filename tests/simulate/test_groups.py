@@ -9,6 +9,7 @@ from examples import examples
 from hypothesis import assume, given, strategies as st
 from reference.cluster_run import simulate_groups_plainly
 from simulator_strategies import assert_equal, costs, demands
+from whole_fleets import simulate_cluster, simulate_groups
 
 from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT
@@ -16,7 +17,7 @@ from inferometer.simulate.demand import demand
 from inferometer.simulate.fleet import Dealt, Fleet, Placement, ReplicaGroup
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.run import simulate_cluster, simulate_fleet, simulate_groups
+from inferometer.simulate.run import simulate_fleet
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.step_cost import linear_cost

@@ -10,13 +10,14 @@ from hypothesis import given, strategies as st
 from reference.cluster_run import simulate_cluster_plainly
 from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, settings_of_a_run
+from whole_fleets import simulate_cluster
 
 from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT
 from inferometer.simulate.demand import demand
 from inferometer.simulate.fleet import ClusterConfig
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.run import simulate, simulate_cluster
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

@@ -16,6 +16,7 @@ from simulator_strategies import (
     demands,
     settings_of_a_pooled_run,
 )
+from whole_fleets import simulate_cluster
 
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.plan import request_plan
@@ -30,12 +31,7 @@ from inferometer.simulate.fleet import (
     lone_replica,
 )
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.run import (
-    contents_in_pools,
-    run as run_fleet,
-    simulate,
-    simulate_cluster,
-)
+from inferometer.simulate.run import contents_in_pools, run as run_fleet, simulate
 from inferometer.simulate.scheduler_config import KvPool, SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

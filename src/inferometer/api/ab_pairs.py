@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
-import numpy as np
 
 from inferometer import suggestions
 from inferometer.api import compare, load_request, load_run, run_titles
@@ -24,7 +23,7 @@ from inferometer.api.question import SERVER, Option, option
 from inferometer.api.workload import objective_for
 from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
 from inferometer.inputs import load_plan, objectives
-from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.foreign_bytes import own_files
 from inferometer.inputs.workload import reading, replay
 from inferometer.records import (
     durability,
@@ -34,21 +33,15 @@ from inferometer.records import (
     types,
     validity,
 )
+from inferometer.stats.comparison import first_sides
 from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_duration
 
-_DOOR: Final = Door(
-    noun="question",
-    allowed="the file as it was written",
-    refusal=RecordError,
-    try_="another folder with --out",
-)
+_DOOR: Final = own_files("question", "another folder with --out")
 
 _SIDES: Final = ("a", "b")
 _QUESTION: Final = "ab.json"
 _INTERRUPTED: Final = "interrupted"
-_ORDER_SEED: Final = 0xAB
-"""Beside the workload's: who comes first has nothing to do with what is drawn for the requests."""
 
 
 class _Question(NamedTuple):
@@ -170,12 +163,7 @@ class Pairs:
     @property
     def first_sides(self) -> tuple[int, ...]:
         """Side that comes first in each pair: each in half of them, in random order."""
-        rng = np.random.default_rng([_ORDER_SEED, self.loads[0].workload.seed])
-        begins = int(rng.integers(2))
-        return tuple(
-            int(side)
-            for side in rng.permutation([(begins + pair) % 2 for pair in range(self.n_pairs)])
-        )
+        return first_sides(self.n_pairs, self.loads[0].workload.seed)
 
     @property
     def sentence(self) -> str:

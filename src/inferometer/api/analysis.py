@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from inferometer.api.rows import row_of
 from inferometer.errors import ModelError
 from inferometer.fit.sweeps.step_time import HeldOutPoint, fit_and_validate
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, SweepPoint
@@ -187,34 +188,12 @@ def _row(
     decode, prefill = held_out.get(("decode", *place)), held_out.get(("prefill", *place))
     predicted = _predictions(analysis, point)
     used = utilisations(analysis, summary)
-    return PointRow(
+    return row_of(
+        PointRow,
+        point,
+        summary,
+        used,
         run_label=analysis.label,
-        prompt_tokens=point.prompt_tokens,
-        batch_size=point.batch_size,
-        gen_tokens=point.gen_tokens,
-        status=summary.status,
-        n_reps=summary.n_reps,
-        ttft_s=summary.ttft_s,
-        tpot_s=summary.tpot_s,
-        decode_step_s=summary.decode_step_s,
-        prefill_tokens_per_s=summary.prefill_tokens_per_s,
-        decode_tokens_per_s=summary.decode_tokens_per_s,
-        output_tokens_per_s=summary.output_tokens_per_s,
-        total_tokens_per_s=summary.total_tokens_per_s,
-        reserved_bytes=summary.reserved_bytes,
-        allocated_bytes=summary.allocated_bytes,
-        device_fraction=summary.device_fraction,
-        cpu_fraction=summary.cpu_fraction,
-        energy_joule=summary.energy_joule,
-        power_watt=summary.power_watt,
-        minor_faults=summary.minor_faults,
-        major_faults=summary.major_faults,
-        unused_reserved_fraction=summary.unused_reserved_fraction,
-        energy_joule_per_token=summary.energy_joule_per_token,
-        mbu_fraction=used.mbu_fraction,
-        mfu_fraction=used.mfu_fraction,
-        mbu_datasheet_fraction=used.mbu_datasheet_fraction,
-        mfu_datasheet_fraction=used.mfu_datasheet_fraction,
         predicted_decode_step_s=held_out_estimate(decode) if decode else None,
         predicted_ttft_s=held_out_estimate(prefill) if prefill else None,
         decode_limited_by=_decode_limit(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from inferometer import __version__, suggestions
+from inferometer import suggestions
 from inferometer.decide.best_use import FoundUse, Use
 from inferometer.inputs.types import DTYPE_BITS, Caution, DType
 from inferometer.report.page import Chip, Number, Page, lines_of
@@ -259,7 +259,6 @@ def best_use_page(
             ("NEXT", best_use.next_step or ""),
         ),
         cautions=cautions,
-        tool_version=__version__,
     )
 
 
@@ -300,7 +299,6 @@ def _no_page(
             ("WHY", best_use.why_none or ""), ("TRUST", tried), ("NEXT", best_use.next_step or "")
         ),
         cautions=cautions,
-        tool_version=__version__,
     )
 
 

@@ -24,7 +24,7 @@ from inferometer.api.server import Server, kinds_cautions
 from inferometer.api.sizing_cautions import check_prompts, longer_probes
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
-from inferometer.inputs.objectives import ObjectiveSpec
+from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
 from inferometer.inputs.workload import types
 from inferometer.perfmodel.steptime_levels import weakest_basis
 from inferometer.simulate.deployment import Case, Deployment
@@ -167,16 +167,14 @@ class Search(NamedTuple):
         return objective_words(self.objective, self.class_objectives)
 
     @property
-    def class_objectives(self) -> tuple[probing.ClassObjective, ...]:
+    def class_objectives(self) -> tuple[ClassObjective, ...]:
         """Own SLOs of classes; in groups of replicas else that of all requests."""
         if self.groups is None:
-            return probing.own_objectives_of(self.traffic)
+            return self.traffic.spec.class_objectives
         return probing.class_objectives_of(self.fleets.drawn, self.objective)
 
 
-def objective_words(
-    objective: ObjectiveSpec, class_objectives: tuple[probing.ClassObjective, ...]
-) -> str:
+def objective_words(objective: ObjectiveSpec, class_objectives: tuple[ClassObjective, ...]) -> str:
     """The SLO of all requests, and the classes' own, in words."""
     own = (f"{name}: {slo.text}" for name, slo, _ in class_objectives)
     return "; ".join((objective.text, *own))

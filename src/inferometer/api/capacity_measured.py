@@ -12,9 +12,8 @@ from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, SERVER, Option, option
 from inferometer.api.workload import objective_for, required_slo, workload_of
 from inferometer.decide import capacity, probing
-from inferometer.decide.traffic import Traffic
 from inferometer.errors import MeasureError, SpecError
-from inferometer.inputs.objectives import ObjectiveSpec
+from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
 from inferometer.inputs.workload import reading, replay, types
 from inferometer.records import validity
 
@@ -31,7 +30,7 @@ class ServerProbe:
 
     request: LoadRequest
     objective: ObjectiveSpec
-    class_objectives: tuple[probing.ClassObjective, ...]
+    class_objectives: tuple[ClassObjective, ...]
     """SLOs of classes that have their own, besides the common one."""
     probe_s: float
     folder: Path
@@ -115,7 +114,7 @@ def capacity_of_server(question: ServerCapacity) -> decision_pages.CapacityAnswe
     request = request_of(question.url, question.load)
     spec = request.load.workload
     objective = objective_for(slo, spec)
-    own = probing.own_objectives_of(Traffic(spec=spec, n_requests=1))
+    own = spec.class_objectives
     users = isinstance(spec.arrivals, types.ClosedArrivals)
     if not isinstance(spec.arrivals, types.ClosedArrivals | types.OpenArrivals):
         raise SpecError(

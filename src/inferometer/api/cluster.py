@@ -15,12 +15,12 @@ from inferometer.fit.published.efficiencies import has_stated_links
 from inferometer.inputs.gate import GateOrder, GateSpec, read_gate
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import DrawnWorkload
+from inferometer.simulate import gate_config
 from inferometer.simulate.demand import Route
 from inferometer.simulate.deployment import PACES, Case, Deployment, PrefillPool
 from inferometer.simulate.fleet import (
     ROUTERS,
     ClusterConfig,
-    DisaggregatedConfig,
     Fleet,
     Placement,
     ReplicaGroup,
@@ -81,40 +81,12 @@ class Cluster:
     )
 
 
+_USUAL: Final[Router] = "least-loaded"
 _OF_ROUTERS: Final[dict[Router, tuple[str, ...]]] = {
     "class-aware": ("class_replicas",),
     "prefix-affine": ("prefix_threshold", "balance_abs", "balance_rel"),
 }
 """The options that one router alone has."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouterRules:
-    """Router and its settings."""
-
-    router: Router = "least-loaded"
-    prefix_threshold_fraction: float = 0.3
-    balance_abs: int = 64
-    balance_rel_ratio: float = 1.5
-    class_replicas: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Names of classes, and which replicas are theirs."""
-
-    def replicas_of(self, class_names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """The replicas of each class of the workload, in its order; empty where they share them evenly.
-
-        Raises
-        ------
-        SpecError
-            A class of the workload has none, or a name is of no class.
-        """
-        named = dict(self.class_replicas)
-        if named and set(named) != set(class_names):
-            raise SpecError(
-                f"replicas for the classes {', '.join(sorted(named))}",
-                where="--class-replicas",
-                allowed=f"each class of the workload once: {', '.join(class_names)}",
-            )
-        return tuple(named[name] for name in class_names) if named else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,21 +225,24 @@ class Groups:
 
 
 class Servers(NamedTuple):
-    """Servers behind a router with this seed, and prefill replicas.
+    """Servers behind a router, and prefill replicas.
 
     Before them others may compute the prompts.
     """
 
     deployment: Deployment
-    n_replicas: int = 1
-    rules: RouterRules = RouterRules()
-    seed: int = 0
+    rules: ClusterConfig
+    """Number of replicas and router; ``cluster`` is the same with the deployment's engine."""
+    named_replicas: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Names of classes, and which replicas are theirs."""
     prefill: PrefillPool | None = None
-    class_replicas: tuple[tuple[int, ...], ...] = ()
-    in_lockstep: bool = False
-    """Do the replicas share experts, and run each step together?"""
     groups: Groups | None = None
     """Replicas of different kinds; ``deployment`` then is that of the first group."""
+
+    @property
+    def n_replicas(self) -> int:
+        """The number of replicas; with prefill replicas, of those that generate."""
+        return self.rules.n_replicas
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -284,9 +259,30 @@ class Servers(NamedTuple):
         """
         return self._replace(
             deployment=self.deployment.for_classes(workload.class_names),
-            class_replicas=self.rules.replicas_of(workload.class_names),
+            rules=replace(self.rules, class_replicas=self.replicas_of(workload.class_names)),
             groups=None if self.groups is None else self.groups.of(workload),
         )
+
+    def replicas_of(self, class_names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The replicas of each class of the workload, in its order; empty where they share them evenly.
+
+        Raises
+        ------
+        SpecError
+            A class of the workload has none, or a name is of no class.
+        """
+        named = dict(self.named_replicas)
+        if named and set(named) != set(class_names):
+            raise SpecError(
+                f"replicas for the classes {', '.join(sorted(named))}",
+                where="--class-replicas",
+                allowed=f"each class of the workload once: {', '.join(class_names)}",
+            )
+        return tuple(named[name] for name in class_names) if named else ()
+
+    def seeded(self, seed: int) -> "Servers":
+        """The same with this seed of routers that draw."""
+        return self._replace(rules=replace(self.rules, seed=seed))
 
     @property
     def n_in_all(self) -> int:
@@ -306,17 +302,7 @@ class Servers(NamedTuple):
         """The cluster's rules; with disaggregation, of the decode replicas."""
         if self.groups is not None:
             return self.groups.placement.cluster
-        return ClusterConfig(
-            engine=self.deployment.config,
-            n_replicas=self.n_replicas,
-            in_lockstep=self.in_lockstep,
-            router=self.rules.router,
-            seed=self.seed,
-            class_replicas=self.class_replicas,
-            cache_threshold_fraction=self.rules.prefix_threshold_fraction,
-            balance_abs_threshold=self.rules.balance_abs,
-            balance_rel_threshold_ratio=self.rules.balance_rel_ratio,
-        )
+        return replace(self.rules, engine=self.deployment.config)
 
     def fleet(self, gate: GateConfig | None = None) -> Fleet:
         """The fleet to simulate, with expected step times, behind this gate."""
@@ -329,6 +315,13 @@ class Servers(NamedTuple):
             front_end_s=self.front_end_s,
         )
 
+    def gate_rules(self, gate: GateSpec | None, names: gate_config.Names) -> GateConfig | None:
+        """The gate's rules; its predictions use likely step times, whatever steps really take."""
+        if gate is None:
+            return None
+        pace = gate_config.first_token_pace(self.deployment.step_times.likely)
+        return gate_config.gate_rules(gate, names, pace)
+
     @property
     def kinds(self) -> tuple[Deployment, ...]:
         """One replica of each kind."""
@@ -340,11 +333,6 @@ class Servers(NamedTuple):
     def front_end_s(self) -> float:
         """Between a request's sending and a scheduler's sight of it; of groups the longest."""
         return max(one.front_end_s for one in self.kinds)
-
-    @property
-    def pools(self) -> DisaggregatedConfig | None:
-        """The rules of both pools, where prompts are computed by others."""
-        return None if self.prefill is None else self.prefill.before(self.cluster)
 
 
 def servers_of(options: Cluster, deployment: Deployment) -> Servers:
@@ -362,34 +350,32 @@ def servers_of(options: Cluster, deployment: Deployment) -> Servers:
             where="--replicas, --data-parallel-size",
             allowed="one of them",
         )
-    return Servers(
-        deployment,
-        max(n_replicas, n_sharing),
-        rules_of(options),
+    rules = ClusterConfig(
+        engine=deployment.config,
+        n_replicas=max(n_replicas, n_sharing),
         in_lockstep=n_sharing > 1,
+        router=router_of(options),
+        cache_threshold_fraction=options.prefix_threshold,
+        balance_abs_threshold=options.balance_abs,
+        balance_rel_threshold_ratio=options.balance_rel,
     )
+    return Servers(deployment, rules, tuple(map(_class_replicas, options.class_replicas)))
 
 
-def rules_of(options: Cluster) -> RouterRules:
-    """Rules of the router.
+def router_of(options: Cluster) -> Router:
+    """The router that is named, or the usual one.
 
     Raises
     ------
     SpecError
         Thresholds, or replicas of classes, for a router that does not know them.
     """
-    rules = RouterRules(
-        router=options.router or ("vllm" if options.data_parallel_size > 1 else "least-loaded"),
-        prefix_threshold_fraction=options.prefix_threshold,
-        balance_abs=options.balance_abs,
-        balance_rel_ratio=options.balance_rel,
-        class_replicas=tuple(_class_replicas(text) for text in options.class_replicas),
-    )
+    chosen = options.router or ("vllm" if options.data_parallel_size > 1 else _USUAL)
     for router, names in _OF_ROUTERS.items():
-        if rules.router != router:
-            what, other = f"--router {rules.router}", f"--router {router}"
+        if chosen != router:
+            what, other = f"--router {chosen}", f"--router {router}"
             refuse_unused(options, names, what, allowed=router, try_=other)
-    return rules
+    return chosen
 
 
 def _class_replicas(text: str) -> tuple[str, tuple[int, ...]]:
@@ -490,7 +476,7 @@ def unused_cautions(servers: Servers) -> tuple[Caution, ...]:
     pool = servers.prefill
     most = max(servers.n_replicas, 0 if pool is None else pool.cluster.n_replicas)
     is_one = servers.groups is None and most == 1
-    if is_one and servers.rules.router != RouterRules().router:
+    if is_one and servers.rules.router != _USUAL:
         found += [
             Caution(
                 code="router unused",

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
 
-from inferometer import __version__
 from inferometer.api.answer import Answer
 from inferometer.api.foreign_runs import read_file
 from inferometer.api.question import Option, option
@@ -84,7 +83,6 @@ def compare_page(answer: CompareAnswer) -> Page:
                 tables=_differences(comparison),
             ),
         ),
-        tool_version=__version__,
     )
 
 

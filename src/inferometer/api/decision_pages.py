@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from inferometer import __version__
 from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
+from inferometer.api.rows import row_of
 from inferometer.api.size_page import size_page
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.decide import curves, sizing_types
@@ -120,15 +120,9 @@ class CapacityAnswer(Answer):
 
 def paced(step_times: str, found: Capacity) -> PacedCapacity:
     """The capacity that was found for these step times (likely, fast, slow)."""
-    row = CapacityRow(
-        located_load=found.located_load,
-        met_load=found.met_load,
-        missed_load=found.missed_load,
-        is_located=found.is_located,
-        is_resolved=found.is_resolved,
-        why=found.why,
-        weakest=found.weakest,
-        n_needed=found.n_needed,
+    row = row_of(
+        CapacityRow,
+        found,
         probes=tuple(_row(probe) for probe in found.probes),
     )
     return PacedCapacity(step_times=step_times, capacity=row, probe_s=found.probe_s)
@@ -136,14 +130,11 @@ def paced(step_times: str, found: Capacity) -> PacedCapacity:
 
 def _row(probe: Probe) -> decision_views.ProbeRow:
     reading = probe.reading
-    return decision_views.ProbeRow(
-        offered_load=probe.offered_load,
-        effort=probe.effort,
-        n_requests=reading.n_requests,
-        took_s=reading.took_s,
-        verdict=reading.verdict,
+    return row_of(
+        decision_views.ProbeRow,
+        probe,
+        reading,
         margin_ratio=reading.margin_ratio if math.isfinite(reading.margin_ratio) else None,
-        why=reading.why,
     )
 
 
@@ -179,7 +170,6 @@ def capacity_page(answer: CapacityAnswer) -> Page:
         ),
         sections=sections,
         cautions=answer.cautions,
-        tool_version=__version__,
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from inferometer import __version__, suggestions
+from inferometer import suggestions
 from inferometer.api.diagnose_latencies import words_of
 from inferometer.api.diagnose_limits import LimitSource
 from inferometer.api.diagnosis import CauseRow, DiagnoseAnswer
@@ -69,7 +69,6 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
                 tables=(_checks(answer),),
             ),
         ),
-        tool_version=__version__,
     )
 
 

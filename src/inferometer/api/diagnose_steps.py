@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from inferometer import __version__, suggestions
+from inferometer import suggestions
 from inferometer.api.answer import Answer
 from inferometer.api.diagnosis import LimitRow
 from inferometer.decide.diagnosis.causes import CAUSES, CauseName
@@ -251,7 +251,6 @@ def steps_page(answer: StepsAnswer) -> Page:
             ("TRUST", _trust(answer)),
             ("NEXT", _next(answer)),
         ),
-        tool_version=__version__,
     )
 
 

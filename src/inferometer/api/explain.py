@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, TypeAlias
 
-from inferometer import __version__, suggestions
+from inferometer import suggestions
 from inferometer.api.analysis import Analysis
 from inferometer.api.answer import Answer
 from inferometer.api.explain_spans import SpansAnswer, explain_spans
@@ -178,7 +178,6 @@ def explain_page(answer: ExplainAnswer) -> Page:
             ("TRUST", f"error of the model on points held out: {held_out}"),
         ),
         sections=(Section(id="time", title="Where does the time go?", nav="Time", charts=charts),),
-        tool_version=__version__,
     )
 
 

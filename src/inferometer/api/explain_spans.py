@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
-from inferometer import __version__, suggestions
+from inferometer import suggestions
 from inferometer.api.answer import Answer
 from inferometer.errors import RecordError
 from inferometer.inputs.otlp_spans import read_spans
@@ -70,7 +70,6 @@ def spans_page(answer: SpansAnswer) -> Page:
         lines=lines_of(("TRUST", _TRUST), ("NEXT", _NEXT.get(_largest(times).name, ""))),
         cautions=tuple(_cautions(times)),
         sections=(Section(id="time", title="Where is the time?", nav="Time", charts=(chart,)),),
-        tool_version=__version__,
     )
 
 

@@ -7,7 +7,6 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from inferometer import __version__
 from inferometer.api.answer import Answer
 from inferometer.inputs.types import Caution
 from inferometer.records.columns import F64
@@ -128,7 +127,6 @@ def _page(view: TraceView) -> Page:
         lines=() if device is None else _lines(device, view.checks),
         cautions=_PROFILED,
         sections=_sections(view),
-        tool_version=__version__,
     )
 
 
@@ -428,7 +426,6 @@ def counters_page(answer: CountersAnswer) -> Page:
             ),
         ),
         lines=lines_of(("TRUST", f"{few}{_TRUST}")),
-        tool_version=__version__,
     )
 
 

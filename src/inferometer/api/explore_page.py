@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from inferometer import __version__
 from inferometer.api.explore import DEFAULT_MODEL, DEFAULTS, command_of, query_of, state_of
 from inferometer.api.explored import ExploreAnswer, Explored
 from inferometer.api.simulate_page import simulate_page
@@ -106,7 +105,6 @@ def answer_page(answer: ExploreAnswer, charts: tuple[Chart, ...] | None = None) 
             Section(id="around", title="What lies around it?", nav="Curves", charts=drawn),
             *page.sections,
         ),
-        tool_version=__version__,
     )
 
 
@@ -137,7 +135,6 @@ def _curves(
             else "few requests, and what step times leave open"
         ),
         files=(),
-        tool_version=__version__,
     )
     decision = DecisionView(
         trades=answer.trades,

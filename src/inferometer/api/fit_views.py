@@ -6,9 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from inferometer import __version__, suggestions
+from inferometer import suggestions
 from inferometer.api.analysis import Analysis, decode_shape_of, held_out_estimate, prefill_shape_of
 from inferometer.api.fitted_steps import ServedFit
+from inferometer.api.rows import row_of
 from inferometer.fit.loads import conclusions, server_fit
 from inferometer.fit.loads.server import KnobFit
 from inferometer.fit.sweeps import diagnostics, step_time
@@ -202,13 +203,10 @@ def held_out_rows(analysis: Analysis) -> tuple[HeldOutRow, ...]:
     if analysis.model is None:
         return ()
     return tuple(
-        HeldOutRow(
+        row_of(
+            HeldOutRow,
+            error,
             run_label=analysis.label,
-            phase=error.phase,
-            n_points=error.n_points,
-            median_fraction=error.median_fraction,
-            p95_fraction=error.p95_fraction,
-            coverage_fraction=error.coverage_fraction,
         )
         for error in analysis.model.held_out
     )
@@ -314,7 +312,6 @@ def fit_page(model: StepTimeModel, model_file: str, served: ServedFit | None = N
                 tables=(*checked, _parameters(model.parameters), _box(model)),
             ),
         ),
-        tool_version=__version__,
     )
 
 
@@ -461,7 +458,6 @@ def server_fit_page(fit: server_fit.ServerFit, fit_file: str) -> Page:
                 tables=(_knobs(fit), _parameters(fit.parameters)),
             ),
         ),
-        tool_version=__version__,
     )
 
 
@@ -476,7 +472,6 @@ def refused_page(fit: server_fit.ServerFit, refusal: conclusions.Refusal) -> Pag
             ("TRUST", f"none: {_residual(fit)}; nothing was written"),
             ("NEXT", refusal.probe),
         ),
-        tool_version=__version__,
     )
 
 

@@ -20,7 +20,7 @@ from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
 from inferometer.inputs.workload import replay, types
 from inferometer.inputs.workload.plan import DrawnWorkload, has_workflows
-from inferometer.simulate import deployment as pools, gate_config
+from inferometer.simulate import deployment as pools
 from inferometer.simulate.deployment import Case, Deployment, deploy
 from inferometer.simulate.fleet import (
     BEGINNINGS,
@@ -30,7 +30,6 @@ from inferometer.simulate.fleet import (
     LinkShape,
     Router,
 )
-from inferometer.simulate.gate_config import GateConfig
 from inferometer.units import parse_bytes_per_s
 
 
@@ -102,7 +101,7 @@ def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> re
             try_="--prefill-replicas 1",
         )
         return servers
-    if servers.rules.class_replicas:
+    if servers.named_replicas:
         raise SpecError(
             "--class-replicas with prefill and decode pools",
             where="--class-replicas",
@@ -125,7 +124,7 @@ def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> re
         answer_begins_at=options.first_token_from,
     )
     found = servers._replace(deployment=decode, prefill=pool)
-    pool.before(found.cluster)  # refuses what does not go together
+    _ = found.fleet().pools  # refuses what does not go together
     return found
 
 
@@ -244,7 +243,7 @@ class Fleets:
     @property
     def router(self) -> Router:
         """The router in front of the replicas."""
-        return replicas.rules_of(self.options.cluster).router
+        return replicas.router_of(self.options.cluster)
 
     @property
     def n_replicas(self) -> int | None:
@@ -290,7 +289,7 @@ class Fleets:
         ``n_prefill`` more compute prompts alone; None: as the options say.
         """
         servers = self.servers(deployment, n_replicas, n_prefill)
-        return servers.at(case).fleet(self._gate_before(servers))
+        return servers.at(case).fleet(servers.gate_rules(self.gate, self.drawn))
 
     def servers(
         self, deployment: Deployment, n_replicas: int | None, n_prefill: int | None = None
@@ -311,15 +310,8 @@ class Fleets:
                 options = replace(options, cluster=lone)
         names = self.drawn.class_names
         servers = servers_of(options, deployment.for_classes(names))
-        classes = servers.rules.replicas_of(names)
-        return servers._replace(seed=self.seed, class_replicas=classes)
-
-    def _gate_before(self, servers: replicas.Servers) -> GateConfig | None:
-        """The gate; its predictions use likely step times, whatever steps really take."""
-        if self.gate is None:
-            return None
-        pace = gate_config.first_token_pace(servers.deployment.step_times.likely)
-        return gate_config.gate_rules(self.gate, self.drawn, pace)
+        rules = replace(servers.rules, seed=self.seed, class_replicas=servers.replicas_of(names))
+        return servers._replace(rules=rules)
 
 
 def fleets_of(options: FleetOptions, workload: types.WorkloadSpec) -> Fleets:

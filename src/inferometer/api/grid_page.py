@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from inferometer import __version__
 from inferometer.api.grid import GridAnswer, GridPoint, Value
 from inferometer.inputs.objectives import percentile_name
 from inferometer.report.charts.curves import CurvePoint, NamedCurve, curve_chart
@@ -74,7 +73,6 @@ def grid_page(answer: GridAnswer) -> Page:
             ),
             Section(id="points", title="Point by point", nav="Points", tables=(_table(answer),)),
         ),
-        tool_version=__version__,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from inferometer.api.cluster import Group, Groups, RouterRules, Servers
+from inferometer.api.cluster import Group, Groups, Servers
 from inferometer.api.question import Option, asked_in, question_of
 from inferometer.api.server import Server, Settings, deployment_of
 from inferometer.errors import SpecError
@@ -81,13 +81,8 @@ def servers_of_groups(path: Path, server: Server) -> Servers:
         groups=tuple(_group(one, server, path) for one in table.groups),
         keeps_sessions=table.keep_sessions,
     )
-    placement = groups.placement  # refuses what does not go together
-    return Servers(
-        groups.groups[0].deployment,
-        placement.cluster.n_replicas,
-        RouterRules(router=placement.cluster.router),
-        groups=groups,
-    )
+    cluster = groups.placement.cluster  # refuses what does not go together
+    return Servers(groups.groups[0].deployment, cluster, groups=groups)
 
 
 def read_groups(path: Path) -> GroupsTable:

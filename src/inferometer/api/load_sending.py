@@ -37,12 +37,7 @@ from inferometer.measure.load import (
 from inferometer.records import durability, layout, types
 from inferometer.records.exports import RequestFormat
 
-_DOOR: Final = foreign_bytes.Door(
-    noun="description of the load",
-    allowed="the file as it was written",
-    refusal=RecordError,
-    try_="another folder with --out",
-)
+_DOOR: Final = foreign_bytes.own_files("description of the load", "another folder with --out")
 
 _TRACEPARENT: Final = "traceparent"
 OPEN_NAME: Final = layout.OPEN_LOAD_NAME

@@ -1,6 +1,7 @@
 """Options of questions about a model: its devices, its engine, a quick look."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, cast, get_args
@@ -64,13 +65,18 @@ def all_reduce_s(all_reduce_us: float | None) -> float | None:
 
 def refuse_links(*, link: str | None, all_reduce_us: float | None) -> None:
     """Refuse other links than those between which step times were fitted."""
-    stated = {"--link": link, "--all-reduce-us": all_reduce_us}
-    flag = next((name for name, value in stated.items() if value is not None), None)
+    stated = {"--link": link is not None, "--all-reduce-us": all_reduce_us is not None}
+    refuse_changed_steps(stated, allowed="the links between which they were measured")
+
+
+def refuse_changed_steps(changes: Mapping[str, bool], *, allowed: str) -> None:
+    """Refuse the first of these flags that is set: with a fit its steps are as they were measured."""
+    flag = next((name for name, is_set in changes.items() if is_set), None)
     if flag is not None:
         raise SpecError(
             f"{flag} changes the steps that were fitted",
             where=f"--fit, {flag}",
-            allowed="the links between which they were measured",
+            allowed=allowed,
             try_=f"the same command without {flag}, or without --fit, which the datasheet answers",
         )
 

@@ -18,6 +18,7 @@ from inferometer.api.model_options import (
     TP_FLAGS,
     TRANSFER_OPTION,
     all_reduce_s,
+    refuse_changed_steps,
 )
 from inferometer.api.prediction import (
     FittedSpeeds,
@@ -326,16 +327,7 @@ def _check_measured(question: Predict, *, is_server: bool) -> None:
         "--all-reduce-us": question.all_reduce_us is not None,
         "--speculative": question.speculative is not None,
     }
-    changed = next((flag for flag, is_set in changes.items() if is_set), None)
-    if changed is not None:
-        raise SpecError(
-            f"{changed} changes the steps that were fitted",
-            where=f"--fit, {changed}",
-            allowed="a batch on the engine as it was measured",
-            try_=(
-                f"the same command without {changed}, or without --fit, which the datasheet answers"
-            ),
-        )
+    refuse_changed_steps(changes, allowed="a batch on the engine as it was measured")
 
 
 def _published(question: Predict, subject: _Subject) -> StepTimeModel | None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Final
 
-from inferometer import __version__
 from inferometer.api.named_fit import UNKNOWN_ARCHITECTURE
 from inferometer.api.prediction import MeasuredDecode, PredictAnswer, PredictedLimit, WhatIfRow
 from inferometer.inputs.types import Caution
@@ -99,7 +98,6 @@ def predict_page(answer: PredictAnswer) -> Page:
                 ),
             ),
         ),
-        tool_version=__version__,
     )
 
 

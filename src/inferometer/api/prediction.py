@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from inferometer.api.answer import Answer
+from inferometer.api.rows import row_of
 from inferometer.errors import EXIT_OF_SLO, SizingError, SpecError
 from inferometer.fit.loads import server_fit
 from inferometer.inputs import catalog
@@ -504,13 +505,10 @@ def _row(scenario: Scenario, change: Change) -> WhatIfRow:
         if device.vendor == "nvidia" or not change.scenario.is_sparse
     ]
     fits_on = newly_fits_on(scenario, change.scenario, devices) if has_same_devices else ()
-    return WhatIfRow(
-        name=change.name,
-        needs=change.needs,
-        ttft_gain_ratio=gain.ttft_gain_ratio,
-        tpot_gain_ratio=gain.tpot_gain_ratio,
-        throughput_gain_ratio=gain.throughput_gain_ratio,
-        weight_bytes_saved=gain.weight_bytes_saved,
+    return row_of(
+        WhatIfRow,
+        change,
+        gain,
         weight_saved_fraction=gain.weight_bytes_saved
         / (gain.weight_bytes_saved + gain.after.sizes.weight_bytes),
         newly_fits_on=tuple(device.hardware_id for device in fits_on),

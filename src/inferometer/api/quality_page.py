@@ -1,6 +1,5 @@
 """What is there to read of a comparison of quality: the verdict of each change beside its gain?"""
 
-from inferometer import __version__
 from inferometer.api.quality import QualityAnswer, QualityRow
 from inferometer.inputs.types import Caution
 from inferometer.records.quality import QualityDifference
@@ -44,7 +43,6 @@ def quality_page(answer: QualityAnswer) -> Page:
                 tables=(_depths(answer),),
             ),
         ),
-        tool_version=__version__,
     )
 
 

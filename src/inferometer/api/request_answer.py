@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferometer.api.request_view import RequestQuestion, request_view
+from inferometer.api.rows import row_of
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
 from inferometer.records import (
@@ -84,21 +85,12 @@ class ServerAnswer:
 
 def server_answer(server: ServerSummary, use: ServerUse | None) -> ServerAnswer:
     """The summary as an answer holds it."""
-    return ServerAnswer(
-        kind=server.kind,
-        n_scrapes=server.n_scrapes,
-        n_failed_scrapes=server.n_failed_scrapes,
-        n_restarts=server.n_restarts,
+    return row_of(
+        ServerAnswer,
+        server,
         running=_requests(server.running),
         waiting=_requests(server.waiting),
         kv_usage=_share(server.kv_usage),
-        n_preemptions=server.n_preemptions,
-        n_rejected=server.n_rejected,
-        prompt_tokens=server.prompt_tokens,
-        output_tokens=server.output_tokens,
-        prefix_hit_fraction=server.prefix_hit_fraction,
-        flop_per_s=server.flop_per_s,
-        moved_bytes_per_s=server.moved_bytes_per_s,
         use=use,
         times=tuple(_time(time) for time in server.times),
     )
@@ -145,14 +137,10 @@ class OnlineAnswer:
 
 def online_answer(online: OnlineView) -> OnlineAnswer:
     """The view without chart data."""
-    return OnlineAnswer(
-        validity=online.validity,
-        steady=online.steady,
-        inter_token=online.inter_token,
-        errors=online.errors,
-        tools=online.tools,
+    return row_of(
+        OnlineAnswer,
+        online,
         server=(None if online.server is None else server_answer(online.server, online.server_use)),
-        ttft_parts=online.ttft_parts,
     )
 
 
@@ -211,15 +199,9 @@ def views_of(
 
 def answer_of(view: RequestReportView) -> RequestRunAnswer:
     """The view without chart data."""
-    return RequestRunAnswer(
-        title=view.title,
-        five_lines=view.five_lines,
-        summaries=view.summaries,
-        judgement=view.judgement,
-        class_judgements=view.class_judgements,
-        handovers=view.handovers,
-        memory=view.memory,
-        kv_pools=view.kv_pools,
+    return row_of(
+        RequestRunAnswer,
+        view,
         cautions=(*view.lead_cautions, *view.cautions),
         online=None if view.online is None else online_answer(view.online),
     )

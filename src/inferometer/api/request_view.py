@@ -15,7 +15,10 @@ from inferometer.api import provenance, run_titles
 from inferometer.errors import RecordError, SpecError
 from inferometer.fit.loads.load_tests import MIN_REQUESTS
 from inferometer.inputs import catalog, synonyms
-from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
+from inferometer.inputs.objectives import (
+    ObjectiveSpec,
+    check_workflows,
+)
 from inferometer.inputs.types import Caution, DType, HardwareSpec
 from inferometer.records import (
     exchange_errors,
@@ -325,13 +328,11 @@ def _judged(run: types.Run, objective: ObjectiveSpec | None) -> _Judged:
     if load is None or load.workload.replay is not None:
         return _Judged(whole, ())
     found = list[views.ClassJudgement]()
-    for index, one in enumerate(load.workload.classes):
+    for name, own, index in load.workload.class_objectives:
         rows = requests.class_index == index
-        if one.slo is None or not rows.any():
-            continue
-        own = parse_objective(one.slo, where=f"slo of class {one.name}", has_workflows=True)
-        judgement = request_summaries.judge_objective(run, own, rows=rows)
-        found.append(views.ClassJudgement(name=one.name, judgement=judgement))
+        if rows.any():
+            judgement = request_summaries.judge_objective(run, own, rows=rows)
+            found.append(views.ClassJudgement(name=name, judgement=judgement))
     return _Judged(whole, tuple(found))
 
 

@@ -135,7 +135,7 @@ def simulator_of(
     if objective is not None:
         objectives.check_workflows(objective, has_workflows=has_workflows(drawn.plan))
     check_answers(objective, drawn)
-    servers = servers.known(drawn)._replace(seed=workload.seed)
+    servers = servers.known(drawn).seeded(workload.seed)
     memory_check.check_drawn(
         drawn.plan, servers.cluster, record_steps=record_steps, n_replicas=servers.n_in_all
     )

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from inferometer import __version__
 from inferometer.api import cluster, simulated_record, simulation
 from inferometer.inputs.objectives import METRICS
 from inferometer.records import pitfalls, request_summaries, run_series
@@ -54,7 +53,6 @@ def simulate_page(answer: simulation.SimulateAnswer) -> Page:
         ),
         cautions=answer.cautions,
         sections=_sections(answer, charts),
-        tool_version=__version__,
     )
 
 

@@ -26,7 +26,7 @@ from inferometer.records import (
 )
 from inferometer.records.columns import F64
 from inferometer.simulate import deployment, gate_config, outcome, run, simulated_run
-from inferometer.stats.estimate import Verdict, worst_verdict
+from inferometer.stats.estimate import Verdict, agreed_verdict, worst_verdict
 from inferometer.units import NS_PER_S, format_duration
 
 MEMORY_KNOBS: Final = frozenset(
@@ -223,7 +223,7 @@ class Simulator:
             self._window_ns(simulation, self._around(servers)),
             simulation.transfers and simulation.transfers.on_way_ns(simulation.requests),
         )
-        shares = simulated_run.replica_shares(simulation, servers.pools)
+        shares = simulated_run.replica_shares(simulation, servers.fleet().pools)
         pools = pooled.kv_pool_views(run) if run.manifest.kv_pools else ()
         return At(run, level, shares, moved, pools, parts)
 
@@ -266,14 +266,7 @@ class Simulator:
         )
 
     def _gate_rules(self) -> gate_config.GateConfig | None:
-        """The gate; its predictions use likely step times, whatever steps really take."""
-        if self.gate is None:
-            return None
-        return gate_config.gate_rules(
-            self.gate,
-            self.workload,
-            gate_config.first_token_pace(self.servers.deployment.step_times.likely),
-        )
+        return self.servers.gate_rules(self.gate, self.workload)
 
 
 def _evictions(simulation: outcome.Simulation, servers: Servers) -> Evictions | None:
@@ -306,7 +299,7 @@ def simulate_workload(
     ``is_likely_alone``: on the likely one, for a first answer without what step times leave open.
     """
     workload = simulator.workload
-    promised = _promised(workload)
+    promised = workload.class_objectives
     cases = executor.map(
         simulator.at,
         simulator.cases(
@@ -385,30 +378,12 @@ def _check_that_some_come(
         )
 
 
-class _Promised(NamedTuple):
-    class_index: int
-    name: str
-    objective: objectives.ObjectiveSpec
-
-
-def _promised(workload: plan.DrawnWorkload) -> list[_Promised]:
-    """SLOs of the classes in the workload's file."""
-    named = enumerate(zip(workload.class_names, workload.class_slos, strict=True))
-    return [
-        _Promised(
-            index,
-            name,
-            objectives.parse_objective(slo, where=f"slo of class {name}", has_workflows=True),
-        )
-        for index, (name, slo) in named
-        if slo is not None
-    ]
-
-
-def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[ClassSlo, ...]:
+def _kept(
+    runs: tuple[types.Run, ...], promised: tuple[objectives.ClassObjective, ...]
+) -> tuple[ClassSlo, ...]:
     """Verdicts on the classes' SLOs over the plausible servers; classes need requests."""
     judged = list[ClassSlo]()
-    for index, name, objective in promised:
+    for name, objective, index in promised:
         rows = [run.requests.class_index == index for run in runs if run.requests is not None]
         if not all(bool(of_run.any()) for of_run in rows):
             continue
@@ -426,18 +401,12 @@ def _of_all(levels: tuple[Level, ...]) -> tuple[ClassSlo, ...]:
     return (_agreed("", judgements),) if judgements else ()
 
 
-_AGREEING_FRACTION: Final = 0.9
-"""Share of the other servers: both ends of an interval, or 18 of 19 draws (90 %)."""
-
-
 def _agreed(name: str, judgements: list[request_summaries.Judgement]) -> ClassSlo:
     """Verdict of the likely server (the first) where the others agree, else undecided."""
     verdicts: tuple[Verdict, ...] = tuple(one.verdict for one in judgements)
-    likely, *others = verdicts
-    is_agreed = others.count(likely) >= _AGREEING_FRACTION * len(others)
     return ClassSlo(
         name=name,
-        verdict=likely if is_agreed else "undecided",
+        verdict=agreed_verdict(verdicts),
         likely=judgements[0],
         verdicts=verdicts,
     )

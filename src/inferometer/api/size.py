@@ -33,7 +33,7 @@ from inferometer.api.model_options import (
     refuse_links,
 )
 from inferometer.api.progress import talk
-from inferometer.api.question import fields_of, option, words_of
+from inferometer.api.question import fields_of, option, parse_counts, words_of
 from inferometer.api.server import Server, Settings
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import OverTime, SizingProblem, Sought, problem_of
@@ -210,7 +210,7 @@ def size(question: Size) -> SizeAnswer:
     best = [done.best for done in found if done.best is not None]
     decision_pages.write_size_page(answer, problem.question, best, question.report)
     if question.out is not None:
-        used_fraction = sizing_offers.grid_of(_tried(question), resolved).utilization_fraction
+        used_fraction = question.settings.gpu_memory_utilization
         deployment_folder.write_answer(
             question.out, problem.question, found, used_fraction, is_forced=question.force
         )
@@ -394,21 +394,63 @@ def _gpus(question: Size) -> str:
     return question.gpus
 
 
-def _tried(question: Size) -> sizing_offers.Tried:
-    return sizing_offers.Tried(
-        engine=question.engine,
-        tp=question.tp,
-        pp=question.pp,
+def _asked_of_fits(question: Size) -> dict[str, object]:
+    """Options that fits must agree with; of several values to try, any will do."""
+    requested: dict[str, object] = {"transfer": question.transfer, "engine": question.engine}
+    if "dtype" in question.given:
+        requested["dtype"] = question.dtype
+    if "tp" in question.given:
+        requested["tp"] = parse_counts(question.tp, where="--tp")
+    if question.settings.kv_dtype is not None:
+        requested["kv_dtype"] = question.settings.kv_dtype
+    if question.quantization is not None:
+        requested["quantization"] = tuple(sizing_offers.formats_to_try(question.quantization))
+    return requested
+
+
+def _grid(question: Size, model: resolve.ResolvedModel) -> candidates.Grid:
+    """Settings to try on each device."""
+    return candidates.Grid(
+        tensor_parallel_sizes=parse_counts(question.tp, where="--tp"),
+        pipeline_parallel_sizes=(
+            None if question.pp is None else parse_counts(question.pp, where="--pp")
+        ),
         dtype=question.dtype,
-        quantization=question.quantization,
-        max_num_seqs=question.max_num_seqs,
-        max_num_batched_tokens=question.max_num_batched_tokens,
-        own=question.set,
-        is_transfer=question.transfer,
-        has_total=question.total_gpus is not None,
-        settings=question.settings,
+        policy=question.engine,
+        quantizations=_quantizations(question, model),
+        kv_cache_dtypes=_kv_dtypes(question),
+        max_num_seqs=parse_counts(question.max_num_seqs, where="--max-num-seqs"),
+        max_num_batched_tokens=parse_counts(
+            question.max_num_batched_tokens, where="--max-num-batched-tokens"
+        ),
+        own=tuple(sizing_offers.values_to_try(text) for text in question.set),
+        utilization_fraction=question.settings.gpu_memory_utilization,
+        shared=tuple(question.settings.shared.items()),
         data_parallel_size=question.fleet.cluster.data_parallel_size,
     )
+
+
+def _kv_dtypes(question: Size) -> tuple[types.DType | None, ...]:
+    """KV formats to try: the named one only, if there is one."""
+    named = question.settings.kv_dtype
+    if named is None and question.total_gpus is not None and question.quantization is None:
+        return sizing_offers.OFFERED_KV_DTYPES
+    return (named,)
+
+
+def _quantizations(question: Size, model: resolve.ResolvedModel) -> tuple[types.DType | None, ...]:
+    """Weight formats to try: the named ones only, else the published one.
+
+    After it others are offered where the best use of given devices is wanted.
+    """
+    offered = None if question.total_gpus is None else sizing_offers.OFFERED_FORMATS
+    text = question.quantization or offered
+    named = [] if text is None else sizing_offers.formats_to_try(text)
+    found: list[types.DType | None] = [
+        *(() if question.quantization else (model.quantization(),)),
+        *(model.quantization(item) for item in sizing_offers.KNOWN_FORMATS if item in named),
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _candidates(
@@ -422,14 +464,13 @@ def _candidates(
     named_fit.check_transfer(is_transfer=question.transfer, has_fit=bool(fits))
     if fits:
         refuse_links(link=question.link, all_reduce_us=question.all_reduce_us)
-    tried, spec = _tried(question), resolved.spec
-    grid = sizing_offers.grid_of(tried, resolved)
+    grid, spec = _grid(question, resolved), resolved.spec
     offers = sizing_offers.offers_of(
         _gpus(question),
         table,
         fits,
         spec,
-        sizing_offers.asked_of_fits(tried, question.given),
+        _asked_of_fits(question),
         is_datasheet=question.datasheet,
         link=question.link,
     )

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-from inferometer import __version__
 from inferometer.api.cluster import group_words
 from inferometer.api.sized_groups import ALL_GROUPS, GroupRow, SizedGroups, SpannedLatency
 from inferometer.api.sizing_answer import SizeAnswer
@@ -47,7 +46,6 @@ def groups_page(answer: SizeAnswer, sized: SizedGroups) -> Page:
                 groups=(FactGroup(title="Assumptions", facts=tuple(_facts(answer, sized))),),
             ),
         ),
-        tool_version=__version__,
     )
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-from inferometer import __version__
 from inferometer.api.best_use_view import best_use_page
 from inferometer.api.cluster import gate_text
 from inferometer.api.size_groups_page import groups_page
@@ -66,7 +65,6 @@ def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
                 groups=(FactGroup(title="Assumptions", facts=tuple(_facts(answer))),),
             ),
         ),
-        tool_version=__version__,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from inferometer.api import best_use_view, missed as misses, sizing_cautions
 from inferometer.api.answer import Answer
+from inferometer.api.rows import row_of
 from inferometer.api.sized_groups import SizedGroups
 from inferometer.decide.candidates import DEFAULT_TP, Candidates, Offer, Refusal
 from inferometer.decide.capacity import TIME_LIMIT
@@ -101,16 +102,13 @@ def over_time(
 
 def _row(outcome: PolicyOutcome) -> PolicyRow:
     weakest = outcome.judgement.weakest
-    return PolicyRow(
-        name=outcome.name,
+    return row_of(
+        PolicyRow,
+        outcome,
         verdict=outcome.judgement.verdict,
-        slo_met_fraction=outcome.slo_met_fraction,
         good=outcome.judgement.good,
         weakest=None if weakest is None else f"{weakest.threshold.text}: {weakest.why}",
-        usd=outcome.usd,
-        replica_s=outcome.replica_s,
         n_replicas=outcome.schedule.ready,
-        has_converged=outcome.has_converged,
     )
 
 
@@ -263,26 +261,22 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
     paces = tuple(_pace(answer) for answer in kind.paces.values())
     carried = next(pace for pace in paces if pace.step_times == kind.asked_pace).carried
     headroom = None if carried is None else carried.beyond(kind.offered_load)
-    return KindRow(
-        hardware_id=kind.hardware_id,
-        hardware=kind.hardware,
-        layout=kind.layout,
-        model_id=candidate.deployment.model.model_id,
+    return row_of(
+        KindRow,
+        kind,
         engine=config.engine,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        parallelism=candidate.parallelism,
+        n_kv_blocks=config.n_kv_blocks,
+        model_id=candidate.deployment.model.model_id,
         weights_dtype=engine.quantization or engine.dtype,
         kv_cache_dtype=engine.kv_cache_dtype or engine.dtype,
-        tensor_parallel_size=engine.tensor_parallel_size,
         pipeline_parallel_size=engine_config.n_stages_of(config),
-        parallelism=candidate.parallelism,
         knobs=tuple((name, getattr(config, name)) for name in _KNOBS if hasattr(config, name)),
         mean_prompt_tokens=tokens_in,
         mean_output_tokens=tokens_out,
         in_flight_load=served.in_flight_load,
         tokens_per_s_per_user=served.summary.tokens_per_s_per_user,
-        n_replicas=kind.n_replicas,
-        n_devices=kind.n_devices,
-        verdict=kind.verdict,
-        usd_per_hour=kind.usd_per_hour,
         rent=offer.price,
         owned=offer.owned,
         owned_break_even_fraction=_break_even_fraction(offer),
@@ -293,8 +287,6 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
         headroom_low_fraction=None if headroom is None else headroom.low,
         headroom_high_fraction=None if headroom is None else headroom.high,
         without_one=None if kind.without_one is None else served_row(kind.without_one),
-        n_replicas_if_one_fails=kind.n_replicas_if_one_fails,
-        n_kv_blocks=config.n_kv_blocks,
         sized_at=kind.asked_pace,
         paces=paces,
         step_times_from=candidate.deployment.step_times.origin,

@@ -1,6 +1,6 @@
 """Devices on offer with prices, and the traffic of a sizing."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -10,13 +10,12 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.api import named_fit
-from inferometer.api.question import DURATION, option, parse_counts, refuse_unused
-from inferometer.api.server import Settings
+from inferometer.api.question import DURATION, option, refuse_unused
 from inferometer.decide import sizing_types, traffic
-from inferometer.decide.candidates import Grid, Offer
+from inferometer.decide.candidates import Offer
 from inferometer.decide.elastic import Course, course_of
 from inferometer.errors import SpecError
-from inferometer.inputs import objectives, prices, resolve, synonyms, types
+from inferometer.inputs import objectives, prices, synonyms, types
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.types import (
     ClosedArrivals,
@@ -28,7 +27,7 @@ from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
 from inferometer.records import reading
 from inferometer.simulate.engine_config import POOLS_KNOB, asked_pools
 
-_KNOWN_FORMATS: Final[tuple[types.AskedFormat, ...]] = (*get_args(types.DType), "none")
+KNOWN_FORMATS: Final[tuple[types.AskedFormat, ...]] = (*get_args(types.DType), "none")
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
@@ -155,38 +154,6 @@ def _steps(
     return _Steps(fitted_levels(found.model), found.hardware)
 
 
-class Tried(NamedTuple):
-    """Values to try on each device, as written: lists with commas."""
-
-    engine: str
-    tp: str
-    pp: str | None
-    dtype: types.DType | None
-    quantization: str | None
-    max_num_seqs: str
-    max_num_batched_tokens: str
-    own: tuple[str, ...]
-    is_transfer: bool
-    has_total: bool
-    """Is the number of devices given, and their best use wanted?"""
-    settings: Settings
-    data_parallel_size: int
-
-
-def asked_of_fits(tried: Tried, given: Container[str]) -> dict[str, object]:
-    """Options that fits must agree with; of several values to try, any will do."""
-    requested: dict[str, object] = {"transfer": tried.is_transfer, "engine": tried.engine}
-    if "dtype" in given:
-        requested["dtype"] = tried.dtype
-    if "tp" in given:
-        requested["tp"] = parse_counts(tried.tp, where="--tp")
-    if tried.settings.kv_dtype is not None:
-        requested["kv_dtype"] = tried.settings.kv_dtype
-    if tried.quantization is not None:
-        requested["quantization"] = tuple(_formats(tried.quantization))
-    return requested
-
-
 def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | None:
     """Mean power of a device at the most loaded point of the sweep beside the fit.
 
@@ -206,36 +173,7 @@ def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | No
     return types.Constant(value=max(known) / engine.tensor_parallel_size, source=source)
 
 
-def grid_of(tried: Tried, model: resolve.ResolvedModel) -> Grid:
-    """Settings to try on each device."""
-    return Grid(
-        tensor_parallel_sizes=parse_counts(tried.tp, where="--tp"),
-        pipeline_parallel_sizes=(
-            None if tried.pp is None else parse_counts(tried.pp, where="--pp")
-        ),
-        dtype=tried.dtype,
-        policy=tried.engine,
-        quantizations=_quantizations(tried, model),
-        kv_cache_dtypes=_kv_dtypes(tried),
-        max_num_seqs=parse_counts(tried.max_num_seqs, where="--max-num-seqs"),
-        max_num_batched_tokens=parse_counts(
-            tried.max_num_batched_tokens, where="--max-num-batched-tokens"
-        ),
-        own=tuple(_values(text) for text in tried.own),
-        utilization_fraction=tried.settings.gpu_memory_utilization,
-        shared=tuple(tried.settings.shared.items()),
-        data_parallel_size=tried.data_parallel_size,
-    )
-
-
-def _kv_dtypes(tried: Tried) -> tuple[types.DType | None, ...]:
-    """KV formats to try: the named one only, if there is one."""
-    if tried.settings.kv_dtype is not None:
-        return (tried.settings.kv_dtype,)
-    return OFFERED_KV_DTYPES if tried.has_total and tried.quantization is None else (None,)
-
-
-def _values(text: str) -> tuple[str, tuple[str, ...]]:
+def values_to_try(text: str) -> tuple[str, tuple[str, ...]]:
     """``enable_chunked_prefill=true,false``"""
     name, equals, values = text.partition("=")
     if not equals or not all(value.strip() for value in values.split(",")):
@@ -250,7 +188,7 @@ def _values(text: str) -> tuple[str, tuple[str, ...]]:
 
 def check_pools(own: Sequence[str], class_names: Sequence[str]) -> None:
     """Refuse a pool of the KV cache for a class that the workload does not have."""
-    for name, values in map(_values, own):
+    for name, values in map(values_to_try, own):
         pools = [one for text in values for one in asked_pools(text)] if name == "kv_pools" else []
         unknown = {one for pool in pools for one in pool.classes} - set(class_names)
         if unknown:
@@ -262,23 +200,10 @@ def check_pools(own: Sequence[str], class_names: Sequence[str]) -> None:
             )
 
 
-def _quantizations(tried: Tried, model: resolve.ResolvedModel) -> tuple[types.DType | None, ...]:
-    """Weight formats to try: the named ones only, else the published one.
-
-    After it others are offered where the best use of given devices is wanted.
-    """
-    text = tried.quantization or (OFFERED_FORMATS if tried.has_total else None)
-    named = [] if text is None else _formats(text)
-    found: list[types.DType | None] = [
-        *(() if tried.quantization else (model.quantization(),)),
-        *(model.quantization(item) for item in _KNOWN_FORMATS if item in named),
-    ]
-    return tuple(dict.fromkeys(found))
-
-
-def _formats(text: str) -> list[str]:
+def formats_to_try(text: str) -> list[str]:
+    """The formats of weights that are named, with commas between."""
     return [
-        synonyms.number_format(item, allowed=_KNOWN_FORMATS, where="--quantization")
+        synonyms.number_format(item, allowed=KNOWN_FORMATS, where="--quantization")
         for item in text.split(",")
     ]
 

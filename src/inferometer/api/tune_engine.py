@@ -5,7 +5,6 @@ measured against the options that hold by then, and taken or dropped. At the end
 together are measured in fresh pairs, both sides loaded again for each, with other prompts.
 """
 
-import hashlib
 import math
 import time
 from contextlib import closing
@@ -21,7 +20,6 @@ from inferometer.api import (
     progress,
     server as servers,
     tune_engine_quality,
-    tune_pairs,
     tune_subject,
 )
 from inferometer.api.model_options import Engine, engine_of
@@ -34,8 +32,19 @@ from inferometer.api.tune_engine_pairs import (
     Version,
     compared,
 )
-from inferometer.api.tune_measured import N_LEAST, N_SAME, decision_of, open_folder
-from inferometer.api.tuning import MeasuredDecision, MeasuredStep, PlannedStep, PlannedTune
+from inferometer.api.tune_paired import (
+    CONFIDENCE_AGAIN,
+    N_LEAST,
+    N_LEAST_CONFIRMED,
+    N_SAME,
+    PairsFound,
+    Results,
+    decision_of,
+    default_folder,
+    step_row,
+    tuning_folder,
+)
+from inferometer.api.tuning import PlannedStep, PlannedTune
 from inferometer.decide.tuning import engine_steps
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs import objectives, resolve, sweep_plan, types
@@ -45,7 +54,6 @@ from inferometer.records import durability
 STEP_NAMES: Final = engine_steps.ENGINE_STEP_NAMES
 _CONFIRMING: Final = 100_000
 """First pair of the confirmation; a step's is its number times as many pairs as it has at most."""
-_N_LEAST_CONFIRMED: Final = 3
 _VERSION_FILE: Final = "engine.json"
 
 
@@ -135,21 +143,16 @@ class EngineRemainder(NamedTuple):
     out: Path | None
 
 
-class EngineDone:
-    """Results so far."""
+class EngineDone(Results):
+    """Results so far, and the options as they are now."""
 
-    def __init__(
-        self, version: Version, spec: types.EngineSpec, same: tune_pairs.PairsFound, n_loads: int
-    ) -> None:
+    def __init__(self, version: Version, spec: types.EngineSpec, same: PairsFound) -> None:
+        super().__init__(same)
         self.version = version
         self.spec = spec
-        self.same = same
-        self.n_loads = n_loads
-        self.confirmed: tune_pairs.PairsFound | None = None
-        self.steps = list[MeasuredStep]()
+        self.n_loads = 1 + same.n_loads  # one for its version
         self.lossy = list[str]()
         """Commands that check the quality of what was faster."""
-        self.selected_log_ratio = 0.0
 
 
 def job_of(tuning: EngineTuning, rest: EngineRemainder) -> EngineJob:
@@ -197,8 +200,7 @@ def job_of(tuning: EngineTuning, rest: EngineRemainder) -> EngineJob:
         n_most=rest.n_most,
         quality_margin_fraction=tuning.quality_margin,
     )
-    digest = hashlib.sha256(msgspec.json.encode(_question(job))).hexdigest()[:8]
-    folder = rest.out or Path("runs") / f"tune-{digest}"
+    folder = rest.out or default_folder(_question(job))
     return replace(job, runs=replace(job.runs, folder=folder))
 
 
@@ -349,30 +351,24 @@ def measured(job: EngineJob) -> EngineDone:
     MeasureError, RecordError
         The options as they are do not run, or it was interrupted; the folder is another question's.
     """
-    folder = job.runs.folder
-    durability.make_folder(folder)
-    lock = durability.WriterLock.acquire(folder / "writer.lock")
     try:
-        open_folder(folder, _question(job))
-        with closing(job.engines) as engines:
+        with tuning_folder(job.runs.folder, _question(job)), closing(job.engines) as engines:
             return _measured(job, engines)
     except KeyboardInterrupt:
         raise MeasureError(
             "interrupted: whole pairs are stored",
-            where=str(folder),
+            where=str(job.runs.folder),
             try_="the same command again: it continues where it stopped",
         ) from None
-    finally:
-        lock.release()
 
 
 def _measured(job: EngineJob, engines: Engines) -> EngineDone:
     version = _version(job, engines)
     pairs = OptionPairs("00-same", (job.spec, job.spec), 0, N_SAME, N_SAME)
-    same, n_loads = compared(job.runs, engines, pairs)
+    same = compared(job.runs, engines, pairs)
     if same.gain is None:
         raise MeasureError(same.fault, where=f"{job.runs.folder}, the options as they are")
-    done = EngineDone(version, job.spec, same, 1 + n_loads)  # one for its version
+    done = EngineDone(version, job.spec, same)
     for step in job.steps:
         _step(job, engines, done, step)
     if done.spec != job.spec:
@@ -380,13 +376,13 @@ def _measured(job: EngineJob, engines: Engines) -> EngineDone:
             "99-confirmation",
             (job.spec, done.spec),
             _CONFIRMING,
-            _N_LEAST_CONFIRMED,
+            N_LEAST_CONFIRMED,
             job.n_most,
-            tune_pairs.CONFIDENCE_AGAIN,
+            CONFIDENCE_AGAIN,
             has_fresh_loads=True,
         )
-        done.confirmed, n_loads = compared(job.runs, engines, both)
-        done.n_loads += n_loads
+        done.confirmed = compared(job.runs, engines, both)
+        done.n_loads += done.confirmed.n_loads
     return done
 
 
@@ -409,7 +405,7 @@ def _step(
     """Measure a step's changes, then earlier ones that may gain only together with them."""
     tries = job.tries(step, done.spec)
     if isinstance(tries, str):
-        done.steps.append(_row(step, None, "not measured", None, tries))
+        done.steps.append(step_row(step.name, step.title, None, ("not measured", tries)))
         return
     for change in tries:
         _change(job, engines, done, step, change)
@@ -446,7 +442,7 @@ def _change(
 ) -> None:
     """Measure one change against the options adopted so far."""
     number = 1 + sum(one.change is not None for one in done.steps)
-    found, n_loads = compared(
+    found = compared(
         job.runs,
         engines,
         OptionPairs(
@@ -457,7 +453,7 @@ def _change(
             job.n_most,
         ),
     )
-    done.n_loads += n_loads
+    done.n_loads += found.n_loads
     is_named = step.name in job.named
     is_unchecked = job.quality_margin_fraction is None and not is_named
     decision, why = decision_of(found, is_lossy=step.is_lossy and is_unchecked)
@@ -473,29 +469,11 @@ def _change(
         )
         decision, why = quality.judged
         done.lossy += quality.commands
-    done.steps.append(_row(step, change.words, decision, found, why))
+    decided = decision, why
+    done.steps.append(step_row(step.name, step.title, change.words, decided, found))
     if decision == "keep":
         done.spec = change.spec
         done.selected_log_ratio += found.log_gain
-
-
-def _row(
-    step: engine_steps.EngineStep,
-    change: str | None,
-    decision: MeasuredDecision,
-    found: tune_pairs.PairsFound | None,
-    why: str,
-) -> MeasuredStep:
-    return MeasuredStep(
-        name=step.name,
-        title=step.title,
-        decision=decision,
-        change=change,
-        predicted_gain_fraction=None,
-        gain_fraction=None if found is None else found.gain,
-        n_pairs=0 if found is None else len(found.log_ratios),
-        why=why,
-    )
 
 
 def _device_words(spec: types.EngineSpec) -> list[object]:

@@ -1,31 +1,28 @@
 """Answer of a tuning of an engine on this machine."""
 
-import math
 from pathlib import Path
 
 import numpy as np
 
-from inferometer.api.tune_answer import interval_words, write_answer
+from inferometer.api.tune_answer import write_answer
 from inferometer.api.tune_engine import EngineDone, EngineJob
 from inferometer.api.tune_measured_answer import (
     box_of,
     latencies_of,
+    noise_cautions,
     settings_of,
+    unconfirmed_cautions,
     verdict_of_runs,
 )
 from inferometer.api.tuning import Box, MeasuredTune
 from inferometer.errors import COMMAND
-from inferometer.inputs.types import Caution
 
 
 def answer_of(job: EngineJob, done: EngineDone) -> MeasuredTune:
     """The answer; written to the folder with its page and the command."""
-    confirmed, objective = done.confirmed, job.runs.objective
-    is_confirmed = confirmed is not None and confirmed.ending == "keep"
-    shown = done.same if confirmed is None or not confirmed.after else confirmed
-    before, after = shown.before, shown.after if is_confirmed else shown.before
+    objective = job.runs.objective
     batch_size = max(one.batch_size for one in job.runs.points)
-    spec = done.spec if is_confirmed else job.spec
+    spec = done.spec if done.is_confirmed else job.spec
     answer = MeasuredTune(
         model=job.resolved.spec.model_id,
         url=None,
@@ -39,15 +36,15 @@ def answer_of(job: EngineJob, done: EngineDone) -> MeasuredTune:
         score_words=_score_words(job),
         least_gain_fraction=job.runs.least_gain_ratio,
         steps=tuple(done.steps),
-        is_confirmed=is_confirmed,
-        gain_fraction=None if confirmed is None else confirmed.gain,
-        selected_gain_fraction=None if confirmed is None else math.expm1(done.selected_log_ratio),
+        is_confirmed=done.is_confirmed,
+        gain_fraction=None if done.confirmed is None else done.confirmed.gain,
+        selected_gain_fraction=done.selected_gain_fraction,
         noise_fraction=float(np.std(done.same.log_ratios, ddof=1)),
         same_gain_fraction=done.same.gain,
-        latencies=() if objective is None else latencies_of(objective, before, after),
-        slo_before=None if objective is None else verdict_of_runs(before),
-        slo_after=None if objective is None else verdict_of_runs(after),
-        settings=settings_of(done.steps) if is_confirmed else (),
+        latencies=() if objective is None else latencies_of(objective, done),
+        slo_before=None if objective is None else verdict_of_runs(done.before),
+        slo_after=None if objective is None else verdict_of_runs(done.after),
+        settings=settings_of(done),
         command=job.command(spec),
         command_before=job.command(job.spec),
         checklist=_checklist(job, done),
@@ -56,8 +53,16 @@ def answer_of(job: EngineJob, done: EngineDone) -> MeasuredTune:
         n_simulations=0,
         start_s=done.version.load_s,
         quality_checks=tuple(dict.fromkeys(done.lossy)),
-        cautions=tuple(_cautions(done)),
-        next_step=f"other lengths and batches with these options: {_wider(job, done)}",
+        cautions=(
+            *noise_cautions(done, "the same options, loaded twice, differ"),
+            *unconfirmed_cautions(
+                done, "more repetitions in a pair (--reps), or more pairs (--pairs)"
+            ),
+        ),
+        next_step=(
+            "other lengths and batches with these options:"
+            f" {job.command(spec, '128,256,512', '1,2,4,8')}"
+        ),
         folder=str(job.runs.folder),
     )
     write_answer(answer, Path(answer.folder), answer.command)
@@ -76,27 +81,6 @@ def _score_words(job: EngineJob) -> str:
     if job.runs.goal == "interactive" and job.runs.objective is not None:
         return "headroom: the limit of the weakest latency over that latency"
     return "generated tokens/s"
-
-
-def _wider(job: EngineJob, done: EngineDone) -> str:
-    is_confirmed = done.confirmed is not None and done.confirmed.ending == "keep"
-    return job.command(done.spec if is_confirmed else job.spec, "128,256,512", "1,2,4,8")
-
-
-def _cautions(done: EngineDone) -> list[Caution]:
-    found, same = list[Caution](), done.same.gain
-    if same is not None and ((same.low or 0) > 0 or (same.high or 0) < 0):
-        text = f"the same options, loaded twice, differ by {interval_words(same)}"
-        remedy = f"{COMMAND}doctor says what disturbs this machine"
-        found.append(Caution(code="NOT_THE_SAME", text=text, remedy=remedy))
-    confirmed = done.confirmed
-    if confirmed is not None and confirmed.ending != "keep":
-        why = confirmed.fault or "what looked better was not so in fresh pairs"
-        remedy = "more repetitions in a pair (--reps), or more pairs (--pairs)"
-        found.append(
-            Caution(code="NOT_CONFIRMED", text=f"nothing is changed: {why}", remedy=remedy)
-        )
-    return found
 
 
 def _checklist(job: EngineJob, done: EngineDone) -> tuple[Box, ...]:

@@ -12,7 +12,7 @@ load in turns; where memory holds only one, each turn loads again.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -20,12 +20,10 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from inferometer.api.progress import talk
-from inferometer.api.tune_answer import interval_words
-from inferometer.api.tune_pairs import CONFIDENCE, Ending, PairsFound
+from inferometer.api.tune_paired import CONFIDENCE, PairRule, PairsFound, faulty
 from inferometer.decide.tuning.engine_steps import shares_load
 from inferometer.decide.tuning.trials import Goal, Outcome
-from inferometer.errors import EngineError, MeasureError, RecordError, SpecError
+from inferometer.errors import EngineError, MeasureError, SpecError
 from inferometer.inputs import foreign_bytes, objectives, types
 from inferometer.measure.engines.protocol import (
     Measure,
@@ -36,24 +34,15 @@ from inferometer.measure.engines.protocol import (
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.records import durability
 from inferometer.records.types import EngineFacts
-from inferometer.stats.comparison import PairDecision, is_futile, judge_pairs
+from inferometer.stats.comparison import first_sides
 
 N_WARMUP: Final = 2
 """Repetitions after a load; one at each visit where points take turns."""
 _APART: Final = 1000
 """Distance of repetition numbers between pairs, so that each pair has its own prompts."""
-_ORDER_SEED: Final = 0xAB
-DOOR: Final = foreign_bytes.Door(
-    noun="pair",
-    allowed="the file as it was written",
-    refusal=RecordError,
-    try_="the same command without that file, which measures it again",
+DOOR: Final = foreign_bytes.own_files(
+    "pair", "the same command without that file, which measures it again"
 )
-_ENDINGS: Final[dict[PairDecision, Ending]] = {
-    "keep": "keep",
-    "drop": "drop",
-    "go on": "undecided",
-}
 
 
 class Timed(NamedTuple):
@@ -299,8 +288,8 @@ class OptionPairs(NamedTuple):
         return (self.specs[0], 0), (self.specs[1], int(is_same))
 
 
-def compared(runs: Runs, engines: Engines, pairs: OptionPairs) -> tuple[PairsFound, int]:
-    """Measure pairs until they decide, or read them; also the number of loads.
+def compared(runs: Runs, engines: Engines, pairs: OptionPairs) -> PairsFound:
+    """Measure pairs until they decide, or read them.
 
     Raises
     ------
@@ -309,41 +298,31 @@ def compared(runs: Runs, engines: Engines, pairs: OptionPairs) -> tuple[PairsFou
     MeasureError
         It is another version than when the folder was begun.
     """
+    rule = PairRule(pairs.n_least, pairs.n_most, runs.least_gain_ratio, pairs.confidence_fraction)
+    return rule.until_decided(pairs.name, _results(runs, engines, pairs, rule))
+
+
+def _results(
+    runs: Runs, engines: Engines, pairs: OptionPairs, rule: PairRule
+) -> Generator[PairsFound]:
+    """Results after each pair; a change that cannot be measured ends them."""
     digest = hashlib.sha256(msgspec.json.encode(pairs.specs)).hexdigest()[:6]
     place = runs.folder / f"{pairs.name}-{digest}"
     fault = place / "fault.txt"
     if fault.exists():
-        return _faulty(DOOR.text_of(fault)), 1
+        yield faulty(DOOR.text_of(fault), n_loads=1)
+        return
     durability.make_folder(place)
     seen, n_loads = list[tuple[Outcome, Outcome]](), 0
-    found = _found(runs, pairs, seen)
-    for pair, first in enumerate(_first_sides(runs, pairs)):
+    for pair, first in enumerate(first_sides(pairs.n_most, runs.seed, pairs.first_pair)):
         times = _pair(runs, engines, pairs, place / f"pair-{pair:02d}.json", first)
         if isinstance(times, str):
             durability.replace_file(fault, times.encode())
-            return _faulty(times), 1
+            yield faulty(times, n_loads=1)
+            return
         n_loads += times.n_loads
         seen.append((runs.outcome(times.sides[0]), runs.outcome(times.sides[1])))
-        found = _found(runs, pairs, seen)
-        gain = "no gain" if found.gain is None else interval_words(found.gain)
-        talk(f"{pairs.name}: {gain} after {len(seen)} of at most {pairs.n_most} pairs")
-        is_over = found.ending != "undecided" or is_futile(
-            found.log_ratios,
-            n_most=pairs.n_most,
-            least_gain_ratio=runs.least_gain_ratio,
-            confidence_fraction=pairs.confidence_fraction,
-        )
-        if is_over and len(seen) >= pairs.n_least:
-            break
-    return found, n_loads
-
-
-def _first_sides(runs: Runs, pairs: OptionPairs) -> list[int]:
-    """Side that comes first in each pair: each in half of them, in random order."""
-    rng = np.random.default_rng([_ORDER_SEED, runs.seed, pairs.first_pair])
-    begins = int(rng.integers(2))
-    order = rng.permutation([(begins + pair) % 2 for pair in range(pairs.n_most)])
-    return [int(one) for one in order]
+        yield replace(rule.found(seen), n_loads=n_loads)
 
 
 def _pair(
@@ -378,24 +357,4 @@ def does_not_fit(error: OutOfMemory, where: str) -> EngineError:
         where=where,
         allowed="a model, a batch and lengths that this machine holds",
         try_="a smaller model, --batch-sizes or --seq",
-    )
-
-
-def _faulty(what: str) -> PairsFound:
-    return PairsFound(ending="fault", gain=None, before=(), after=(), log_ratios=(), fault=what)
-
-
-def _found(runs: Runs, pairs: OptionPairs, seen: Sequence[tuple[Outcome, Outcome]]) -> PairsFound:
-    logs = tuple(math.log(new.score / old.score) for old, new in seen)
-    judged = judge_pairs(
-        [logs],
-        least_gain_ratio=runs.least_gain_ratio,
-        confidence_fraction=pairs.confidence_fraction,
-    )
-    return PairsFound(
-        ending=_ENDINGS[judged.decision],
-        gain=judged.gain,
-        before=tuple(old for old, _ in seen),
-        after=tuple(new for _, new in seen),
-        log_ratios=logs,
     )

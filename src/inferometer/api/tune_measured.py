@@ -10,7 +10,6 @@ Settings that act on one another are tried together before each alone: the best 
 by simulation, and each step alone would cost as many pairs for a part of its gain.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +23,19 @@ from inferometer.api.known_facts import ServerKnowledge
 from inferometer.api.load_request import request_of
 from inferometer.api.progress import talk
 from inferometer.api.server import Server
-from inferometer.api.tune_pairs import CONFIDENCE_AGAIN, Bench, Comparison, PairsFound, compared
-from inferometer.api.tuning import MeasuredDecision, MeasuredStep
+from inferometer.api.tune_paired import (
+    CONFIDENCE_AGAIN,
+    DOOR,
+    N_LEAST,
+    N_LEAST_CONFIRMED,
+    N_SAME,
+    PairsFound,
+    Results,
+    decision_of,
+    step_row,
+)
+from inferometer.api.tune_pairs import Bench, Comparison, compared
+from inferometer.api.tuning import MeasuredStep
 from inferometer.decide.tuning import playbook, search, trials
 from inferometer.decide.tuning.start_command import (
     StartCommand,
@@ -34,14 +44,9 @@ from inferometer.decide.tuning.start_command import (
     with_words,
 )
 from inferometer.errors import InferometerError, RecordError, SpecError
-from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.served import served
 from inferometer.records import durability
 
-N_SAME: Final = 3
-"""Pairs of the command against itself: their three runs of a side are what is fitted."""
-N_LEAST: Final = 3
-N_LEAST_CONFIRMED: Final = 3
 N_LEAST_PAIRS: Final = 4
 """At most: no test is sure of a gain in fewer."""
 _EXPLAINED_SHARE: Final = 0.625
@@ -50,12 +55,6 @@ _COMBINED: Final = ("max_num_seqs", "step_budget", "prefill_shaping")
 _SEEDS_APART: Final = 1000
 """Between the requests of two steps."""
 _CONFIRMING: Final = 500_000
-_DOOR: Final = Door(
-    noun="tuning",
-    allowed="the file as it was written",
-    refusal=RecordError,
-    try_="another folder with --out",
-)
 _KNOWN: Final = ("max_num_seqs", "max_num_batched_tokens")
 _SWITCHES: Final = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
 
@@ -87,24 +86,21 @@ class Job:
     """Price of one device; None: not known."""
 
 
-class Done:
-    """Results so far."""
+class Done(Results):
+    """Results so far, and the server as it is now."""
 
     def __init__(
         self, first: FirstServer, same: PairsFound, model: "Modelled", start: StartCommand
     ) -> None:
+        super().__init__(same)
         self.first = first
-        self.same = same
         self.command = start
         self.model = model
         self.first_model = model
         self.settings = dict[str, playbook.Value]()
         """Of the changes that were taken and can be simulated."""
-        self.steps = list[MeasuredStep]()
         self.found = [same]
         """Of every comparison."""
-        self.selected_log_ratio = 0.0
-        """Of the changes that were taken, one on the other."""
         self.n_simulations = 0
 
 
@@ -116,35 +112,8 @@ class Modelled(NamedTuple):
     """Why simulations may skip no measurement; '' where they may."""
 
 
-def open_folder(folder: Path, question: object) -> None:
-    """Start or resume the folder.
-
-    Raises
-    ------
-    RecordError
-        The folder is of another question.
-    """
-    path = folder / "tune.json"
-    encoded = msgspec.json.format(msgspec.json.encode(question), indent=2) + b"\n"
-    if not path.exists():
-        durability.make_folder(folder)
-        durability.replace_file(path, encoded)
-    elif _DOOR.bytes_of(path) != encoded:
-        raise RecordError(
-            "the folder was begun for another question",
-            where=str(path),
-            allowed="the same command, which goes on",
-            try_="another folder with --out",
-        )
-
-
-def default_folder(question: object) -> Path:
-    """The same question, the same folder."""
-    return Path("runs") / f"tune-{hashlib.sha256(msgspec.json.encode(question)).hexdigest()[:8]}"
-
-
-def measured(job: Job) -> tuple[Done, PairsFound | None]:
-    """Measure all steps and confirm; None where no change was adopted.
+def measured(job: Job) -> Done:
+    """Measure all steps and confirm.
 
     Raises
     ------
@@ -158,7 +127,7 @@ def measured(job: Job) -> tuple[Done, PairsFound | None]:
     for number, words in enumerate(job.own, start=len(job.steps) + 1):
         done.steps.append(_own(job, done, words, number))
     if done.command == job.start:
-        return done, None
+        return done
     both = Comparison(
         "confirmation",
         (job.start, done.command),
@@ -168,9 +137,9 @@ def measured(job: Job) -> tuple[Done, PairsFound | None]:
         _effects(job, done.first_model, done.settings, job.seed + _CONFIRMING),
         CONFIDENCE_AGAIN,
     )
-    confirmed = compared(job.bench, both)
-    done.found.append(confirmed)
-    return done, confirmed
+    done.confirmed = compared(job.bench, both)
+    done.found.append(done.confirmed)
+    return done
 
 
 def together_first(steps: Sequence[playbook.Step]) -> tuple[playbook.Step, ...]:
@@ -258,7 +227,7 @@ def _first(job: Job) -> FirstServer:
     """Start the first server, and read what it serves."""
     path = job.bench.folder / "first.json"
     if path.exists():
-        return _DOOR.json(_DOOR.bytes_of(path), FirstServer, where=str(path))
+        return DOOR.json(DOOR.bytes_of(path), FirstServer, where=str(path))
     talk(f"starting {job.start.text}")
     with served(job.bench.start(job.start, job.bench.folder / "first.log")) as facts:
         request = request_of(job.bench.url, job.bench.load)
@@ -326,31 +295,21 @@ def _step(job: Job, done: Done, step: playbook.Step, number: int) -> MeasuredSte
     tuning = done.model.tuning
     predicted, settings, why = _proposed(job, done, step)
     done.n_simulations = max(done.n_simulations, tuning.trials.n_simulations)
+    of_step, gain = (step.name, step.title, predicted.change), predicted.gain_ratio
     if settings is None:
-        return _not_measured(step, predicted, why)
+        return step_row(*of_step, ("not measured", why), predicted=gain)
     try:
         command = with_settings(done.command, settings)
     except SpecError as error:
-        return _not_measured(step, predicted, error.what)
+        return step_row(*of_step, ("not measured", error.what), predicted=gain)
     seed = job.seed + number * _SEEDS_APART
-    is_simulated = predicted.gain_ratio is not None
-    effects = _effects(job, done.model, settings, seed) if is_simulated else None
+    effects = None if gain is None else _effects(job, done.model, settings, seed)
     found = _compared(job, done, step.name, command, number, effects)
-    decision, why = decision_of(found, is_lossy=step.kind == "lossy")
-    row = MeasuredStep(
-        name=step.name,
-        title=step.title,
-        decision=decision,
-        change=predicted.change,
-        predicted_gain_fraction=predicted.gain_ratio,
-        gain_fraction=found.gain,
-        n_pairs=len(found.log_ratios),
-        why=why,
-    )
-    if decision == "keep":
+    decided = decision_of(found, is_lossy=step.kind == "lossy")
+    if decided[0] == "keep":
         done.settings |= settings
         _keep(job, done, step.name, command, found, number)
-    return row
+    return step_row(*of_step, decided, found, predicted=gain)
 
 
 def _proposed(
@@ -401,36 +360,14 @@ def _nearest(tuning: search.Tuning, step: playbook.Step) -> playbook.Change | No
     return None if isinstance(tries, str) else tries[0]
 
 
-def _not_measured(step: playbook.Step, predicted: search.StepFound, why: str) -> MeasuredStep:
-    return MeasuredStep(
-        name=step.name,
-        title=step.title,
-        decision="not measured",
-        change=predicted.change,
-        predicted_gain_fraction=predicted.gain_ratio,
-        gain_fraction=None,
-        n_pairs=0,
-        why=why,
-    )
-
-
 def _own(job: Job, done: Done, words: str, number: int) -> MeasuredStep:
     """Flags of the user's; nothing is predicted of them."""
     command = with_words(done.command, parse_flags(words))
     found = _compared(job, done, f"own-{number:02d}", command, number)
-    decision, why = decision_of(found, is_lossy=False)
-    if decision == "keep":
+    decided = decision_of(found, is_lossy=False)
+    if decided[0] == "keep":
         _keep(job, done, words, command, found, number)
-    return MeasuredStep(
-        name=words,
-        title="of your own",
-        decision=decision,
-        change=words,
-        predicted_gain_fraction=None,
-        gain_fraction=found.gain,
-        n_pairs=len(found.log_ratios),
-        why=why,
-    )
+    return step_row(words, "of your own", words, decided, found)
 
 
 def _comparison(
@@ -475,17 +412,3 @@ def _keep(
         done.model = _modelled(job, command, folders, number)
     except InferometerError as error:
         talk(f"the changed server is not fitted anew: {error.what}")
-
-
-def decision_of(found: PairsFound, *, is_lossy: bool) -> tuple[MeasuredDecision, str]:
-    """Decision on a change by its pairs, and the reason."""
-    n_pairs = len(found.log_ratios)
-    if found.ending == "fault":
-        return "failed", found.fault
-    if found.ending == "undecided":
-        return "drop", f"no gain is sure after {n_pairs} pairs"
-    if found.ending == "drop":
-        return "drop", f"the gain, if any, is not worth a change ({n_pairs} pairs)"
-    if is_lossy:
-        return "check quality", f"faster in {n_pairs} pairs; answers change: quality decides"
-    return "keep", f"it gains in {n_pairs} pairs"

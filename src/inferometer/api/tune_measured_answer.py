@@ -11,7 +11,7 @@ from inferometer.api import fleet, tune_next
 from inferometer.api.diagnose_stored import stored_source
 from inferometer.api.tune_answer import interval_words, write_answer
 from inferometer.api.tune_measured import Done, Job, baseline_folders, most_words
-from inferometer.api.tune_pairs import CONFIDENCE, PairsFound
+from inferometer.api.tune_paired import CONFIDENCE, Results
 from inferometer.api.tuning import Box, MeasuredStep, MeasuredTune, SettingRow, TunedLatency
 from inferometer.decide.diagnosis import observed
 from inferometer.decide.tuning.trials import Outcome
@@ -26,14 +26,9 @@ from inferometer.units import format_duration
 _KERNELS: Final = "--try '--attention-backend NAME' measures one"
 
 
-def answer_of(
-    job: Job, done: Done, confirmed: PairsFound | None, spec: WorkloadSpec
-) -> MeasuredTune:
+def answer_of(job: Job, done: Done, spec: WorkloadSpec) -> MeasuredTune:
     """The answer; written to the folder with its page and the command."""
-    is_confirmed = confirmed is not None and confirmed.ending == "keep"
-    command = done.command if is_confirmed else job.start
-    shown = done.same if confirmed is None or not confirmed.after else confirmed
-    before, after = shown.before, shown.after if is_confirmed else shown.before
+    command = done.command if done.is_confirmed else job.start
     is_closed = isinstance(spec.arrivals, ClosedArrivals)
     answer = MeasuredTune(
         model=done.first.model,
@@ -48,24 +43,24 @@ def answer_of(
         score_words=_score_words(job.wanted.goal),
         least_gain_fraction=job.wanted.least_gain_fraction,
         steps=tuple(done.steps),
-        is_confirmed=is_confirmed,
-        gain_fraction=None if confirmed is None else confirmed.gain,
-        selected_gain_fraction=None if confirmed is None else math.expm1(done.selected_log_ratio),
+        is_confirmed=done.is_confirmed,
+        gain_fraction=None if done.confirmed is None else done.confirmed.gain,
+        selected_gain_fraction=done.selected_gain_fraction,
         noise_fraction=float(np.std(done.same.log_ratios, ddof=1)),
         same_gain_fraction=done.same.gain,
-        latencies=latencies_of(job.bench.objective, before, after),
-        slo_before=verdict_of_runs(before),
-        slo_after=verdict_of_runs(after),
-        settings=settings_of(done.steps) if is_confirmed else (),
+        latencies=latencies_of(job.bench.objective, done),
+        slo_before=verdict_of_runs(done.before),
+        slo_after=verdict_of_runs(done.after),
+        settings=settings_of(done),
         command=command.text,
         command_before=job.start.text,
-        checklist=_checklist(job, done, before, after),
+        checklist=_checklist(job, done),
         checks=checks_of_loads(baseline_folders(job)),
         n_servers=1 + 2 * sum(len(one.log_ratios) for one in done.found),
         n_simulations=done.n_simulations,
         start_s=done.first.start_s,
         quality_checks=tune_next.quality_commands(done.first.model, done.steps),
-        cautions=tuple(_cautions(done, confirmed)),
+        cautions=tuple(_cautions(done)),
         next_step=tune_next.next_of_measured(
             job.bench.url, job.bench.load.workload, job.bench.objective
         ),
@@ -119,17 +114,15 @@ def _score_words(goal: str) -> str:
     return "requests/s within the SLO"
 
 
-def latencies_of(
-    objective: objectives.ObjectiveSpec, before: Sequence[Outcome], after: Sequence[Outcome]
-) -> tuple[TunedLatency, ...]:
+def latencies_of(objective: objectives.ObjectiveSpec, done: Results) -> tuple[TunedLatency, ...]:
     """Each limit, before and after."""
     limited = [one for one in objective.thresholds if one.percentile_fraction is not None]
     return tuple(
         TunedLatency(
             text=one.text,
             limit_s=one.limit_s,
-            before_s=_middle([outcome.latencies_s[index] for outcome in before]),
-            after_s=_middle([outcome.latencies_s[index] for outcome in after]),
+            before_s=_middle([outcome.latencies_s[index] for outcome in done.before]),
+            after_s=_middle([outcome.latencies_s[index] for outcome in done.after]),
         )
         for index, one in enumerate(limited)
     )
@@ -159,8 +152,8 @@ def verdict_of_runs(outcomes: Sequence[Outcome]) -> Verdict:
     return "met" if n_met else "missed"
 
 
-def settings_of(steps: Sequence[MeasuredStep]) -> tuple[SettingRow, ...]:
-    """The changes that were taken."""
+def settings_of(done: Results) -> tuple[SettingRow, ...]:
+    """The changes that were taken and gain once more."""
     return tuple(
         SettingRow(
             name=one.name,
@@ -170,18 +163,32 @@ def settings_of(steps: Sequence[MeasuredStep]) -> tuple[SettingRow, ...]:
             if one.gain_fraction is None
             else f"{interval_words(one.gain_fraction)}; {one.why}",
         )
-        for one in steps
-        if one.decision == "keep"
+        for one in done.steps
+        if one.decision == "keep" and done.is_confirmed
     )
 
 
-def _cautions(done: Done, confirmed: PairsFound | None) -> list[types.Caution]:
-    found = list[types.Caution]()
+def noise_cautions(done: Results, differs: str) -> list[types.Caution]:
+    """A caution where the start differs from itself, in these words."""
     same = done.same.gain
-    if same is not None and ((same.low or 0) > 0 or (same.high or 0) < 0):
-        text = f"the command differs from itself by {interval_words(same)}"
-        remedy = f"{COMMAND}doctor says what disturbs this machine"
-        found.append(types.Caution(code="NOT_THE_SAME", text=text, remedy=remedy))
+    if same is None or not ((same.low or 0) > 0 or (same.high or 0) < 0):
+        return []
+    remedy = f"{COMMAND}doctor says what disturbs this machine"
+    text = f"{differs} by {interval_words(same)}"
+    return [types.Caution(code="NOT_THE_SAME", text=text, remedy=remedy)]
+
+
+def unconfirmed_cautions(done: Results, remedy: str) -> list[types.Caution]:
+    """A caution where what looked better is not so in fresh pairs."""
+    if done.confirmed is None or done.is_confirmed:
+        return []
+    why = done.confirmed.fault or "what looked better was not so in fresh pairs"
+    text = f"nothing is changed: {why}"
+    return [types.Caution(code="NOT_CONFIRMED", text=text, remedy=remedy)]
+
+
+def _cautions(done: Done) -> list[types.Caution]:
+    found = noise_cautions(done, "the command differs from itself")
     n_runs = 2 * sum(len(one.log_ratios) for one in done.found)
     n_invalid = sum(one.n_invalid for one in done.found)
     if n_invalid:
@@ -198,16 +205,7 @@ def _cautions(done: Done, confirmed: PairsFound | None) -> list[types.Caution]:
                 remedy="its predictions were not used to skip a step: all were measured",
             )
         )
-    if confirmed is not None and confirmed.ending != "keep":
-        why = confirmed.fault or "what looked better was not so in fresh pairs"
-        found.append(
-            types.Caution(
-                code="NOT_CONFIRMED",
-                text=f"nothing is changed: {why}",
-                remedy="longer load tests (--for), or more pairs (--pairs)",
-            )
-        )
-    return found
+    return found + unconfirmed_cautions(done, "longer load tests (--for), or more pairs (--pairs)")
 
 
 def _lost(done: Done, n_runs: int) -> list[types.Caution]:
@@ -226,9 +224,7 @@ def _lost(done: Done, n_runs: int) -> list[types.Caution]:
     return found
 
 
-def _checklist(
-    job: Job, done: Done, before: Sequence[Outcome], after: Sequence[Outcome]
-) -> tuple[Box, ...]:
+def _checklist(job: Job, done: Done) -> tuple[Box, ...]:
     """The ten entries of the checklist, with measurements."""
     by_name = {one.name: one for one in done.steps}
     measured = [one for one in done.steps if one.n_pairs]
@@ -242,13 +238,13 @@ def _checklist(
             name="baseline recorded",
             is_ticked=True,
             evidence=f"{len(done.same.log_ratios)} pairs of the command against itself,"
-            f" {len(before)} load tests of it in the confirmation; {job.bench.folder}",
+            f" {len(done.before)} load tests of it in the confirmation; {job.bench.folder}",
         ),
         Box(name="SLOs set", is_ticked=True, evidence=job.bench.objective.text),
         box_of(
             "kernels and graphs", [one for one in measured if one.title == "of your own"], _KERNELS
         ),
-        cache_box(after),
+        cache_box(done.after),
         box_of(
             "quantised with quality checked", lossy, "--steps weight_precision measures its gain"
         ),

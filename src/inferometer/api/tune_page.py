@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-from inferometer import __version__
 from inferometer.api.tune_answer import gain_words, interval_words, ratio_words
 from inferometer.api.tuning import MeasuredTune, PlannedTune, PresetAnswer, TuneAnswer
 from inferometer.decide.tuning.playbook import PLAYBOOK
@@ -90,7 +89,6 @@ def _page_of(
         ),
         cautions=answer.cautions,
         sections=(*settled_sections(answer), tried),
-        tool_version=__version__,
     )
 
 
@@ -291,7 +289,6 @@ def planned_page(answer: PlannedTune) -> Page:
         title=title,
         table=TextTable(caption="The plan", header=("step", "flags", "changes"), rows=rows),
         lines=(Line(label="COST", text=answer.cost),),
-        tool_version=__version__,
     )
 
 
@@ -312,7 +309,6 @@ def preset_page(answer: PresetAnswer) -> Page:
             Line(label="ANSWER", text="", command=answer.command),
             *lines_of(("NEXT", answer.next_step)),
         ),
-        tool_version=__version__,
     )
 
 

@@ -11,17 +11,16 @@ it had not been.
 """
 
 import hashlib
-import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from inferometer.api import ab_pairs
 from inferometer.api.load_request import Load, LoadRequest, request_of
 from inferometer.api.progress import talk
-from inferometer.api.tune_answer import interval_words
+from inferometer.api.tune_paired import CONFIDENCE, DOOR, PairRule, PairsFound, faulty
 from inferometer.decide.tuning.start_command import StartCommand
 from inferometer.decide.tuning.trials import DrawEffects, Goal, Outcome, outcome_of, scored
 from inferometer.errors import MeasureError, RecordError
@@ -29,15 +28,8 @@ from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.measure.served import ServedFacts, ServerFault, ServerStart, served, warm_up
 from inferometer.records import durability, server_series, server_summaries
 from inferometer.records.types import RequestStatus, Run
-from inferometer.stats.comparison import PairDecision, chance_of_more, is_futile, judge_pairs
-from inferometer.stats.estimate import Estimate
+from inferometer.stats.comparison import chance_of_more
 
-CONFIDENCE: Final = 0.9
-"""Of both sides over all looks: a change that does nothing is taken in at most 5 % of its steps, and
-must gain once more in the confirmation."""
-CONFIDENCE_AGAIN: Final = 0.5
-"""Of the confirmation: its pairs come after others that were sure, so that a change that does
-nothing passes both in 1.25 % of its steps."""
 _MOST_FAILED: Final = 0.01
 """Largest share of failed requests of one side."""
 _MOST_UNREAD: Final = 0.1
@@ -46,31 +38,6 @@ _CHANCE_OF_LOSS: Final = 0.01
 """Requests that a server loses now and then fall on both sides alike."""
 _N_TRIES: Final = 2
 """Attempts at a pair whose unchanged side failed."""
-Ending: TypeAlias = Literal["keep", "drop", "undecided", "fault"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairsFound:
-    """Results of pairs of two commands."""
-
-    ending: Ending
-    gain: Estimate | None
-    """None: no pair was whole."""
-    before: tuple[Outcome, ...]
-    after: tuple[Outcome, ...]
-    log_ratios: tuple[float, ...]
-    fault: str = ""
-    n_invalid: int = 0
-    """Runs that the load client itself calls INVALID."""
-    n_without_metrics: int = 0
-    """Runs in which the server's metrics were not there, or a part of the time."""
-    lost_fraction: float = 0.0
-    """Share of lost requests in the run that lost most."""
-
-    @property
-    def log_gain(self) -> float:
-        """Logarithm of 1 + the gain; 0 where no pair was whole."""
-        return 0.0 if self.gain is None else math.log1p(self.gain.value)
 
 
 class Comparison(NamedTuple):
@@ -139,22 +106,18 @@ def compared(bench: Bench, comparison: Comparison) -> PairsFound:
     place = bench.place(comparison)
     stored = place / "fault.txt"
     if stored.exists():
-        return _faulty(stored.read_text("utf-8"))
+        return faulty(DOOR.text_of(stored))
     for n_tries in range(1, _N_TRIES + 1):
         try:
             return _measured(bench, comparison, place)
         except _SideFault as fault:
             if fault.side and comparison.commands[0] != comparison.commands[1]:
                 durability.replace_file(stored, fault.what.encode())
-                return _faulty(fault.what)
+                return faulty(fault.what)
             if n_tries == _N_TRIES:
                 raise
             talk(f"the server without the change failed, once more: {fault.what}")
     raise AssertionError("every try returns or raises")
-
-
-def _faulty(what: str) -> PairsFound:
-    return PairsFound(ending="fault", gain=None, before=(), after=(), log_ratios=(), fault=what)
 
 
 def _measured(bench: Bench, comparison: Comparison, place: Path) -> PairsFound:
@@ -167,6 +130,13 @@ def _measured(bench: Bench, comparison: Comparison, place: Path) -> PairsFound:
         serving=lambda side, folder: _serving(bench, comparison.commands[side], side, folder),
         has_fresh_servers=True,
     )
+    return _rule(bench, comparison).until_decided(
+        comparison.name, _results(bench, comparison, pairs)
+    )
+
+
+def _results(bench: Bench, comparison: Comparison, pairs: ab_pairs.Pairs) -> Generator[PairsFound]:
+    """Results after each pair."""
     seen, explained = list[tuple[Run, Run]](), list[float]()
     for both in ab_pairs.each(pairs, takes_invalid=True):
         if comparison.effects is not None:
@@ -175,15 +145,7 @@ def _measured(bench: Bench, comparison: Comparison, place: Path) -> PairsFound:
         seen.append(both)
         _check_answered(pairs, seen)
         fault = _loss(seen)
-        if fault:
-            return _faulty(fault)
-        found = found_of(bench, comparison, seen, explained)
-        gain = "no gain" if found.gain is None else interval_words(found.gain)
-        talk(f"{comparison.name}: {gain} after {len(seen)} of at most {comparison.n_most} pairs")
-        is_over = found.ending != "undecided" or _is_futile(bench, comparison, found, explained)
-        if is_over and len(seen) >= comparison.n_least:
-            break
-    return found_of(bench, comparison, seen, explained)
+        yield faulty(fault) if fault else found_of(bench, comparison, seen, explained)
 
 
 def _check_answered(pairs: ab_pairs.Pairs, seen: Sequence[tuple[Run, Run]]) -> None:
@@ -212,25 +174,13 @@ def _loss(seen: Sequence[tuple[Run, Run]]) -> str:
     return f"{lost:.1%} of the requests failed in {len(seen)} pairs, without it {before:.1%}"
 
 
-def _is_futile(
-    bench: Bench, comparison: Comparison, found: PairsFound, explained: Sequence[float]
-) -> bool:
-    return all(
-        is_futile(
-            logs,
-            n_most=comparison.n_most,
-            least_gain_ratio=bench.least_gain_ratio,
-            confidence_fraction=comparison.confidence_fraction,
-        )
-        for logs in _series(found.log_ratios, explained)
+def _rule(bench: Bench, comparison: Comparison) -> PairRule:
+    return PairRule(
+        comparison.n_least,
+        comparison.n_most,
+        bench.least_gain_ratio,
+        comparison.confidence_fraction,
     )
-
-
-def _series(logs: Sequence[float], explained: Sequence[float]) -> list[Sequence[float]]:
-    """Log gains as measured, and corrected for the draws of the requests."""
-    if not explained:
-        return [logs]
-    return [logs, [log - effect for log, effect in zip(logs, explained, strict=True)]]
 
 
 def found_of(
@@ -240,23 +190,14 @@ def found_of(
     explained: Sequence[float],
 ) -> PairsFound:
     """Results of these pairs; *undecided* where they are too few."""
-    scores = [
-        tuple(scored(_outcome_of(run, bench), bench.goal, 1) for run in both) for both in seen
-    ]
-    logs = tuple(math.log(new.score / old.score) for old, new in scores)
-    judged = judge_pairs(
-        _series(logs, explained),
-        least_gain_ratio=bench.least_gain_ratio,
-        confidence_fraction=comparison.confidence_fraction,
-    )
-    endings: dict[PairDecision, Ending] = {"keep": "keep", "drop": "drop", "go on": "undecided"}
+
+    def outcome(run: Run) -> Outcome:
+        return scored(_outcome_of(run, bench), bench.goal, 1)
+
+    outcomes = [(outcome(old), outcome(new)) for old, new in seen]
     runs = [run for both in seen for run in both]
-    return PairsFound(
-        ending=endings[judged.decision],
-        gain=judged.gain,
-        before=tuple(old for old, _ in scores),
-        after=tuple(new for _, new in scores),
-        log_ratios=logs,
+    return replace(
+        _rule(bench, comparison).found(outcomes, explained),
         n_invalid=sum(
             run.manifest.validity is not None and run.manifest.validity.verdict == "INVALID"
             for run in runs

@@ -6,15 +6,9 @@ from typing import Final, NamedTuple
 
 from inferometer.api.load_request import Load
 from inferometer.api.question import DURATION, option
-from inferometer.api.tune_measured import (
-    N_LEAST_PAIRS,
-    Job,
-    default_folder,
-    measured,
-    most_servers,
-    open_folder,
-)
+from inferometer.api.tune_measured import N_LEAST_PAIRS, Job, measured, most_servers
 from inferometer.api.tune_measured_answer import answer_of, plan_words
+from inferometer.api.tune_paired import default_folder, tuning_folder
 from inferometer.api.tune_pairs import Bench
 from inferometer.api.tune_subject import Wanted, check_fittable
 from inferometer.api.tuning import MeasuredTune, PlannedStep, PlannedTune
@@ -30,7 +24,6 @@ from inferometer.errors import SpecError
 from inferometer.inputs.load_plan import Endpoint, PromptForm
 from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.measure.served import address_of
-from inferometer.records import durability
 
 _N_REQUESTS: Final = 200
 """Requests of a load test without another end: enough for a 95th percentile."""
@@ -102,12 +95,7 @@ def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
             where="--start",
             try_="--start 'vllm serve MODEL'",
         )
-    if remainder.wanted.slo is None:
-        raise SpecError(
-            "nothing says which latencies are good enough",
-            where="--slo",
-            try_="--slo 'ttft:p95<500ms, tpot:p95<50ms'",
-        )
+    slo = remainder.wanted.required_slo
     workload = remainder.workload
     if workload.requests is None and workload.duration is None:
         workload = replace(workload, requests=_N_REQUESTS)
@@ -126,7 +114,7 @@ def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
     bench = Bench(
         url=url.rstrip("/"),
         load=Load(workload=workload, endpoint=starting.endpoint, prompts=starting.prompts),
-        objective=objective_for(remainder.wanted.slo, spec),
+        objective=objective_for(slo, spec),
         goal=remainder.wanted.goal,
         folder=Path(),
         start_timeout_s=starting.start_timeout,
@@ -223,12 +211,5 @@ def answered(job: Job) -> MeasuredTune:
     MeasureError, RecordError
         The server as it was given does not run; the folder is another question's.
     """
-    folder = job.bench.folder
-    durability.make_folder(folder)
-    lock = durability.WriterLock.acquire(folder / "writer.lock")
-    try:
-        open_folder(folder, _question(job))
-        done, confirmed = measured(job)
-        return answer_of(job, done, confirmed, workload_of(job.bench.load.workload))
-    finally:
-        lock.release()
+    with tuning_folder(job.bench.folder, _question(job)):
+        return answer_of(job, measured(job), workload_of(job.bench.load.workload))

@@ -38,6 +38,17 @@ class Wanted(NamedTuple):
     slo: str | None
     least_gain_fraction: float
 
+    @property
+    def required_slo(self) -> str:
+        """The SLO; SpecError without one."""
+        if self.slo is None:
+            raise SpecError(
+                "nothing says which latencies are good enough",
+                where="--slo",
+                try_="--slo 'ttft:p95<500ms, tpot:p95<50ms'",
+            )
+        return self.slo
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
@@ -78,14 +89,9 @@ def subject_of(
     SpecError
         There is no SLO, or the workload cannot be read.
     """
-    if wanted.slo is None:
-        raise SpecError(
-            "nothing says which latencies are good enough",
-            where="--slo",
-            try_="--slo 'ttft:p95<500ms, tpot:p95<50ms'",
-        )
+    slo = wanted.required_slo
     spec = workload_of(workload)
-    objective = objective_for(wanted.slo, spec)
+    objective = objective_for(slo, spec)
     fleets = fleets_of(fleet, spec)
     aim = Aim(
         goal=wanted.goal,

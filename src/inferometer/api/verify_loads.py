@@ -75,7 +75,7 @@ def predict_loads(
             " compiled once)"
         )
         simulator = simulation.Simulator(
-            servers=servers.known(load.drawn)._replace(seed=load.spec.seed),
+            servers=servers.known(load.drawn).seeded(load.spec.seed),
             workload=load.drawn,
             objective=objective,
             until_ns=None,

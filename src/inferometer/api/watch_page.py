@@ -3,7 +3,7 @@
 import math
 from typing import Final
 
-from inferometer import __version__, suggestions
+from inferometer import suggestions
 from inferometer.api.watch_state import (
     RegimeChange,
     WatchAnswer,
@@ -54,7 +54,6 @@ def server_page(
             ),
             ("NEXT", _next(server, objective)),
         ),
-        tool_version=__version__,
     )
 
 

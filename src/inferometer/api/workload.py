@@ -289,11 +289,7 @@ def required_slo(slo: str | None, spec: types.WorkloadSpec) -> str:
     """
     if slo is not None:
         return slo
-    own = [
-        parse_objective(one.slo, where=f"slo of class {one.name}", has_workflows=True)
-        for one in spec.classes
-        if one.slo is not None
-    ]
+    own = [one.objective for one in spec.class_objectives]
     common = loosest_of(own) if own and len(own) == len(spec.classes) else None
     if common is None:
         raise SpecError(
@@ -311,11 +307,10 @@ def check_answers(objective: ObjectiveSpec | None, drawn: DrawnWorkload) -> None
     has_second = drawn.plan.output_tokens > 1
     if objective is not None:
         check_second_tokens(objective, has_second=bool(has_second.any()))
-    for index, (name, slo) in enumerate(zip(drawn.class_names, drawn.class_slos, strict=True)):
+    for name, promised, index in drawn.class_objectives:
         own = has_second[drawn.plan.class_index == index]
-        if slo is not None and own.size:
+        if own.size:
             where = f"slo of class {name}"
-            promised = parse_objective(slo, where=where, has_workflows=True)
             check_second_tokens(promised, has_second=bool(own.any()), where=where)
 
 

@@ -12,7 +12,7 @@ requests say, the same ones on each.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from inferometer.decide.capacity import OutOfTimeError, Phases, Reading
@@ -20,35 +20,29 @@ from inferometer.decide.lone_request import LoneRequest, lone_request
 from inferometer.decide.probing import (
     EFFORT_RATIO,
     MOST_TOGETHER,
-    ClassObjective,
     FleetProbe,
     locate,
 )
 from inferometer.decide.sizing import (
+    COUNTED_FRACTION,
     IDLE_FRACTION,
-    SATURATING_RATIO,
-    SATURATING_REQUESTS,
+    OVERRUN_FRACTION,
+    SURE_EFFORT,
+    fewest_in_long_runs,
     fewest_in_short_runs,
-    fewest_shown,
-    served_per_s,
+    saturated_per_s,
 )
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import plan_at
+from inferometer.inputs.objectives import ClassObjective
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.simulate.demand import Route
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.fleet import Dealt, Fleet, Placement, ReplicaGroup
-from inferometer.stats.estimate import Verdict
+from inferometer.stats.estimate import AGREEING_FRACTION, Verdict
 
-AGREEING_FRACTION: Final = 0.9
-"""Share of the plausible servers: 18 of 19 draws, or both ends of an interval."""
-_COUNTED_FRACTION: Final = 0.7
-_OVERRUN_FRACTION: Final = 0.3
-"""As in ``decide.sizing``: when the number is no longer refined, and how much more of the time a
-simulation may take that was begun before."""
-_SURE_EFFORT: Final = 1
 _USUAL_BATCH: Final = 32
 _SPARE_FRACTION: Final = 0.25
 _LEAST_CHANGE: Final = 0.02
@@ -82,17 +76,11 @@ class GroupKind:
 
     def at(self, case: Case, n_replicas: int, *, has_rules: bool = True) -> ReplicaGroup:
         """Replicas of this kind on one plausible server."""
-        known, rules = self.deployment.at(case), self.rules
-        return ReplicaGroup(
-            engine=known.config,
-            step_times=known.step_times.likely,
-            n_replicas=n_replicas,
-            classes=rules.classes if has_rules else (),
-            tenants=rules.tenants if has_rules else (),
-            min_prompt_tokens=rules.min_prompt_tokens if has_rules else 0,
-            max_prompt_tokens=rules.max_prompt_tokens if has_rules else None,
-            max_context_tokens=rules.max_context_tokens if has_rules else None,
-        )
+        known = self.deployment.at(case)
+        engine, steps = known.config, known.step_times.likely
+        if not has_rules:
+            return ReplicaGroup(engine=engine, step_times=steps, n_replicas=n_replicas)
+        return replace(self.rules, engine=engine, step_times=steps, n_replicas=n_replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +202,10 @@ def size_group(task: GroupTask, start: Start | None = None) -> FoundGroup:
     try:
         with phases.until(1.0):
             first = search.first() if start is None else start.n_replicas
-        n_replicas = None if first is None else _number(search, first, phases)
+        n_replicas = None
+        if first is not None:
+            with phases.until(COUNTED_FRACTION + OVERRUN_FRACTION):
+                n_replicas = fewest_in_long_runs(first, search.is_enough, phases)
     except OutOfTimeError:
         why = "no number of replicas was shown to meet the SLO within the time limit"
         return FoundGroup(None, why, search.n_probes, is_examined=False)
@@ -226,7 +217,7 @@ def size_group(task: GroupTask, start: Start | None = None) -> FoundGroup:
             search.n_probes,
             margin_ratio=worst.margin_ratio,
         )
-    with phases.until(1.0 + _OVERRUN_FRACTION):
+    with phases.until(1.0 + OVERRUN_FRACTION):
         fewer = search.fewer(n_replicas)
     return FoundGroup(n_replicas, search.of_number(n_replicas).why, search.n_probes, fewer)
 
@@ -255,29 +246,6 @@ def slowest_but_open(task: GroupTask) -> Case:
 
     slowest_first = sorted(draws, key=duration, reverse=True)
     return slowest_first[len(draws) - math.ceil(AGREEING_FRACTION * len(draws))]
-
-
-def _number(search: "Search", first: int, phases: Phases) -> int | None:
-    """Smallest number that long runs show to meet the SLO; out of time, the last one shown.
-
-    Raises
-    ------
-    OutOfTimeError
-        The time is over, and long runs showed only that ``first`` are too few.
-    """
-    shown = dict[int, bool]()
-
-    def is_enough(n_replicas: int) -> bool:
-        shown[n_replicas] = search.long(n_replicas).verdict == "met"
-        return shown[n_replicas]
-
-    try:
-        with phases.until(_COUNTED_FRACTION + _OVERRUN_FRACTION):
-            return fewest_shown(first, is_enough, lambda: phases.is_past(_COUNTED_FRACTION))
-    except OutOfTimeError:
-        if shown and not any(shown.values()):
-            raise
-        return min((n for n, is_shown in shown.items() if is_shown), default=first)
 
 
 class Bound(NamedTuple):
@@ -356,10 +324,7 @@ class Search:
         if sizing.is_of_users:
             most = float(self._kind.deployment.config.max_num_active)
             return Bound(most, load, 1, math.ceil(load / (0.8 * most)))
-        run = self._probe(1, self._case).run_of(
-            sizing.offered_load * SATURATING_RATIO, SATURATING_REQUESTS
-        )
-        most = max(served_per_s(run), 1e-9)
+        most = saturated_per_s(self._probe(1, self._case), sizing.offered_load)
         least, start = (max(1, math.ceil(load / part * (1 - 1e-9))) for part in (most, 0.8 * most))
         return Bound(most, load, least, start)
 
@@ -409,9 +374,13 @@ class Search:
         """A short run of this number of replicas, on the server that decides."""
         return self._reading(n_replicas, self._case, 0)
 
+    def is_enough(self, n_replicas: int) -> bool:
+        """Do long runs show that this number meets the SLO?"""
+        return self.long(n_replicas).verdict == "met"
+
     def long(self, n_replicas: int, case: Case | None = None) -> Reading:
         """A long run, and longer ones while noise leaves it undecided and there is time."""
-        case, effort, n_before = self._case if case is None else case, _SURE_EFFORT, 0
+        case, effort, n_before = self._case if case is None else case, SURE_EFFORT, 0
         while True:
             before_s = self._phases.time_left_s()
             found = self._reading(n_replicas, case, effort)

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from inferometer.decide.capacity import Phases, TimeLeft
 from inferometer.decide.group_sizing import (
-    AGREEING_FRACTION,
     Fewer,
     FoundGroup,
     GroupsQuestion,
@@ -32,7 +31,7 @@ from inferometer.records.request_summaries import (
 )
 from inferometer.records.tables import select
 from inferometer.simulate.deployment import Case
-from inferometer.stats.estimate import Verdict, worst_verdict
+from inferometer.stats.estimate import AGREEING_FRACTION, Verdict, agreed_verdict, worst_verdict
 
 _LEAST_REQUESTS: Final = 500
 """Fewest requests of the whole on one server, however little time is left."""
@@ -144,8 +143,8 @@ def confirmed(question: GroupsQuestion, numbers: Sequence[int], means: Means) ->
             whole.simulate(chosen, question.cases, cases[0].n_requests)
             continue
         of_whole: list[Verdict] = [case.whole.verdict for case in cases]
-        verdicts: tuple[Verdict, ...] = tuple(_agreed(question, of) for of in by_group)
-        verdict: Verdict = worst_verdict((_agreed(question, of_whole), *verdicts)) or "met"
+        verdicts: tuple[Verdict, ...] = tuple(agreed_verdict(of) for of in by_group)
+        verdict: Verdict = worst_verdict((agreed_verdict(of_whole), *verdicts)) or "met"
         is_open = verdict == "undecided" and not too_few
         if not is_open or not whole.go_on(chosen):
             return Confirmed(chosen, cases, verdict, verdicts, tuple(fewer))
@@ -348,20 +347,10 @@ def _verdict_of(question: GroupsQuestion, case: WholeCase, place: int) -> Verdic
     return "undecided" if served is None else served.verdict
 
 
-def _n_that_agree(question: GroupsQuestion) -> int:
-    return math.ceil(AGREEING_FRACTION * (len(question.cases) - 1))
-
-
-def _agreed(question: GroupsQuestion, verdicts: Sequence[Verdict]) -> Verdict:
-    """Verdict of the likely step times where enough other servers agree, else undecided."""
-    likely, *others = verdicts
-    return likely if others.count(likely) >= _n_that_agree(question) else "undecided"
-
-
 def _is_too_few(question: GroupsQuestion, verdicts: Sequence[Verdict]) -> bool:
     """Do the verdicts show that more replicas are needed?"""
     likely, *others = verdicts
-    most_missed = len(others) - _n_that_agree(question)
+    most_missed = len(others) - math.ceil(AGREEING_FRACTION * len(others))
     return likely == "missed" or (question.is_sure and others.count("missed") > most_missed)
 
 

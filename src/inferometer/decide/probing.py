@@ -6,7 +6,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from inferometer.decide.candidates import Candidate, Fleets
 from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
@@ -18,7 +18,7 @@ from inferometer.decide.traffic import (
     users_at_work,
     without_start,
 )
-from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
+from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload, RequestPlan, has_workflows
 from inferometer.records import latencies, request_summaries, user_spans
 from inferometer.records.columns import Bools
@@ -53,41 +53,15 @@ _LEAST_SHARE_FRACTION: Final = 1 / 64
 """Of a group that gets a smaller share of all requests fewer are simulated."""
 
 
-class ClassObjective(NamedTuple):
-    """SLO of a class of requests."""
-
-    name: str
-    objective: ObjectiveSpec
-    class_index: int
-
-
 def class_objectives_of(
     drawn: DrawnWorkload, objective: ObjectiveSpec
 ) -> tuple[ClassObjective, ...]:
     """SLO of each class of a workload with several: its own, else the given one."""
-    if len(drawn.class_names) == 1:
-        return ()
+    names = drawn.class_names if len(drawn.class_names) > 1 else ()
+    own = {one.class_index: one for one in drawn.class_objectives}
     return tuple(
-        ClassObjective(
-            name,
-            objective if slo is None else _own(name, slo),
-            index,
-        )
-        for index, (name, slo) in enumerate(zip(drawn.class_names, drawn.class_slos, strict=True))
+        own.get(index, ClassObjective(name, objective, index)) for index, name in enumerate(names)
     )
-
-
-def own_objectives_of(traffic: Traffic) -> tuple[ClassObjective, ...]:
-    """SLOs of the classes that have their own in the workload's file."""
-    return tuple(
-        ClassObjective(one.name, _own(one.name, one.slo), index)
-        for index, one in enumerate(traffic.spec.classes)
-        if one.slo is not None
-    )
-
-
-def _own(name: str, slo: str) -> ObjectiveSpec:
-    return parse_objective(slo, where=f"slo of class {name}", has_workflows=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +336,7 @@ def probe_of(
         n_replicas=n_all if fleets.is_plain else None,
         traffic=question.traffic,
         objective=question.objective,
-        class_objectives=own_objectives_of(question.traffic),
+        class_objectives=question.spec.class_objectives,
     )
 
 

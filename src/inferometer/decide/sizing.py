@@ -47,18 +47,18 @@ from inferometer.simulate.deployment import PACES, Pace
 from inferometer.stats.estimate import Verdict
 from inferometer.units import NS_PER_S
 
-SATURATING_REQUESTS: Final = 600
-SATURATING_RATIO: Final = 1e3
+_SATURATING_REQUESTS: Final = 600
+_SATURATING_RATIO: Final = 1e3
 """Times the traffic: all requests wait at once."""
 IDLE_FRACTION: Final = 0.02
 """Replicas that get this share of what they could do at most are idle: more of them answer no
 faster."""
-_SURE_EFFORT: Final = 1
+SURE_EFFORT: Final = 1
 """Effort of confirmed numbers, against 0 in the search."""
 _SEARCH_FRACTION: Final = 0.45
-_COUNTED_FRACTION: Final = 0.7
+COUNTED_FRACTION: Final = 0.7
 """Shares of a device's time at which the search, and the refinement, end."""
-_OVERRUN_FRACTION: Final = 0.3
+OVERRUN_FRACTION: Final = 0.3
 _LAST_FRACTION: Final = 1.3
 """A simulation that was begun within the time of a phase may take this share more; the last phase
 ends at ``_LAST_FRACTION``."""
@@ -104,7 +104,7 @@ def size_device(task: Task) -> Done:
         elif searched and phases.is_past(_SEARCH_FRACTION):
             searched.append(_unexamined(candidate, bound))
         else:
-            last = 1.0 if math.isinf(fewest) else _SEARCH_FRACTION + _OVERRUN_FRACTION
+            last = 1.0 if math.isinf(fewest) else _SEARCH_FRACTION + OVERRUN_FRACTION
             try:
                 with phases.until(last):
                     searched.append(_searched(question, candidate, fewest))
@@ -193,7 +193,7 @@ class _LongRuns:
 
     def verdict(self, n_replicas: int) -> Verdict:
         """Verdict of this number of replicas at the pace."""
-        last = _COUNTED_FRACTION + _OVERRUN_FRACTION
+        last = COUNTED_FRACTION + OVERRUN_FRACTION
         return self._run(self._question.pace, n_replicas, last)[0].verdict
 
     def left_open(self) -> int | None:
@@ -265,25 +265,33 @@ def _replicas_that_last(
     """The fewest that meet the SLO together in a long run.
 
     A good router needs fewer than chance, a slow queue more than short runs show.
+    """
+    if question.fleets.n_replicas is None:
+        return fewest_in_long_runs(first, runs.is_enough, phases)
+    try:  # undecided is an answer: no other number is
+        return None if runs.verdict(first) == "missed" else first
+    except OutOfTimeError:
+        return first
 
-    None where twice as many do not. Where it is late, the last number that was shown will do, or
-    ``first`` where there was no time for a single long run.
+
+def fewest_in_long_runs(first: int, is_enough: Callable[[int], bool], phases: Phases) -> int | None:
+    """Smallest sufficient number, searched from ``first``; None where twice that is too few.
+
+    Out of time the smallest that was shown, or ``first`` where there was no time for a single run.
 
     Raises
     ------
     OutOfTimeError
-        The time is over, and long runs showed only that ``first`` are too few.
+        The time is over, and the runs showed only that ``first`` are too few.
     """
     shown = dict[int, bool]()
 
-    def is_enough(n_replicas: int) -> bool:
-        shown[n_replicas] = runs.is_enough(n_replicas)
+    def noted(n_replicas: int) -> bool:
+        shown[n_replicas] = is_enough(n_replicas)
         return shown[n_replicas]
 
     try:
-        if question.fleets.n_replicas is not None:  # undecided is an answer: no other number is
-            return None if runs.verdict(first) == "missed" else first
-        return fewest_shown(first, is_enough, lambda: phases.is_past(_COUNTED_FRACTION))
+        return fewest_shown(first, noted, lambda: phases.is_past(COUNTED_FRACTION))
     except OutOfTimeError:
         if shown and not any(shown.values()):
             raise
@@ -450,19 +458,22 @@ def most_of(question: SizingQuestion, candidate: Candidate) -> Bound:
         n_replicas = question.fleets.n_replicas or 1
         return Bound(most, n_replicas, candidate.devices_of(n_replicas))
     probe = probe_of(question, candidate, question.pace, question.fleets.n_replicas or 1)
-    run = probe.run_of(question.offered_load * SATURATING_RATIO, SATURATING_REQUESTS)
-    rate = max(served_per_s(run), 1e-9)
+    rate = saturated_per_s(probe, question.offered_load)
     n_replicas = question.fleets.n_replicas or max(
         1, math.ceil(question.offered_load / rate * (1 - 1e-9))
     )
     return Bound(rate, n_replicas, candidate.devices_of(n_replicas))
 
 
-def served_per_s(run: Run) -> float:
-    """The fastest half of a saturated run.
+def saturated_per_s(probe: FleetProbe, load: float) -> float:
+    """Rate of the fastest half of a run in which nearly all requests of this load wait at once.
 
     Its filling and its draining are left out, so that this is no less than any steady rate.
     """
+    return max(_served_per_s(probe.run_of(load * _SATURATING_RATIO, _SATURATING_REQUESTS)), 1e-9)
+
+
+def _served_per_s(run: Run) -> float:
     requests = run.requests
     if requests is None:
         return 0.0
@@ -494,7 +505,7 @@ def _paced(
         lowest_load=max(question.offered_load / 64, 1.0 if question.is_of_users else 0.0),
         highest_load=question.offered_load * 64,
         resolution_ratio=question.resolution_ratio,
-        proof_effort=_SURE_EFFORT if pace == question.pace else None,
+        proof_effort=SURE_EFFORT if pace == question.pace else None,
         time_left_s=phases.time_left_s,
     )
     with phases.until(_LAST_FRACTION):
@@ -545,7 +556,7 @@ def mean_in_flight(requests: RequestTable | None) -> float:
 
 def _long_run(question: SizingQuestion, probe: FleetProbe, time_left_s: TimeLeft) -> _LongRun:
     """A long run under the traffic, and longer ones while noise leaves it undecided and there is time."""
-    load, effort = question.offered_load, _SURE_EFFORT if time_left_s() > 0 else 0
+    load, effort = question.offered_load, SURE_EFFORT if time_left_s() > 0 else 0
     found: _LongRun | None = None
     while True:
         before_s = time_left_s()

@@ -25,7 +25,7 @@ from typing import IO, Final, TypeVar, cast
 import msgspec
 import numpy as np
 
-from inferometer.errors import InferometerError, SpecError
+from inferometer.errors import InferometerError, RecordError, SpecError
 from inferometer.units import MOST_COUNT, check_number, format_limit
 
 MOST_DEPTH: Final = 64
@@ -363,6 +363,11 @@ class Door:
 
 
 _MOST_NAMES: Final = 1000
+
+
+def own_files(noun: str, try_: str) -> Door:
+    """The door for files of ours that somebody may have changed meanwhile."""
+    return Door(noun=noun, allowed="the file as it was written", refusal=RecordError, try_=try_)
 
 
 def nearby(path: Path) -> str | None:

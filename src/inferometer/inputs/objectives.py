@@ -6,7 +6,7 @@ on the run), and a request is good if it is within every limit (goodput).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -180,6 +180,29 @@ def parse_objective(
     objective = ObjectiveSpec(thresholds=tuple(thresholds))
     check_workflows(objective, has_workflows=has_workflows, where=where, why_none=why_none)
     return objective
+
+
+class ClassObjective(NamedTuple):
+    """SLO of a class of requests."""
+
+    name: str
+    objective: ObjectiveSpec
+    class_index: int
+
+
+def class_objectives(
+    named_slos: Iterable[tuple[str, str | None]],
+) -> tuple[ClassObjective, ...]:
+    """SLOs of the classes that have their own, of the names and the texts of all classes."""
+    return tuple(
+        ClassObjective(
+            name,
+            parse_objective(slo, where=f"slo of class {name}", has_workflows=True),
+            class_index,
+        )
+        for class_index, (name, slo) in enumerate(named_slos)
+        if slo is not None
+    )
 
 
 def check_workflows(

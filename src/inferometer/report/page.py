@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
+from inferometer import __version__
 from inferometer.errors import COMMAND
 from inferometer.inputs.types import Caution
 from inferometer.records.request_summaries import LatencyMean, Percentile
@@ -207,7 +208,7 @@ class Page:
     """Cautions that put the answer itself in question; they come first."""
     cautions: tuple[Caution, ...] = ()
     sections: tuple[Section, ...] = ()
-    tool_version: str = ""
+    tool_version: str = __version__
 
 
 def joined(pages: tuple[Page, ...]) -> Page:

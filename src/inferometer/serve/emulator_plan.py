@@ -13,7 +13,6 @@ from inferometer.api.cluster import Gate, Servers, gate_of
 from inferometer.errors import SpecError
 from inferometer.inputs.gate import OTHERS, GateSpec
 from inferometer.perfmodel.steptime_arrays import slowed
-from inferometer.simulate import gate_config
 from inferometer.simulate.demand import demand
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.fleet import Fleet, Placement
@@ -308,20 +307,17 @@ def served_fleet(servers: Servers, gate: Gate, seed: int) -> ServedFleet:
     """
     spec = gate_of(gate)
     known = _known(servers, spec)
-    named, anywhere = dict(servers.rules.class_replicas), tuple(range(servers.n_replicas))
+    named, anywhere = dict(servers.named_replicas), tuple(range(servers.n_replicas))
     by_class = tuple(named.get(one, anywhere) for one in known.class_names) if named else ()
-    servers = servers._replace(seed=seed, class_replicas=by_class)
+    rules = replace(servers.rules, seed=seed, class_replicas=by_class)
+    servers = servers._replace(rules=rules)
     if servers.groups is not None:
         named_groups = replace(
             servers.groups, class_names=known.class_names, tenant_names=known.tenant_names
         )
         servers = servers._replace(groups=named_groups)
         _check_groups(named_groups.placement, known)
-    if spec is None:
-        return ServedFleet(servers.fleet(), known)
-    pace = gate_config.first_token_pace(servers.deployment.step_times.likely)
-    rules = gate_config.gate_rules(spec, known, pace)
-    return ServedFleet(servers.fleet(rules), known)
+    return ServedFleet(servers.fleet(servers.gate_rules(spec, known)), known)
 
 
 def _check_groups(placement: Placement, known: Known) -> None:
@@ -347,7 +343,7 @@ def _check_groups(placement: Placement, known: Known) -> None:
 
 def _known(servers: Servers, gate: GateSpec | None) -> Known:
     groups = () if servers.groups is None else servers.groups.groups
-    by_rules = [name for name, _ in servers.rules.class_replicas]
+    by_rules = [name for name, _ in servers.named_replicas]
     by_rules += [name for group in groups for name in group.classes]
     by_rules += [name for group in groups for name, _ in group.weights]
     by_gate = [] if gate is None else [one.name for one in gate.classes]

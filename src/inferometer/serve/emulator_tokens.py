@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from inferometer.errors import SpecError
+from inferometer.measure.load.bodies import tokenizer_of
 
 _ONSETS: Final = ("b", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z")
 _RHYMES: Final = (
@@ -94,7 +95,7 @@ class Tokenizer:
     """Text to tokens: words, or by a ``tokenizer.json``."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._real = None if path is None else _load(path)
+        self._real: _Real | None = None if path is None else tokenizer_of(str(path))
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
@@ -178,23 +179,3 @@ def content_ids(tokens: Sequence[Hashable], block_size: int) -> list[int]:
         before = hash((before, *tokens[end - block_size : end]))
         ids.append(before)
     return ids
-
-
-def _load(path: Path) -> _Real:
-    try:
-        import tokenizers  # noqa: PLC0415 -- not of the core
-    except ImportError as problem:
-        raise SpecError(
-            "the package tokenizers is not installed",
-            where="--tokenizer",
-            try_="pip install tokenizers",
-        ) from problem
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        raise SpecError(
-            f"{file} is no file",
-            where="--tokenizer",
-            allowed="a tokenizer.json, or a folder with one",
-        )
-    real: _Real = tokenizers.Tokenizer.from_file(str(file))
-    return real

@@ -4,21 +4,25 @@ Letters of shapes: N requests, K content ids of all requests together.
 """
 
 import math
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from inferometer.errors import SpecError
+from inferometer.inputs.workload.plan import (
+    NONE,
+    RequestPlan,
+    column,
+    column_types,
+    request_plan,
+)
 from inferometer.records.columns import I32, I64, Bools
 from inferometer.records.types import ABSENT
 from inferometer.simulate.engine_config import EngineConfig, block_sizes_of
 
 _WHERE: Final = "the workload"
-_MAX_THINK_NS: Final = 2**61
 _INVERSE_GOLDEN_RATIO: Final = (math.sqrt(5) - 1) / 2
-
-Number = TypeVar("Number", np.int32, np.int64)
 
 
 class Demand(NamedTuple):
@@ -125,39 +129,62 @@ def demand(  # noqa: PLR0913 -- one for each column
     Raises
     ------
     SpecError
-        A column of another length, an arrival before its predecessor or before 0, a length below 1,
-        an abort before its arrival; a request that follows a later one, or joins an earlier one or
-        one that comes by itself, or accompanies one that follows another one.
+        As for ``request_plan``; or an abort, or the earliest arrival of a follower, is before 0 or
+        before the request arrives.
     """
     n_requests = len(np.asarray(arrival_ns))
 
-    def counts(name: str, values: ArrayLike | None, default: int = 0) -> I32:
-        chosen = np.full(n_requests, default) if values is None else values
-        return _column(name, chosen, n_requests, np.int32)
-
     def times_ns(name: str, values: ArrayLike | None, default: int = 0) -> I64:
         chosen = np.full(n_requests, default) if values is None else values
-        return _column(name, chosen, n_requests, np.int64)
+        return column(name, chosen, n_requests, _WHERE)
 
-    made = Demand(
-        arrival_ns=times_ns("arrival_ns", arrival_ns),
-        prompt_tokens=counts("prompt_tokens", prompt_tokens),
-        output_tokens=counts("output_tokens", output_tokens),
-        max_tokens=counts("max_tokens", output_tokens if max_tokens is None else max_tokens),
-        priority=counts("priority", priority),
-        class_index=counts("class_index", class_index),
-        tenant_index=counts("tenant_index", tenant_index),
-        abort_ns=times_ns("abort_ns", abort_ns, default=ABSENT),
-        content_start=np.zeros(n_requests + 1, np.int64),
-        contents=np.empty(0, np.int32),
-        follows=counts("follows", follows, default=-1),
-        joins=counts("joins", joins, default=-1),
-        accompanies=counts("accompanies", accompanies, default=-1),
-        think_ns=times_ns("think_ns", think_ns),
+    earliest_ns, pause_ns = times_ns("arrival_ns", arrival_ns), times_ns("think_ns", think_ns)
+    end_ns = times_ns("abort_after_ns", abort_ns, default=ABSENT)
+    is_follower, leaves = times_ns("follows", follows, default=NONE) != NONE, end_ns != ABSENT
+    own_ns = np.where(is_follower, 0, earliest_ns)
+    wrong = np.flatnonzero((leaves & (end_ns < own_ns)) | (is_follower & (earliest_ns < 0)))
+    if wrong.size:
+        what = f"request {wrong[0]} is aborted before it arrives, or arrives before 0"
+        raise SpecError(what, where=_WHERE)
+    others = {
+        "max_tokens": max_tokens,
+        "priority": priority,
+        "class_index": class_index,
+        "tenant_index": tenant_index,
+        "follows": follows,
+        "joins": joins,
+        "accompanies": accompanies,
+    }
+    plan = request_plan(
+        _WHERE,
+        "request {}".format,
+        arrival_ns=np.where(is_follower, NONE, earliest_ns),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        think_ns=np.where(is_follower, pause_ns, NONE),
+        abort_after_ns=np.where(leaves, end_ns - own_ns, NONE),
+        **{name: values for name, values in others.items() if values is not None},
     )
-    _check(made)
-    _check_followers(made)
-    return made
+    return demand_without_contents(plan)._replace(arrival_ns=earliest_ns, think_ns=pause_ns)
+
+
+def demand_without_contents(plan: RequestPlan) -> Demand:
+    """The plan's requests, without shared prefixes."""
+    is_follower = plan.follows != NONE
+    own_ns = np.where(is_follower, 0, plan.arrival_ns)
+    columns = {
+        name: np.ascontiguousarray(getattr(plan, name), dtype)
+        for name, dtype in column_types().items()
+        if name in Demand._fields
+    }
+    columns |= {
+        "arrival_ns": own_ns,
+        "abort_ns": np.where(plan.abort_after_ns == NONE, ABSENT, own_ns + plan.abort_after_ns),
+        "think_ns": np.where(is_follower, plan.think_ns, 0),
+        "content_start": np.zeros(plan.n_requests + 1, np.int64),
+        "contents": np.empty(0, np.int32),
+    }
+    return Demand(**columns)
 
 
 def with_contents(
@@ -258,21 +285,6 @@ def selected(requests: Demand, rows: Bools) -> Demand:
     )
 
 
-def _column(name: str, values: ArrayLike, n_requests: int, dtype: type[Number]) -> NDArray[Number]:
-    array = np.asarray(values)
-    if array.shape != (n_requests,):
-        raise SpecError(
-            f"{name} has the shape {array.shape}",
-            where=_WHERE,
-            allowed=f"one value for each of {n_requests} requests",
-        )
-    with np.errstate(invalid="ignore"):  # values that do not fit raise below
-        cast = array.astype(dtype)
-    if not np.array_equal(cast, array):
-        raise SpecError(f"{name} does not fit {dtype}", where=_WHERE, allowed="whole numbers")
-    return np.ascontiguousarray(cast)
-
-
 def leaving_order(requests: Demand) -> I32:
     """Requests whose client disconnects, in order of time, then room for those of followers."""
     is_leaving = requests.abort_ns != ABSENT
@@ -280,81 +292,3 @@ def leaving_order(requests: Demand) -> I32:
     leaving = np.zeros(int(is_leaving.sum()), np.int32)
     leaving[: len(known)] = known[np.argsort(requests.abort_ns[known], kind="stable")]
     return leaving
-
-
-def _check(requests: Demand) -> None:
-    if requests.n_requests == 0:
-        raise SpecError("no requests", where=_WHERE, allowed="at least one")
-    own = np.flatnonzero(requests.follows < 0)
-    late = np.concatenate(
-        [
-            own[np.diff(requests.arrival_ns[own], prepend=0) < 0],
-            np.flatnonzero(requests.arrival_ns < 0),
-        ]
-    )
-    if late.size:
-        raise SpecError(
-            f"request {late[0]} arrives at {requests.arrival_ns[late[0]]} ns, before its"
-            " predecessor or before 0",
-            where=_WHERE,
-        )
-    for name in ("prompt_tokens", "output_tokens"):
-        short = np.flatnonzero(getattr(requests, name) < 1)
-        if short.size:
-            raise SpecError(
-                f"{name} of request {short[0]} is {getattr(requests, name)[short[0]]}",
-                where=_WHERE,
-                allowed="1 or more",
-            )
-    small = np.flatnonzero(requests.max_tokens < requests.output_tokens)
-    if small.size:
-        raise SpecError(
-            f"max_tokens of request {small[0]} is below its output_tokens",
-            where=_WHERE,
-            allowed="that or more",
-        )
-    earliest_ns = np.where(requests.follows < 0, requests.arrival_ns, 0)
-    early = np.flatnonzero((requests.abort_ns != ABSENT) & (requests.abort_ns < earliest_ns))
-    if early.size:
-        raise SpecError(f"request {early[0]} is aborted before it arrives", where=_WHERE)
-
-
-def _check_followers(requests: Demand) -> None:
-    followers = np.flatnonzero(requests.follows != -1)
-    leaders = requests.follows[followers]
-    wrong = followers[(leaders < -1) | (leaders >= followers)]
-    if wrong.size:
-        text = f"request {wrong[0]} follows request {requests.follows[wrong[0]]}"
-        raise SpecError(text, where=_WHERE, allowed="-1 (comes by itself) or an earlier request")
-    joining = np.flatnonzero(requests.joins != -1)
-    awaiting = requests.joins[joining]
-    is_later = (awaiting > joining) & (awaiting < requests.n_requests)
-    awaited = np.where(is_later, awaiting, 0)
-    may_wait = is_later & (requests.follows[awaited] != -1) & (requests.accompanies[awaited] == -1)
-    if not may_wait.all():
-        first = joining[~may_wait][0]
-        text = f"request {first} joins request {requests.joins[first]}"
-        allowed = "-1 (none) or a later request that follows another and accompanies none"
-        raise SpecError(text, where=_WHERE, allowed=allowed)
-    _check_companions(requests)
-    unthinkable = np.flatnonzero((requests.think_ns < 0) | (requests.think_ns > _MAX_THINK_NS))
-    if unthinkable.size:
-        raise SpecError(
-            f"think_ns of request {unthinkable[0]} is {requests.think_ns[unthinkable[0]]}",
-            where=_WHERE,
-            allowed="0 to 2^61",
-        )
-
-
-def _check_companions(requests: Demand) -> None:
-    companions = np.flatnonzero(requests.accompanies != -1)
-    lead = requests.accompanies[companions]
-    is_earlier = (lead >= 0) & (lead < companions)
-    lead = np.where(is_earlier, lead, 0)
-    goes = is_earlier & (requests.follows[lead] != -1) & (requests.accompanies[lead] == -1)
-    goes &= requests.follows[lead] == requests.follows[companions]
-    if not goes.all():
-        first = companions[~goes][0]
-        text = f"request {first} accompanies request {requests.accompanies[first]}"
-        allowed = "-1 (none) or an earlier request that follows the same one and accompanies none"
-        raise SpecError(text, where=_WHERE, allowed=allowed)

@@ -20,7 +20,6 @@ from inferometer.simulate import engine_config
 from inferometer.simulate.fleet import (
     AnswerBeginsAt,
     ClusterConfig,
-    DisaggregatedConfig,
     KvLink,
     LinkShape,
     PrefillReplicas,
@@ -529,15 +528,6 @@ class PrefillPool:
     link_origin: str
     """Source of the link's bandwidth."""
     answer_begins_at: AnswerBeginsAt = "decode"
-
-    def before(self, decode: ClusterConfig) -> DisaggregatedConfig:
-        """The configuration of both pools together, with these decode replicas."""
-        return DisaggregatedConfig(
-            prefill=self.cluster,
-            decode=decode,
-            link=self.link,
-            answer_begins_at=self.answer_begins_at,
-        )
 
     def at(self, case: Case) -> "PrefillPool":
         """The pool with this plausible server's settings and step times."""

@@ -549,6 +549,11 @@ class Fleet:
         return self.replicas.n_replicas + n_prefill
 
     @property
+    def is_lone(self) -> bool:
+        """Is it one replica with nothing before it, which has a loop of its own?"""
+        return self.n_replicas == 1 and self.gate is None and self.replicas.engine.n_instances == 1
+
+    @property
     def pools(self) -> DisaggregatedConfig | None:
         """The prefill and the decode replicas and the link between them; None where they are the same.
 
@@ -577,6 +582,14 @@ class Fleet:
         if self.placement is not None:
             return tuple(group.engine for group in self.placement.groups)
         return (self.replicas.engine,) if self.pools is None else self.pools.engines
+
+    @property
+    def engine_of_replicas(self) -> tuple[EngineConfig, ...]:
+        """The engine of each replica."""
+        if self.placement is not None:
+            return self.placement.engine_of_replicas
+        n_prefill = self.n_replicas - self.replicas.n_replicas
+        return self.engines[:1] * n_prefill + self.engines[-1:] * self.replicas.n_replicas
 
     @property
     def step_times_of_groups(self) -> tuple[StepTimeArrays, ...]:

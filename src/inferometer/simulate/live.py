@@ -11,7 +11,7 @@ doubled. When all requests have ended, slots begin at 0 again (not if the accept
 the replica is drawn at random by slot). When content numbers run out, unused ones are reused.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -22,7 +22,6 @@ from inferometer.records.types import ABSENT
 from inferometer.simulate import hooks
 from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.kernel import config as kernel_config, front, loop
-from inferometer.simulate.kernel.front import behind_gate
 from inferometer.simulate.kernel.state import NOTHING, Counters, Request, State
 from inferometer.simulate.live_front import Kind, LiveFront, every_kind, longer
 from inferometer.simulate.outcome import FAR_NS, Outcome, Status, new_log, new_part_log
@@ -43,19 +42,11 @@ class LiveMemory:
     """
 
     def __init__(self, fleet: Fleet) -> None:
-        pools, engine, gate = fleet.pools, fleet.replicas.engine, fleet.gate
         engines = fleet.engines
         requests = every_kind(fleet, max(max(one.max_model_len for one in engines) - 1, 1))
-        if fleet.placement is not None:
-            states = front.new_groups(requests, fleet.placement)
-        elif pools is not None:
-            states = front.new_pools(requests, pools)
-        else:
-            states = front.new_states(requests, engine, fleet.replicas.n_replicas)
-        if gate is not None:
-            states = behind_gate(states, gate)
-        self.is_alone = fleet.n_replicas == 1 and gate is None and engine.n_instances == 1
-        self._has_gate = gate is not None
+        states = front.new_states(requests, fleet)
+        self.is_alone = fleet.is_lone
+        self._has_gate = fleet.gate is not None
         self._n_rows = [(one.max_num_active, one.n_kv_blocks) for one in engines]
         self._has_contents = fleet.has_contents
         self._front = LiveFront(fleet, requests)
@@ -428,7 +419,8 @@ class LiveFleet:
     def __init__(self, fleet: Fleet, listener: Listener) -> None:
         self._listener = listener
         self._memory = LiveMemory(fleet)
-        self._loop = _loop_of(fleet, self._memory)
+        kind = kernel_config.Kind(int(self._memory.states.config["kind"][0, 0]))
+        self._loop = loop.loop_of(kind) if fleet.is_lone else loop.loop_of_fleet(kind, fleet)
         costs, engines = fleet.step_times_of_groups, fleet.engines
         self._cost = pointed(costs[0]) if self._memory.is_alone else front.pointed_costs(costs)
         n_rows = max(fleet.n_replicas * max(one.depth for one in engines), _LOG_ROWS)
@@ -579,15 +571,3 @@ class LiveFleet:
         request.num_preemptions = int(row["num_preemptions"])
         del self._requests[request.slot]
         self._leaving.discard(request.slot)
-
-
-def _loop_of(fleet: Fleet, memory: LiveMemory) -> Callable[..., int]:
-    kind = kernel_config.Kind(int(memory.states.config["kind"][0, 0]))
-    if memory.is_alone:
-        return loop.loop_of(kind)
-    return loop.cluster_loop_of(
-        kind,
-        has_gate=fleet.gate is not None,
-        is_split=fleet.prefill is not None,
-        is_lockstep=fleet.replicas.in_lockstep,
-    )

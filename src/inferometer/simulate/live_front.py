@@ -6,7 +6,7 @@ with the requests that arrive, and are reused.
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,14 @@ from inferometer.records.columns import I32
 from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.fleet import DRAWING_ROUTERS, ClusterConfig, Fleet, Placement
 from inferometer.simulate.gate_config import NOTHING, GateConfig, cut_answers
-from inferometer.simulate.kernel.front import Front, new_front, new_split_front
+from inferometer.simulate.kernel.front import Front, new_front
 from inferometer.simulate.kernel.gate_state import GateState, gate_columns
 from inferometer.simulate.kernel.routing import RouterState, router_draws
 from inferometer.simulate.kernel.state import Request
 from inferometer.simulate.outcome import FAR_NS
 
 Array = TypeVar("Array", bound=NDArray[Any])
+_ONE: Final = demand([0], [1], [1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +59,7 @@ class LiveFront:
     def __init__(self, fleet: Fleet, requests: Demand) -> None:
         self._fleet = fleet
         self._n_routed = Counter[int]()
-        pools = fleet.pools
-        self.front: Front = (
-            new_front(requests, fleet.replicas, fleet.gate)
-            if pools is None
-            else new_split_front(requests, pools, fleet.gate)
-        )
+        self.front: Front = new_front(requests, fleet)
         tickets = self.front.gate.requests
         pairs = zip(tickets["class_index"].tolist(), tickets["tenant"].tolist(), strict=True)
         self._lane_of = dict(zip(pairs, tickets["lane"].tolist(), strict=True))
@@ -181,15 +177,15 @@ class LiveFront:
 
 
 def _one(kind: Kind, prompt: int, stop: int, most: int, *, priority: int = 0) -> Demand:
-    return demand(
-        [0],
-        [prompt],
-        [stop],
-        max_tokens=np.array([most]),
-        priority=np.array([priority]),
-        class_index=np.array([kind.class_index], np.int32),
-        tenant_index=np.array([kind.tenant_index], np.int32),
-    )
+    numbers = {
+        "prompt_tokens": prompt,
+        "output_tokens": stop,
+        "max_tokens": most,
+        "priority": priority,
+        "class_index": kind.class_index,
+        "tenant_index": kind.tenant_index,
+    }
+    return _ONE._replace(**{name: np.array([one], np.int32) for name, one in numbers.items()})
 
 
 def _longer_gate(old: GateState, n_slots: int) -> GateState:

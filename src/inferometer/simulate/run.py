@@ -14,7 +14,6 @@ import numpy as np
 
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.plan import (
-    NONE,
     BlockContents,
     RequestPlan,
     block_contents,
@@ -24,9 +23,9 @@ from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT
 from inferometer.simulate import hooks, pointers
-from inferometer.simulate.demand import Demand, contents_checked, demand
+from inferometer.simulate.demand import Demand, contents_checked, demand_without_contents
 from inferometer.simulate.engine_config import EngineConfig, kv_pools_of, pool_of_requests
-from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, Fleet, Placement
+from inferometer.simulate.fleet import ClusterConfig, Fleet
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.kernel import front as kernel_front, loop
 from inferometer.simulate.kernel.config import Kind
@@ -54,17 +53,6 @@ _ROWS: Final = 1 << 16
 _PART_ROWS: Final = 1 << 18
 
 
-class Wanted(NamedTuple):
-    """What to record, and how many rows one instant may need."""
-
-    steps: bool
-    parts: bool
-    n_rows_at_once: int
-    n_parts_at_once: int
-    holes: bool
-    swaps: bool
-
-
 class Logged(NamedTuple):
     """How the run ended, and the requested logs."""
 
@@ -73,27 +61,29 @@ class Logged(NamedTuple):
     parts: list[PartLog] | None
 
 
-def run_logged(
-    run: Callable[..., int], tables: tuple[object, ...], wanted: Wanted, *, until_ns: int
-) -> Logged:
-    """Call the loop on handles of these tables, with new logs, until it has come to an end.
+def _logged(prepared: "_Prepared", recording: "Recording") -> Logged:
+    """Call the loop on its tables, with new logs, until it has come to an end.
 
     Before each log it may be given up: see ``simulate.cancelling``.
     """
-    n_part_rows = max(_PART_ROWS, wanted.n_parts_at_once) if wanted.parts else 0
-    keeps_steps = wanted.steps or wanted.parts
+    config, engines = prepared.state.config, prepared.engines
+    has_holes, has_swaps = (bool(config[name].any()) for name in ("is_contiguous", "n_host_blocks"))
+    n_rows_at_once = sum(engine.depth for engine in engines)
+    n_parts_at_once = sum(engine.max_num_active for engine in engines)
+    n_part_rows = max(_PART_ROWS, n_parts_at_once) if recording.parts else 0
+    keeps_steps = recording.steps or recording.parts
+    until_ns = FAR_NS if recording.until_ns is None else recording.until_ns
     logs, part_logs, outcome = list[StepLog](), list[PartLog](), Outcome.LOG_FULL
     while outcome is Outcome.LOG_FULL:
         if keeps_steps or not logs:
-            n_rows = max(_ROWS << min(len(logs), 4), wanted.n_rows_at_once)
-            logs.append(new_log(n_rows, has_holes=wanted.holes, has_swaps=wanted.swaps))
+            n_rows = max(_ROWS << min(len(logs), 4), n_rows_at_once)
+            logs.append(new_log(n_rows, has_holes=has_holes, has_swaps=has_swaps))
             part_logs.append(new_part_log(n_part_rows))
         hooks.check_poll()
         logs[-1].n_filled[0] = 0
-        outcome = Outcome(
-            run(*tables, pointers.pointed(logs[-1]), pointers.pointed(part_logs[-1]), until_ns)
-        )
-    return Logged(outcome, logs if keeps_steps else None, part_logs if wanted.parts else None)
+        tables = *prepared.tables, pointers.pointed(logs[-1]), pointers.pointed(part_logs[-1])
+        outcome = Outcome(prepared.loop(*tables, until_ns))
+    return Logged(outcome, logs if keeps_steps else None, part_logs if recording.parts else None)
 
 
 def facts_of(state: State) -> RequestFacts:
@@ -104,11 +94,12 @@ def facts_of(state: State) -> RequestFacts:
     )
 
 
-class PoolCosts(NamedTuple):
-    """Step times of the prefill and the decode replicas."""
+class Recording(NamedTuple):
+    """End of the simulation, and what to record."""
 
-    prefill: StepTimeArrays
-    decode: StepTimeArrays
+    until_ns: int | None = None
+    steps: bool = True
+    parts: bool = False
 
 
 def run(
@@ -152,29 +143,10 @@ def simulate_fleet(
     record_parts: bool = False,
 ) -> Simulation:
     """The same of requests as they come to the scheduler: ``front_end_s`` is not added."""
-    pools, gate, placement = fleet.pools, fleet.gate, fleet.placement
-    recording = _Recording(until_ns, record_steps, record_parts)
-    if pools is not None and fleet.prefill is not None:
-        costs = PoolCosts(fleet.prefill.step_times, fleet.step_times)
-        return _simulated_pools(requests, pools, costs, gate, recording)
-    if placement is not None:
-        if pools is not None or gate is not None:
-            raise SpecError(
-                "groups of replicas behind a gate, or with replicas for prompts alone",
-                where="the fleet",
-                allowed="groups alone",
-            )
-        return simulate_groups(
-            requests,
-            placement,
-            until_ns=until_ns,
-            record_steps=record_steps,
-            record_parts=record_parts,
-        )
-    engine = fleet.replicas.engine
-    if fleet.replicas.n_replicas == 1 and gate is None and engine.n_instances == 1:
-        return _simulated_replica(requests, engine, fleet.step_times, recording)
-    return _simulated_cluster(requests, fleet.replicas, fleet.step_times, gate, recording)
+    recording = Recording(until_ns, record_steps, record_parts)
+    if fleet.is_lone and fleet.placement is None:
+        return _simulated_replica(requests, fleet.replicas.engine, fleet.step_times, recording)
+    return simulate_replicas(fleet, requests, recording)
 
 
 def simulate(
@@ -197,84 +169,9 @@ def simulate(
     )
 
 
-def simulate_cluster(
-    requests: Demand,
-    cluster: ClusterConfig,
-    cost: StepTimeArrays,
-    *,
-    gate: GateConfig | None = None,
-    until_ns: int | None = None,
-    record_steps: bool = True,
-    record_parts: bool = False,
-) -> Simulation:
-    """Simulate several replicas (or one by the loop for several).
-
-    Where one replica is in a livelock the run ends there.
-    """
-    recording = _Recording(until_ns, record_steps, record_parts)
-    return _simulated_cluster(requests, cluster, cost, gate, recording)
-
-
-def simulate_disaggregated(
-    requests: Demand,
-    config: DisaggregatedConfig,
-    costs: PoolCosts,
-    *,
-    gate: GateConfig | None = None,
-    until_ns: int | None = None,
-    record_steps: bool = True,
-    record_parts: bool = False,
-) -> Simulation:
-    """Simulate prefill and decode replicas, numbered in this order."""
-    recording = _Recording(until_ns, record_steps, record_parts)
-    return _simulated_pools(requests, config, costs, gate, recording)
-
-
-def simulate_groups(
-    requests: Demand,
-    placement: Placement,
-    *,
-    until_ns: int | None = None,
-    record_steps: bool = True,
-    record_parts: bool = False,
-) -> Simulation:
-    """The same on groups of replicas of different kinds; they are numbered through."""
-    recording = _Recording(until_ns, record_steps, record_parts)
-    cluster, engines = placement.cluster, placement.engine_of_replicas
-    groups = placement.group_of(requests)
-    requests = contents_checked(
-        requests, max(engines, key=lambda engine: engine.enable_prefix_caching)
-    )
-    states = kernel_front.new_groups(requests, placement)
-    front = kernel_front.new_front(requests._replace(class_index=groups), cluster, None)
-    n_slots = max(engine.max_num_active for engine in engines)
-    prepared = _Prepared(
-        loop.cluster_loop_of(Kind(int(states.config["kind"][0, 0])), has_gate=False),
-        states,
-        (
-            kernel_front.pointed_states(states),
-            pointers.pointed(front),
-            kernel_front.pointed_costs([group.step_times for group in placement.groups]),
-        ),
-        sum(engine.depth for engine in engines),
-        sum(engine.max_num_active for engine in engines),
-    )
-    found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
-    n_instances = np.array([engine.n_instances for engine in engines])
-    return slots_numbered_through(found._replace(busy_ns=found.busy_ns // n_instances), n_slots)
-
-
 _SOON_NS: Final = 1
 """However fast a client is, its next request is too late for the step that is decided in the instant
 in which an answer ends: the answer has to reach the client first."""
-
-
-class _Recording(NamedTuple):
-    """End of the simulation, and what to record."""
-
-    until_ns: int | None
-    steps: bool
-    parts: bool
 
 
 class _Prepared(NamedTuple):
@@ -284,14 +181,12 @@ class _Prepared(NamedTuple):
     state: State
     tables: tuple[object, ...]
     """The handles that it takes before the logs."""
-    n_batches: int
-    """Most batches in flight on all replicas."""
-    n_slots: int
-    """Requests that may run at once, on all replicas."""
+    engines: Sequence[EngineConfig]
+    """The engine of each replica."""
 
 
 def _simulated_replica(
-    requests: Demand, config: EngineConfig, cost: StepTimeArrays, recording: _Recording
+    requests: Demand, config: EngineConfig, cost: StepTimeArrays, recording: Recording
 ) -> Simulation:
     requests = contents_checked(requests, config)
     state = new_state(requests, config)
@@ -299,94 +194,68 @@ def _simulated_replica(
         loop.loop_of(Kind(int(state.config["kind"][0]))),
         state,
         (pointers.pointed(state), pointers.pointed(cost)),
-        config.depth,
-        config.max_num_active,
+        (config,),
     )
     return _outcome_of(prepared, requests, recording, clock=state.counters["now_ns"])
 
 
-def _simulated_cluster(
-    requests: Demand,
-    cluster: ClusterConfig,
-    cost: StepTimeArrays,
-    gate: GateConfig | None,
-    recording: _Recording,
-) -> Simulation:
-    engine, n_replicas = cluster.engine, cluster.n_replicas
-    requests = contents_checked(requests if gate is None else cut_answers(requests, gate), engine)
-    states = kernel_front.new_states(requests, engine, n_replicas)
-    if gate is not None:
-        states = kernel_front.behind_gate(states, gate)
-    front = kernel_front.new_front(requests, cluster, gate)
+def simulate_replicas(fleet: Fleet, requests: Demand, recording: Recording) -> Simulation:
+    """Simulate several replicas (or one by the loop for several), numbered through.
+
+    Where one replica is in a livelock the run ends there.
+
+    Raises
+    ------
+    SpecError
+        Groups of replicas, and a gate or replicas for prompts alone.
+    """
+    gate, pools, engines = fleet.gate, fleet.pools, fleet.engine_of_replicas
+    if fleet.placement is not None and (pools is not None or gate is not None):
+        raise SpecError(
+            "groups of replicas behind a gate, or with replicas for prompts alone",
+            where="the fleet",
+            allowed="groups alone",
+        )
+    requests = requests if gate is None else cut_answers(requests, gate)
+    requests = contents_of_fleet(requests, fleet)
+    routed = requests
+    if fleet.placement is not None:  # the router knows the group as the class
+        routed = requests._replace(class_index=fleet.placement.group_of(requests))
+    states = kernel_front.new_states(requests, fleet)
+    front = kernel_front.new_front(routed, fleet)
+    n_slots = max(engine.max_num_active for engine in engines)
     prepared = _Prepared(
-        loop.cluster_loop_of(
-            Kind(int(states.config["kind"][0, 0])),
-            has_gate=gate is not None,
-            is_lockstep=cluster.in_lockstep,
-        ),
+        loop.loop_of_fleet(Kind(int(states.config["kind"][0, 0])), fleet),
         states,
         (
             kernel_front.pointed_states(states),
             pointers.pointed(front),
-            kernel_front.pointed_costs([cost]),
+            kernel_front.pointed_costs(fleet.step_times_of_groups),
         ),
-        n_replicas * engine.depth,
-        n_replicas * engine.max_num_active,
+        engines,
     )
     found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
-    found = found._replace(busy_ns=found.busy_ns // engine.n_instances)
-    return _behind(gate, front, slots_numbered_through(found, engine.max_num_active))
-
-
-def _simulated_pools(
-    requests: Demand,
-    config: DisaggregatedConfig,
-    costs: PoolCosts,
-    gate: GateConfig | None,
-    recording: _Recording,
-) -> Simulation:
-    requests = contents_of_pools(requests if gate is None else cut_answers(requests, gate), config)
-    states = kernel_front.new_pools(requests, config)
-    if gate is not None:
-        states = kernel_front.behind_gate(states, gate)
-    front = kernel_front.new_split_front(requests, config, gate)
-    n_slots = max(engine.max_num_active for engine in config.engines)
-    prepared = _Prepared(
-        loop.cluster_loop_of(Kind.VLLM, has_gate=gate is not None, is_split=True),
-        states,
-        (
-            kernel_front.pointed_states(states),
-            pointers.pointed(front),
-            kernel_front.pointed_costs(costs),
-        ),
-        config.n_replicas * max(engine.depth for engine in config.engines),
-        config.n_replicas * n_slots,
-    )
-    found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
-    handovers = _handovers(states)
-    return _behind(gate, front, with_handovers(slots_numbered_through(found, n_slots), handovers))
+    n_instances = np.array([engine.n_instances for engine in engines])
+    found = slots_numbered_through(found._replace(busy_ns=found.busy_ns // n_instances), n_slots)
+    if pools is not None:
+        found = with_handovers(found, _handovers(states))
+    if gate is None:
+        return found
+    reasons = front.gate.requests["reason"].copy()
+    return found._replace(shed_reasons=reasons, gate_classes=gate.class_names)
 
 
 def _outcome_of(
     prepared: _Prepared,
     requests: Demand,
-    recording: _Recording,
+    recording: Recording,
     *,
     clock: I64,
 ) -> Simulation:
     """Run the loop to its end, and make tables of its logs."""
     until_ns, state = recording.until_ns, prepared.state
-    wanted = Wanted(
-        recording.steps,
-        recording.parts,
-        prepared.n_batches,
-        prepared.n_slots,
-        holes=bool(state.config["is_contiguous"].any()),
-        swaps=bool(state.config["n_host_blocks"].any()),
-    )
-    limit_ns = FAR_NS if until_ns is None else until_ns
     hooks.tell_of_compiling(prepared.loop)
-    outcome, steps, parts = run_logged(prepared.loop, prepared.tables, wanted, until_ns=limit_ns)
+    outcome, steps, parts = _logged(prepared, recording)
     is_cut = outcome is Outcome.HORIZON and until_ns is not None
     found = simulation(
         requests,
@@ -410,18 +279,10 @@ def _pool_use(state: State) -> KvPoolUse | None:
     return KvPoolUse(*(pools[name].astype(np.int64) for name in KvPoolUse._fields))
 
 
-def _behind(gate: GateConfig | None, front: kernel_front.Front, found: Simulation) -> Simulation:
-    """The same with the reasons for which the gate turned requests away."""
-    if gate is None:
-        return found
-    reasons = front.gate.requests["reason"].copy()
-    return found._replace(shed_reasons=reasons, gate_classes=gate.class_names)
-
-
-def contents_of_pools(requests: Demand, config: DisaggregatedConfig) -> Demand:
-    """The requests with the block contents that pools with prefix caching need."""
+def contents_of_fleet(requests: Demand, fleet: Fleet) -> Demand:
+    """The requests with the block contents that replicas with prefix caching need."""
     return contents_checked(
-        requests, max(config.engines, key=lambda engine: engine.enable_prefix_caching)
+        requests, max(fleet.engines, key=lambda engine: engine.enable_prefix_caching)
     )
 
 
@@ -442,24 +303,7 @@ def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) 
     SpecError
         More blocks than can be numbered.
     """
-    is_follower = plan.follows != NONE
-    leaves = plan.abort_after_ns != NONE
-    requests = demand(
-        np.where(is_follower, 0, plan.arrival_ns),
-        plan.prompt_tokens,
-        plan.output_tokens,
-        max_tokens=plan.max_tokens,
-        priority=plan.priority,
-        class_index=plan.class_index,
-        tenant_index=plan.tenant_index,
-        abort_ns=np.where(
-            leaves, np.where(is_follower, 0, plan.arrival_ns) + plan.abort_after_ns, ABSENT
-        ),
-        follows=plan.follows,
-        joins=plan.joins,
-        accompanies=plan.accompanies,
-        think_ns=np.where(is_follower, plan.think_ns, 0),
-    )
+    requests = demand_without_contents(plan)
     if not has_contents:
         return requests
     contents = block_contents(plan, block_size)

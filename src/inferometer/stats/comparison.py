@@ -41,6 +41,8 @@ from inferometer.stats.quantiles import (
 
 ComparisonVerdict: TypeAlias = Literal["lower", "higher", "equivalent", "undecided"]
 
+_ORDER_SEED: Final = 0xAB
+"""Beside the caller's: who comes first has nothing to do with what is drawn for the requests."""
 _MAX_EXACT_PAIRS = 2500
 """For more pairs of samples the normal approximation of the Mann-Whitney distribution is used,
 which is accurate to 0.1 % there."""
@@ -411,6 +413,13 @@ def _half_width_ratio(n: int, error_fraction: float) -> float | None:
     if bound >= shrunk:
         return None
     return math.sqrt((n - 1) * (bound - 1) / (1 - bound / shrunk) / n)
+
+
+def first_sides(n_pairs: int, *seeds: int) -> tuple[int, ...]:
+    """Side (0 or 1) that comes first in each pair: each in half of them, in random order."""
+    rng = np.random.default_rng([_ORDER_SEED, *seeds])
+    begins = int(rng.integers(2))
+    return tuple(map(int, rng.permutation([(begins + pair) % 2 for pair in range(n_pairs)])))
 
 
 def is_futile(

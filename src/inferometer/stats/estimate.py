@@ -16,6 +16,17 @@ def worst_verdict(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     return next((one for one in order if one in known), None)
 
 
+AGREEING_FRACTION: Final = 0.9
+"""Share of the other plausible servers: both ends of an interval, or 18 of 19 draws."""
+
+
+def agreed_verdict(verdicts: Sequence[Verdict]) -> Verdict:
+    """Verdict of the likely server (the first) where 90 % of the others agree, else undecided."""
+    likely, *others = verdicts
+    is_agreed = others.count(likely) >= AGREEING_FRACTION * len(others)
+    return likely if is_agreed else "undecided"
+
+
 Z_90: Final = 1.645
 """A normal distribution has 90 % of its mass within this many standard deviations of the mean."""
 

@@ -4,6 +4,7 @@ The plain simulator, to hold the compiled one to.
 """
 
 import numpy as np
+from whole_fleets import PoolCosts, fleet_of_pools
 
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.fleet import DisaggregatedConfig
@@ -18,7 +19,7 @@ from inferometer.simulate.outcome import (
     slots_numbered_through,
     with_handovers,
 )
-from inferometer.simulate.run import PoolCosts, contents_of_pools
+from inferometer.simulate.run import contents_of_fleet
 from reference import (
     cluster as reference_cluster,
     log as reference_log,
@@ -44,7 +45,9 @@ def simulate_disaggregated_plainly(
 
     The same as ``disaggregated.simulate_disaggregated``, some hundred times slower.
     """
-    requests = contents_of_pools(requests if gate is None else cut_answers(requests, gate), config)
+    requests = contents_of_fleet(
+        requests if gate is None else cut_answers(requests, gate), fleet_of_pools(config, costs)
+    )
     clients, log = Clients(requests), reference_log.Log([], [])
     pools = _pools(requests, config, costs, clients, log)
     entry = reference_cluster.entry_of(gate, requests, (config.prefill, config.decode))

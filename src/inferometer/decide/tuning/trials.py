@@ -17,14 +17,12 @@ import numpy as np
 from scipy.optimize import root_scalar
 
 from inferometer.decide.probing import (
-    ClassObjective,
-    own_objectives_of,
     run_plan,
     worst_reading,
 )
 from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.decide.tuning.playbook import Variant
-from inferometer.inputs.objectives import ObjectiveSpec
+from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import ClosedArrivals, OpenArrivals, WorkloadSpec
@@ -117,7 +115,7 @@ class Aim:
     @property
     def class_objectives(self) -> tuple[ClassObjective, ...]:
         """SLOs of the classes that have their own; they count in addition to the common one."""
-        return own_objectives_of(Traffic(spec=self.spec))
+        return self.spec.class_objectives
 
     @property
     def limits(self) -> tuple[tuple[str, float], ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferometer.errors import SpecError
+from inferometer.inputs.objectives import ClassObjective, class_objectives
 from inferometer.inputs.types import Caution
 
 I32: TypeAlias = NDArray[np.int32]
@@ -87,6 +88,11 @@ class DrawnWorkload:
     """Users of a closed loop; None of others."""
     most_requests: int | None = None
     """Requests of a trace; None for drawn requests."""
+
+    @property
+    def class_objectives(self) -> tuple[ClassObjective, ...]:
+        """SLOs of the classes that have their own."""
+        return class_objectives(zip(self.class_names, self.class_slos, strict=True))
 
 
 def first_of_each(follows: I32 | I64) -> NDArray[np.intp]:
@@ -247,7 +253,7 @@ def request_plan(
         name: given[name] if name in given else np.full(n_requests, _DEFAULTS[name])
         for name in _TYPES
     }
-    plan = RequestPlan(**{name: _column(name, filled[name], n_requests, where) for name in _TYPES})
+    plan = RequestPlan(**{name: column(name, filled[name], n_requests, where) for name in _TYPES})
     check_plan(plan, where, row_name)
     return plan
 
@@ -288,8 +294,12 @@ def _range_checks(
         yield name, getattr(plan, name) < 0, "", {"allowed": "0 or more"}
     for name in ("abort_after_ns", "session_index"):
         yield name, getattr(plan, name) < NONE, "", {"allowed": "0 or more, or none"}
-    for name in ("arrival_ns", "think_ns", "abort_after_ns"):
-        yield name, getattr(plan, name) > MOST_NS, "", {"allowed": f"up to {MOST_NS}"}
+    for name, most in (
+        ("arrival_ns", MOST_NS),
+        ("think_ns", MOST_NS // 2),
+        ("abort_after_ns", MOST_NS),
+    ):
+        yield name, getattr(plan, name) > most, "", {"allowed": f"up to {most}"}
 
 
 def block_contents(plan: RequestPlan, block_size: int) -> BlockContents:
@@ -425,7 +435,14 @@ def _refuse(
         )
 
 
-def _column(name: str, values: ArrayLike, n_requests: int, where: str) -> NDArray[Any]:
+def column(name: str, values: ArrayLike, n_requests: int, where: str) -> NDArray[Any]:
+    """The values as the plan's column of this name.
+
+    Raises
+    ------
+    SpecError
+        They are not one for each request, or no whole numbers that it can hold.
+    """
     array = np.asarray(values)
     if array.shape != (n_requests,):
         raise SpecError(

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from inferometer.inputs.objectives import ClassObjective, class_objectives
 from inferometer.inputs.workload.distributions import (
     Distribution,
     Natural,
@@ -363,6 +364,11 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tenants: Tenants | None = None
     replay: Replay | None = None
     note: str | None = None
+
+    @property
+    def class_objectives(self) -> tuple[ClassObjective, ...]:
+        """SLOs of the classes that have their own."""
+        return class_objectives((one.name, one.slo) for one in self.classes)
 
     def __post_init__(self) -> None:
         if bool(self.classes) == (self.replay is not None):

@@ -51,7 +51,7 @@ def encoder_of(path: str | None) -> Callable[[str], Encoding]:
     SpecError
         No path, no such file, or the library is not installed.
     """
-    tokenizer = _opened(path)
+    tokenizer = tokenizer_of(path)
 
     def encode(text: str) -> Encoding:
         encoding: Encoding = tokenizer.encode(text, add_special_tokens=False)
@@ -60,7 +60,14 @@ def encoder_of(path: str | None) -> Callable[[str], Encoding]:
     return encode
 
 
-def _opened(path: str | None) -> Any:  # noqa: ANN401 -- the library's own type
+def tokenizer_of(path: str | None) -> Any:  # noqa: ANN401 -- the library's own type
+    """The tokenizer of this folder or file.
+
+    Raises
+    ------
+    SpecError
+        No such tokenizer, or the library is not installed.
+    """
     if path is None:
         raise SpecError(
             "no tokenizer", where="--prompts tokenizer", try_="--tokenizer FOLDER or tokenizer.json"
@@ -99,7 +106,7 @@ def token_pace(path: str, texts: Sequence[str]) -> TokenPace:
     SpecError
         No such tokenizer, or the library is not installed.
     """
-    tokenizer = _opened(path)
+    tokenizer = tokenizer_of(path)
     for text in texts[:1]:
         tokenizer.encode(text, add_special_tokens=False)
     started = time.perf_counter()

@@ -16,7 +16,7 @@ from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, KvLink, Placement
+from inferometer.simulate.fleet import DisaggregatedConfig, Fleet, KvLink, Placement
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.kernel.gate_state import GateState, new_gate_state
 from inferometer.simulate.kernel.handover import LinkState, new_link
@@ -46,31 +46,34 @@ class Front(NamedTuple):
     link: LinkState
 
 
-def new_front(requests: Demand, cluster: ClusterConfig, gate: GateConfig | None) -> Front:
-    """Initial state of router and gate for replicas without disaggregation."""
-    router = new_router_state(requests, cluster)
-    return Front(router, _gate_state(requests, gate), router, new_link(KvLink(block_bytes=1), 0))
-
-
-def new_split_front(
-    requests: Demand, config: DisaggregatedConfig, gate: GateConfig | None
-) -> Front:
-    """Initial state of both routers, gate and KV link for prefill and decode pools."""
-    decode_router = new_router_state(requests, config.decode, first=config.prefill.n_replicas)
-    link = new_link(config.link, config.n_replicas)
+def new_front(requests: Demand, fleet: Fleet) -> Front:
+    """Initial state of routers, gate and KV link; parts that the fleet has not are left empty."""
+    gate = _NO_GATE if fleet.gate is None else (requests, fleet.gate)
+    pools = fleet.pools
+    if pools is None:
+        router, link = new_router_state(requests, fleet.replicas), KvLink(block_bytes=1)
+        return Front(router, new_gate_state(*gate), router, new_link(link, 0))
     return Front(
-        new_router_state(requests, config.prefill),
-        _gate_state(requests, gate),
-        decode_router,
-        link,
+        new_router_state(requests, pools.prefill),
+        new_gate_state(*gate),
+        new_router_state(requests, pools.decode, first=pools.prefill.n_replicas),
+        new_link(pools.link, pools.n_replicas),
     )
 
 
-def _gate_state(requests: Demand, gate: GateConfig | None) -> GateState:
-    return new_gate_state(*_NO_GATE) if gate is None else new_gate_state(requests, gate)
+def new_states(requests: Demand, fleet: Fleet) -> State:
+    """Initial state of all replicas of a fleet."""
+    pools = fleet.pools
+    if fleet.placement is not None:
+        states = _groups(requests, fleet.placement)
+    elif pools is not None:
+        states = _pools(requests, pools)
+    else:
+        states = _stacked([new_state(requests, fleet.replicas.engine)] * fleet.n_replicas)
+    return states if fleet.gate is None else _behind_gate(states, fleet.gate)
 
 
-def behind_gate(states: State, gate: GateConfig) -> State:
+def _behind_gate(states: State, gate: GateConfig) -> State:
     """The states with the gate's limits set, and with an array that records ended requests."""
     config = states.config[:, 0]
     n_slots = config["max_num_active"]
@@ -84,12 +87,7 @@ def behind_gate(states: State, gate: GateConfig) -> State:
     return states._replace(arrivals=states.arrivals._replace(ended=ended))
 
 
-def new_states(requests: Demand, config: EngineConfig, n_replicas: int) -> State:
-    """Initial state of ``n_replicas`` equal replicas."""
-    return _stacked([new_state(requests, config)] * n_replicas)
-
-
-def new_pools(requests: Demand, config: DisaggregatedConfig) -> State:
+def _pools(requests: Demand, config: DisaggregatedConfig) -> State:
     """Initial state of prefill replicas, followed by decode replicas."""
     n_slots = max(engine.max_num_active for engine in config.engines)
     prefill, decode = (_pool(requests, engine, n_slots) for engine in config.engines)
@@ -104,7 +102,7 @@ def new_pools(requests: Demand, config: DisaggregatedConfig) -> State:
     )
 
 
-def new_groups(requests: Demand, placement: Placement) -> State:
+def _groups(requests: Demand, placement: Placement) -> State:
     """Initial state of replicas of several kinds, one kind after the other."""
     replicas = list[State]()
     for number, group in enumerate(placement.groups):

@@ -11,6 +11,7 @@ from functools import cache
 from types import FunctionType, ModuleType
 
 from inferometer.simulate.compiling import compiled_like
+from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.kernel import (
     blocks,
     cluster_run,
@@ -34,8 +35,18 @@ def loop_of(kind: Kind) -> Callable[..., int]:
     return run
 
 
+def loop_of_fleet(kind: Kind, fleet: Fleet) -> Callable[..., int]:
+    """The loop of several replicas, with the code that this fleet needs."""
+    return _cluster_loop_of(
+        kind,
+        has_gate=fleet.gate is not None,
+        is_split=fleet.prefill is not None,
+        is_lockstep=fleet.replicas.in_lockstep,
+    )
+
+
 @cache
-def cluster_loop_of(
+def _cluster_loop_of(
     kind: Kind, *, has_gate: bool, is_split: bool = False, is_lockstep: bool = False
 ) -> Callable[..., int]:
     """``kernel.cluster_run.run``, compiled for this kind of engine only.
