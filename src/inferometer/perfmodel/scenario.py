@@ -1,7 +1,7 @@
 """Static batches as questions to datasheets, and the time of their phases at an efficiency."""
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, Source
@@ -315,6 +315,36 @@ def prefill_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[Batch
     if scenario.has_all_logits:
         shape = replace(shape, n_logit_positions=shape.prefill_tokens)
     return shape, _work(scenario, shape, efficiency)
+
+
+class PrefillSteps(NamedTuple):
+    """The steps in which an engine computes the prompts of a batch."""
+
+    n_steps: int
+    mean: BatchShape
+    """An equal part of the prompts, rounded up."""
+
+
+def prefill_steps_of(scenario: Scenario) -> PrefillSteps:
+    """The prompts of the batch, divided as the step budget of the engine divides them.
+
+    A row takes less time among more rows, but never among more than fit into one step: a step of
+    the whole batch would be faster than any that the engine runs.
+    """
+    whole, _ = prefill_of(scenario)
+    n_steps = -(-whole.prefill_tokens // (scenario.max_step_tokens or whole.prefill_tokens))
+
+    def part(total: int) -> int:
+        return -(-total // n_steps)
+
+    mean = replace(
+        whole,
+        n_prefill_requests=part(whole.n_prefill_requests),
+        prefill_tokens=part(whole.prefill_tokens),
+        prefill_context_product_tokens2=part(whole.prefill_context_product_tokens2),
+        n_logit_positions=part(whole.n_logit_positions),
+    )
+    return PrefillSteps(n_steps, mean)
 
 
 def decode_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
