@@ -1,5 +1,7 @@
 """Does Python get the answers of the command line, typed, as tables and in notebooks?"""
 
+import asyncio
+import builtins
 import inspect
 import json
 import subprocess
@@ -11,10 +13,13 @@ import numpy as np
 import pytest
 
 import inferometer as im
+from inferometer.api.command_line import called_as, command_line as of_process
 from inferometer.api.progress import PartsDone
 from inferometer.api.question import question_of
+from inferometer.api.simulate import Simulate
 from inferometer.api.size import Size
-from inferometer.errors import InferometerError, SpecError
+from inferometer.api.sweep import Sweep
+from inferometer.errors import InferometerError, MeasureError, SpecError
 
 STATIC = {"hardware": "h100_sxm", "batch": 32, "prompt": 1024}
 ONLINE = {"hardware": "h100_sxm", "rate": 5, "requests": 200, "slo": "ttft:p95<500ms"}
@@ -52,6 +57,46 @@ def test_an_answer_in_a_notebook_and_as_text(simulated):
     page = answer._repr_html_()
     assert "llama-3.1-8b on NVIDIA H100" in page
     assert "<script" not in page
+
+
+class ZMQInteractiveShell:
+    """The name by which rich knows a notebook."""
+
+
+def test_a_notebook_shows_an_answer_once_and_its_text_has_no_colours(simulated, monkeypatch):
+    """Rich displayed what was drawn for ``str`` and ``_repr_html_``, beside the notebook itself."""
+    shown, page = str(simulated[0]), simulated[0]._repr_html_()
+    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython.display", None)  # an import of it fails
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert str(simulated[0]) == shown
+    assert "\x1b" not in shown
+    assert simulated[0]._repr_html_() == page
+
+
+def test_a_load_test_may_begin_where_an_event_loop_runs():
+    """A notebook's: ``asyncio.run`` is refused there."""
+
+    async def cell() -> None:
+        im.load("http://127.0.0.1:1", rate=5, duration="2s")
+
+    with pytest.raises(MeasureError, match="no answer"):
+        asyncio.run(cell())
+
+
+def test_the_record_of_a_run_has_the_command_of_the_call(simulated):
+    """It had the arguments of the notebook's kernel: ``inferometer -f kernel.json``."""
+    _, _, folder = simulated
+    command = json.loads((folder / "manifest.json").read_text())["command"]
+    assert command == [
+        *("inferometer", "simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", "5"),
+        *("--requests", "200", "--slo", "ttft:p95<500ms", "--out", str(folder)),
+    ]
+    with called_as("sweep", Sweep, {"model": "m", "seq": [16, 64], "resident": False}):
+        assert of_process() == ("inferometer", "sweep", "m", "--seq", "16,64", "--no-resident")
+    with called_as("simulate", Simulate, {"model": "m", "set": {"a": 1, "b": "x"}, "rate": None}):
+        assert of_process()[2:] == ("m", "--set", "a=1", "--set", "b=x")
+    assert of_process() == ()  # pytest is no command of ours
 
 
 def test_progress_is_heard_and_otherwise_nothing_is_printed(simulated, capfd):
