@@ -92,8 +92,8 @@ def test_the_record_of_a_run_has_the_command_of_the_call(simulated):
         *("inferometer", "simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", "5"),
         *("--requests", "200", "--slo", "ttft:p95<500ms", "--out", str(folder)),
     ]
-    with called_as("sweep", Sweep, {"model": "m", "seq": [16, 64], "resident": False}):
-        assert of_process() == ("inferometer", "sweep", "m", "--seq", "16,64", "--no-resident")
+    with called_as("sweep", Sweep, {"model": "m", "seq": [16, 64], "dry_run": True}):
+        assert of_process()[2:] == ("--model", "m", "--seq", "16,64", "--dry-run")
     with called_as("simulate", Simulate, {"model": "m", "set": {"a": 1, "b": "x"}, "rate": None}):
         assert of_process()[2:] == ("m", "--set", "a=1", "--set", "b=x")
     assert of_process() == ()  # pytest is no command of ours
