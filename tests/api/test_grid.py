@@ -128,6 +128,17 @@ def test_devices_that_are_too_small_are_counted() -> None:
     assert any(finding.code == "OUT_OF_MEMORY" for finding in grid.findings)
 
 
+def test_a_grid_of_models_is_named_by_them() -> None:
+    """It was "slo tpot:p95<20ms, by model"."""
+    models = ["llama-3.1-8b", "qwen3-8b"]
+    assert im.predict(models, hardware="h100_sxm").title == (
+        "llama-3.1-8b, qwen3-8b on h100_sxm, by model"
+    )
+    several = [*models, "qwen3-4b", "qwen3-14b"]
+    grid = im.predict(several, hardware=["h100_sxm", "l40s"], slo="tpot:p95<20ms")
+    assert grid.title == "4 models, slo tpot:p95<20ms, by model and hardware"
+
+
 def test_policies_are_compared_on_the_same_device() -> None:
     """The rates of the last device replaced those of the others, and no device was named."""
     words = {"workload": "64x8", "requests": 60, "concurrency": [1, 8], "executor": "inline"}
