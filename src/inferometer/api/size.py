@@ -43,7 +43,6 @@ from inferometer.errors import SizingError, SpecError
 from inferometer.inputs import prices, resolve, types
 from inferometer.measure.this_machine import THIS_MACHINE
 from inferometer.simulate.deployment import Pace
-from inferometer.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +185,8 @@ def size(question: Size) -> SizeAnswer:
     pace = _pace(question, tried)
     problem = problem._replace(question=replace(problem.question, time_limit=share, pace=pace))
     talk(
-        f"{counted(len(tried.possible), 'kind')} of replica to try on"
-        f" {counted(n_devices, 'device')}, at most {share.limit_s:.3g} s of computing for each"
+        f"{len(tried.possible)} kinds of replica to try on {n_devices}"
+        f" device{'s' * (n_devices > 1)}, at most {share.limit_s:.3g} s of computing for each"
         " device (the engine's rules are compiled once)"
     )
     sized_for, found = _searched(problem.question, tried, where, is_sure=question.sure)
