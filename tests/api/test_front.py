@@ -41,6 +41,16 @@ def test_dictionaries_are_what_json_prints(tmp_path, simulated):
     assert simulated[0].to_dict()["verdict"] == simulated[0].verdict
 
 
+def test_the_dictionary_of_an_unbounded_interval_is_strict_json():
+    """The upper end of a lower bound was infinite: ``json.dumps`` wrote ``Infinity``."""
+    cut = im.simulate("llama-3.1-8b", hardware="l40s", rate=50, requests=60, until="1s")
+    ttft = cut.levels[0].summary.latency("ttft").mean
+    assert ttft.is_lower_bound
+    assert ttft.seconds.high == float("inf")
+    text = json.dumps(cut.to_dict(), allow_nan=False)
+    assert json.loads(text) == cut.to_dict()
+
+
 def test_tables_go_to_arrow_without_its_library(simulated):
     answer, _, _ = simulated
     table = answer.to_arrow()
