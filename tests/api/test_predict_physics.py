@@ -135,6 +135,23 @@ def test_prompts_of_a_large_batch_take_the_steps_that_the_engine_takes(n_prompts
     assert all_s == pytest.approx(run.levels[0].summary.span_s, rel=0.1)
 
 
+def test_steps_of_the_prompts_follow_one_another_through_the_stages():
+    """Each micro-batch waited for the whole one before it: 6.5 s where the simulator needs 4.6."""
+    words = {"hardware": "h100_sxm", "tp": 4, "pp": 2}
+    found = im.predict("llama-3.1-70b", batch=64, prompt=2048, output=4, **words)
+    run = im.simulate(
+        "llama-3.1-70b", workload="2048x2", concurrency=64, requests=64, **words
+    )  # fmt: skip
+    assert found.basis == "published"
+    assert found.answered.ttft_s.value == pytest.approx(run.levels[0].summary.span_s, rel=0.05)
+    by_datasheet = im.predict("llama-3.1-70b", batch=64, prompt=2048, datasheet=True, **words)
+    one_stage = im.predict(
+        "llama-3.1-70b", batch=64, prompt=2048, datasheet=True, hardware="h100_sxm", tp=4
+    )
+    ratio = by_datasheet.answered.ttft_s.value / one_stage.answered.ttft_s.value
+    assert 0.5 < ratio < 0.6, "two stages, sixteen steps: 8.5 of their ways against 16"
+
+
 def test_an_answer_of_one_token_has_no_tpot():
     found = im.predict("llama-3.1-8b", hardware="h100_sxm", output=1).answered
     assert found.tpot_s is found.tokens_per_s_per_user is found.decode_tokens_per_s is None

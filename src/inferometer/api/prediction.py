@@ -23,7 +23,7 @@ from inferometer.perfmodel.scenario import (
     decode_of,
     plain_decode_of,
     prefill_of,
-    prefill_steps_of,
+    prefill_step_of,
 )
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.steptime_levels import fitted_levels, through_stages
@@ -198,8 +198,7 @@ def answered_speeds(sheet: DatasheetPrediction, fitted: FittedSpeeds | None) -> 
 
 def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSpeeds:
     """Predictions of the fitted model for the scenario's static batch."""
-    steps = prefill_steps_of(scenario)
-    shapes = steps.mean, decode_of(scenario)[0]
+    shapes = prefill_step_of(scenario), decode_of(scenario)[0]
     prefill, decode = model.predict_all(shapes)
     prefill_ratio, decode_ratio = _stage_ratios(model, scenario, shapes)
     if scenario.speculation is not None:
@@ -208,7 +207,7 @@ def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSp
         decode_ratio += drafts * drafted.duration_s.value / decode.duration_s.value
         decode_ratio /= scenario.expected_step_tokens
     prefill_s = prefill.duration_s.scaled(
-        steps.n_steps * scenario.first_token_steps * prefill_ratio
+        scenario.n_prefill_steps * scenario.first_token_steps * prefill_ratio
     )
     tpot_s = decode.duration_s.scaled(decode_ratio)
     subject = model.subject or NOTHING_STATED

@@ -1,7 +1,7 @@
 """Static batches as questions to datasheets, and the time of their phases at an efficiency."""
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, Source
@@ -169,10 +169,21 @@ class Scenario:
         return -(-self.batch_size // self.used_plan.n_pipeline)
 
     @property
+    def n_prefill_steps(self) -> int:
+        """Steps in which an engine computes the prompts of a (micro-)batch; 1 without a budget."""
+        if self.max_step_tokens is None or self.mode != "engine":
+            return 1
+        n_tokens = self.step_batch_size * (self.prompt_tokens - self.cached_tokens)
+        return -(-n_tokens // self.max_step_tokens)
+
+    @property
     def first_token_steps(self) -> float:
-        """Steps until the last micro-batch's first token: those before it must have left the first stage."""
-        n_micro_batches = -(-self.batch_size // self.step_batch_size)
-        return 1 + (n_micro_batches - 1) / self.used_plan.n_pipeline
+        """Prefills of a micro-batch until the last one's first token.
+
+        A step begins when the one before it has left the first stage.
+        """
+        n_micro_batches, n_steps = -(-self.batch_size // self.step_batch_size), self.n_prefill_steps
+        return (1 + (n_micro_batches * n_steps - 1) / self.used_plan.n_pipeline) / n_steps
 
     @property
     def cached_tokens(self) -> int:
@@ -317,34 +328,24 @@ def prefill_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[Batch
     return shape, _work(scenario, shape, efficiency)
 
 
-class PrefillSteps(NamedTuple):
-    """The steps in which an engine computes the prompts of a batch."""
-
-    n_steps: int
-    mean: BatchShape
-    """An equal part of the prompts, rounded up."""
-
-
-def prefill_steps_of(scenario: Scenario) -> PrefillSteps:
-    """The prompts of the batch, divided as the step budget of the engine divides them.
+def prefill_step_of(scenario: Scenario) -> BatchShape:
+    """The mean of the steps in which the engine computes the prompts of the (micro-)batch.
 
     A row takes less time among more rows, but never among more than fit into one step: a step of
     the whole batch would be faster than any that the engine runs.
     """
     whole, _ = prefill_of(scenario)
-    n_steps = -(-whole.prefill_tokens // (scenario.max_step_tokens or whole.prefill_tokens))
 
     def part(total: int) -> int:
-        return -(-total // n_steps)
+        return -(-total // scenario.n_prefill_steps)
 
-    mean = replace(
+    return replace(
         whole,
         n_prefill_requests=part(whole.n_prefill_requests),
         prefill_tokens=part(whole.prefill_tokens),
         prefill_context_product_tokens2=part(whole.prefill_context_product_tokens2),
         n_logit_positions=part(whole.n_logit_positions),
     )
-    return PrefillSteps(n_steps, mean)
 
 
 def decode_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
