@@ -6,7 +6,9 @@ import inspect
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import command_line
 import numpy as np
@@ -144,6 +146,19 @@ def test_bad_options_are_refused_in_four_parts(options, words):
         im.predict("llama-3.1-8b", **options)
     assert words in str(error.value)
     assert "\n  from: " in str(error.value)
+
+
+def test_a_duration_may_be_a_timedelta_and_a_table_is_refused_with_what_to_do():
+    """The whole table was the name of a file, too long for one."""
+    words = {"hardware": "h100_sxm", "rate": 5}
+    minute = im.simulate("llama-3.1-8b", duration=timedelta(seconds=20), **words)
+    assert minute.to_dict() == im.simulate("llama-3.1-8b", duration="20s", **words).to_dict()
+    with pytest.raises(SpecError, match="'5s'"):
+        im.simulate("llama-3.1-8b", hardware="h100_sxm", rate=timedelta(seconds=5))
+    frame = SimpleNamespace(columns=["timestamp"])  # as of pandas
+    with pytest.raises(SpecError, match="workload is a table in memory") as caught:
+        im.simulate("llama-3.1-8b", workload=frame, **words)
+    assert "workload='trace.csv'" in caught.value.try_
 
 
 def test_options_may_be_written_as_on_the_command_line():

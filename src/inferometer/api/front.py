@@ -7,6 +7,7 @@ are exceptions of ``inferometer.errors``.
 """
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import wraps
 from inspect import Signature, signature
 from pathlib import Path
@@ -73,6 +74,7 @@ def _takes(question: type[Any]) -> Callable[[Function], Function]:
         @wraps(function)
         def checked(*given: object, **options: object) -> object:
             _check_given(function, given, signature_of(question))
+            options = {name: _plain(name, value) for name, value in options.items()}
             own = dict(zip(_positional(function), given, strict=False)) | options
             with called_as(_VERBS.get(function.__name__, function.__name__), question, own):
                 return function(*given, **options)
@@ -81,6 +83,24 @@ def _takes(question: type[Any]) -> Callable[[Function], Function]:
         return cast("Function", checked)
 
     return shown
+
+
+def _plain(name: str, value: object) -> object:
+    """A duration as text; a table of pandas or polars is refused, as only its file is read.
+
+    Raises
+    ------
+    SpecError
+        The value is such a table.
+    """
+    if hasattr(value, "columns"):
+        raise SpecError(
+            f"{name} is a table in memory",
+            where=name,
+            allowed="the path of a file",
+            try_=f"frame.to_csv('trace.csv', index=False), then {name}='trace.csv'",
+        )
+    return f"{value.total_seconds():.12g}s" if isinstance(value, timedelta) else value
 
 
 def _positional(function: Callable[..., object]) -> list[str]:
