@@ -152,6 +152,25 @@ def test_steps_of_the_prompts_follow_one_another_through_the_stages():
     assert 0.5 < ratio < 0.6, "two stages, sixteen steps: 8.5 of their ways against 16"
 
 
+def test_kv_heads_are_split_or_copied_evenly():
+    """Ten KV heads over four devices had an answer; vLLM does not start so."""
+    for n_devices in (1, 2):
+        assert im.predict("phi-4", hardware="h100_sxm", tp=n_devices).datasheet.sizes.memory.fits
+    with pytest.raises(SpecError, match="10 KV heads of 'phi-4' cannot be split over 4") as caught:
+        im.predict("phi-4", hardware="h100_sxm", tp=4)
+    assert caught.value.allowed == "1, 2, 5, 10, 20, 40"
+    with pytest.raises(SpecError, match="40 query heads"):
+        im.predict("phi-4", hardware="h100_sxm", tp=3)
+    copied = im.predict("qwen2.5-0.5b", hardware="h100_sxm", tp=14)  # two KV heads, seven times
+    assert copied.datasheet.sizes.memory.fits
+    sized = im.size(
+        "phi-4", gpus="l4", tp="2,4", rate=0.5, slo="ttft:p95<60s", workload="64x16",
+        probe_requests=100, max_num_seqs="16", max_num_batched_tokens="2048", executor="inline",
+    )  # fmt: skip
+    assert sized.pick.n_devices == 2
+    assert "does not divide its 10 KV heads" in str(sized)
+
+
 def test_an_answer_of_one_token_has_no_tpot():
     found = im.predict("llama-3.1-8b", hardware="h100_sxm", output=1).answered
     assert found.tpot_s is found.tokens_per_s_per_user is found.decode_tokens_per_s is None
