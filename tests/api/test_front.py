@@ -1,20 +1,27 @@
 """Does Python get the answers of the command line, typed, as tables and in notebooks?"""
 
+import asyncio
+import builtins
 import inspect
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import command_line
 import numpy as np
 import pytest
 
 import inferometer as im
+from inferometer.api.command_line import called_as, command_line as of_process
 from inferometer.api.progress import PartsDone
 from inferometer.api.question import question_of
+from inferometer.api.simulate import Simulate
 from inferometer.api.size import Size
-from inferometer.errors import InferometerError, SpecError
+from inferometer.api.sweep import Sweep
+from inferometer.errors import InferometerError, MeasureError, SpecError
 
 STATIC = {"hardware": "h100_sxm", "batch": 32, "prompt": 1024}
 ONLINE = {"hardware": "h100_sxm", "rate": 5, "requests": 200, "slo": "ttft:p95<500ms"}
@@ -36,6 +43,16 @@ def test_dictionaries_are_what_json_prints(tmp_path, simulated):
     assert simulated[0].to_dict()["verdict"] == simulated[0].verdict
 
 
+def test_the_dictionary_of_an_unbounded_interval_is_strict_json():
+    """The upper end of a lower bound was infinite: ``json.dumps`` wrote ``Infinity``."""
+    cut = im.simulate("llama-3.1-8b", hardware="l40s", rate=50, requests=60, until="1s")
+    ttft = cut.levels[0].summary.latency("ttft").mean
+    assert ttft.is_lower_bound
+    assert ttft.seconds.high == float("inf")
+    text = json.dumps(cut.to_dict(), allow_nan=False)
+    assert json.loads(text) == cut.to_dict()
+
+
 def test_tables_go_to_arrow_without_its_library(simulated):
     answer, _, _ = simulated
     table = answer.to_arrow()
@@ -52,6 +69,46 @@ def test_an_answer_in_a_notebook_and_as_text(simulated):
     page = answer._repr_html_()
     assert "llama-3.1-8b on NVIDIA H100" in page
     assert "<script" not in page
+
+
+class ZMQInteractiveShell:
+    """The name by which rich knows a notebook."""
+
+
+def test_a_notebook_shows_an_answer_once_and_its_text_has_no_colours(simulated, monkeypatch):
+    """Rich displayed what was drawn for ``str`` and ``_repr_html_``, beside the notebook itself."""
+    shown, page = str(simulated[0]), simulated[0]._repr_html_()
+    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython.display", None)  # an import of it fails
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert str(simulated[0]) == shown
+    assert "\x1b" not in shown
+    assert simulated[0]._repr_html_() == page
+
+
+def test_a_load_test_may_begin_where_an_event_loop_runs():
+    """A notebook's: ``asyncio.run`` is refused there."""
+
+    async def cell() -> None:
+        im.load("http://127.0.0.1:1", rate=5, duration="2s")
+
+    with pytest.raises(MeasureError, match="no answer"):
+        asyncio.run(cell())
+
+
+def test_the_record_of_a_run_has_the_command_of_the_call(simulated):
+    """It had the arguments of the notebook's kernel: ``inferometer -f kernel.json``."""
+    _, _, folder = simulated
+    command = json.loads((folder / "manifest.json").read_text())["command"]
+    assert command == [
+        *("inferometer", "simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", "5"),
+        *("--requests", "200", "--slo", "ttft:p95<500ms", "--out", str(folder)),
+    ]
+    with called_as("sweep", Sweep, {"model": "m", "seq": [16, 64], "dry_run": True}):
+        assert of_process()[2:] == ("--model", "m", "--seq", "16,64", "--dry-run")
+    with called_as("simulate", Simulate, {"model": "m", "set": {"a": 1, "b": "x"}, "rate": None}):
+        assert of_process()[2:] == ("m", "--set", "a=1", "--set", "b=x")
+    assert of_process() == ()  # pytest is no command of ours
 
 
 def test_progress_is_heard_and_otherwise_nothing_is_printed(simulated, capfd):
@@ -89,6 +146,19 @@ def test_bad_options_are_refused_in_four_parts(options, words):
         im.predict("llama-3.1-8b", **options)
     assert words in str(error.value)
     assert "\n  from: " in str(error.value)
+
+
+def test_a_duration_may_be_a_timedelta_and_a_table_is_refused_with_what_to_do():
+    """The whole table was the name of a file, too long for one."""
+    words = {"hardware": "h100_sxm", "rate": 5}
+    minute = im.simulate("llama-3.1-8b", duration=timedelta(seconds=20), **words)
+    assert minute.to_dict() == im.simulate("llama-3.1-8b", duration="20s", **words).to_dict()
+    with pytest.raises(SpecError, match="'5s'"):
+        im.simulate("llama-3.1-8b", hardware="h100_sxm", rate=timedelta(seconds=5))
+    frame = SimpleNamespace(columns=["timestamp"])  # as of pandas
+    with pytest.raises(SpecError, match="workload is a table in memory") as caught:
+        im.simulate("llama-3.1-8b", workload=frame, **words)
+    assert "workload='trace.csv'" in caught.value.try_
 
 
 def test_options_may_be_written_as_on_the_command_line():

@@ -129,6 +129,30 @@ def test_devices_that_are_too_small_are_counted() -> None:
     assert any(finding.code == "OUT_OF_MEMORY" for finding in grid.findings)
 
 
+def test_a_grid_of_models_is_named_by_them() -> None:
+    """It was "slo tpot:p95<20ms, by model"."""
+    models = ["llama-3.1-8b", "qwen3-8b"]
+    assert im.predict(models, hardware="h100_sxm").title == (
+        "llama-3.1-8b, qwen3-8b on h100_sxm, by model"
+    )
+    several = [*models, "qwen3-4b", "qwen3-14b"]
+    grid = im.predict(several, hardware=["h100_sxm", "l40s"], slo="tpot:p95<20ms")
+    assert grid.title == "4 models, slo tpot:p95<20ms, by model and hardware"
+
+
+def test_policies_are_compared_on_the_same_device() -> None:
+    """The rates of the last device replaced those of the others, and no device was named."""
+    words = {"workload": "64x8", "requests": 60, "concurrency": [1, 8], "executor": "inline"}
+    devices, policies = ["h100_sxm", "a100_80gb_sxm"], ["static", "vllm"]
+    both = im.study("policies", MODEL, hardware=devices, policy=policies, **words)
+    alone = [im.study("policies", MODEL, hardware=one, policy=policies, **words) for one in devices]
+    told = [[one.sentence for one in grid.findings if one.code == "POLICY"] for grid in alone]
+    assert [one.sentence for one in both.findings if one.code == "POLICY"] == [
+        f"{sentences[0].removesuffix('.')} ({device})."
+        for sentences, device in zip(told, devices, strict=True)
+    ]
+
+
 def test_a_memory_that_holds_nothing_ends_no_gain() -> None:
     told = str(im.predict("qwen3-30b-a3b", hardware="l40s", batch=[1, 8], prompt=2048, output=200))
     assert "2 of 2 points do not fit in memory" in told
@@ -170,7 +194,7 @@ def test_the_table_of_a_grid_has_the_intervals_of_all_its_numbers() -> None:
     (page,) = im.predict(MODEL, hardware="h100_sxm", batch="1,8").pages()
     assert page.table is not None
     cells = dict(zip(page.table.header, page.table.rows[1], strict=True))
-    for name in ("TTFT", "TPOT", "E2E", "decode tok/s", "output tok/s", "$/1M tok", "MFU"):
+    for name in ("TTFT", "TPOT", "E2E", "decode tok/s", "output tok/s", "$/1M out", "MFU"):
         assert re.search(r" \[.+, .+\]$", cells[name]), name
 
 

@@ -119,6 +119,58 @@ def test_intervals_of_published_rows_begin_above_the_roofline(model, batch):
     assert answer.answered.e2e_s.low >= 0.999 * (least_s[0] + 63 * least_s[1])
 
 
+@pytest.mark.parametrize("n_prompts", [32, 128])
+def test_prompts_of_a_large_batch_take_the_steps_that_the_engine_takes(n_prompts):
+    """One step of 131,072 tokens came out at 87 % of the H100's peak; the engine takes 16 steps."""
+    words = {"hardware": "h100_sxm", "prompt": 1024, "output": 16}
+    one_step = im.predict("llama-3.1-8b", batch=8, **words)  # 8192 tokens
+    many = im.predict("llama-3.1-8b", batch=n_prompts, **words)
+    front_s = one_step.answered.ttft_s.value * 0.1
+    one_s, all_s = (answer.answered.ttft_s.value for answer in (one_step, many))
+    assert n_prompts / 8 * (one_s - front_s) < all_s <= n_prompts / 8 * one_s
+    run = im.simulate(
+        "llama-3.1-8b", hardware="h100_sxm", workload="1024x2", concurrency=n_prompts,
+        requests=n_prompts,
+    )  # fmt: skip
+    assert all_s == pytest.approx(run.levels[0].summary.span_s, rel=0.1)
+
+
+def test_steps_of_the_prompts_follow_one_another_through_the_stages():
+    """Each micro-batch waited for the whole one before it: 6.5 s where the simulator needs 4.6."""
+    words = {"hardware": "h100_sxm", "tp": 4, "pp": 2}
+    found = im.predict("llama-3.1-70b", batch=64, prompt=2048, output=4, **words)
+    run = im.simulate(
+        "llama-3.1-70b", workload="2048x2", concurrency=64, requests=64, **words
+    )  # fmt: skip
+    assert found.basis == "published"
+    assert found.answered.ttft_s.value == pytest.approx(run.levels[0].summary.span_s, rel=0.05)
+    by_datasheet = im.predict("llama-3.1-70b", batch=64, prompt=2048, datasheet=True, **words)
+    one_stage = im.predict(
+        "llama-3.1-70b", batch=64, prompt=2048, datasheet=True, hardware="h100_sxm", tp=4
+    )
+    ratio = by_datasheet.answered.ttft_s.value / one_stage.answered.ttft_s.value
+    assert 0.5 < ratio < 0.6, "two stages, sixteen steps: 8.5 of their ways against 16"
+
+
+def test_kv_heads_are_split_or_copied_evenly():
+    """Ten KV heads over four devices had an answer; vLLM does not start so."""
+    for n_devices in (1, 2):
+        assert im.predict("phi-4", hardware="h100_sxm", tp=n_devices).datasheet.sizes.memory.fits
+    with pytest.raises(SpecError, match="10 KV heads of 'phi-4' cannot be split over 4") as caught:
+        im.predict("phi-4", hardware="h100_sxm", tp=4)
+    assert caught.value.allowed == "1, 2, 5, 10, 20, 40"
+    with pytest.raises(SpecError, match="40 query heads"):
+        im.predict("phi-4", hardware="h100_sxm", tp=3)
+    copied = im.predict("qwen2.5-0.5b", hardware="h100_sxm", tp=14)  # two KV heads, seven times
+    assert copied.datasheet.sizes.memory.fits
+    sized = im.size(
+        "phi-4", gpus="l4", tp="2,4", rate=0.5, slo="ttft:p95<60s", workload="64x16",
+        probe_requests=100, max_num_seqs="16", max_num_batched_tokens="2048", executor="inline",
+    )  # fmt: skip
+    assert sized.pick.n_devices == 2
+    assert "does not divide its 10 KV heads" in str(sized)
+
+
 def test_an_answer_of_one_token_has_no_tpot():
     found = im.predict("llama-3.1-8b", hardware="h100_sxm", output=1).answered
     assert found.tpot_s is found.tokens_per_s_per_user is found.decode_tokens_per_s is None

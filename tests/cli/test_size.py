@@ -258,7 +258,7 @@ def test_what_is_nearest_is_said_with_how_far_it_is_and_what_to_ask_instead():
     assert first_screen.count("tpot:p50<1ms") == 1
     assert " times its limit" in text
     assert "NEXT limits " in text
-    assert "tried: 1 kinds of replica, 1 searched" in text
+    assert "tried: 1 kind of replica, 1 searched" in text
     assert "the others" not in text
 
 

@@ -538,8 +538,9 @@ def test_what_is_no_run_is_told(tmp_path, write_points):
     assert read_run(tmp_path).manifest.run_id == "r1"
     assert read_run(tmp_path / "a" / "manifest.json").manifest.run_id == "r1"
     write_points(tmp_path / "b", (0,))
-    with pytest.raises(RecordError, match="2 runs are in this folder: a, b"):
+    with pytest.raises(RecordError, match="2 runs are in this folder: a, b") as caught:
         read_run(tmp_path)
+    assert caught.value.try_ == f"{tmp_path / 'a'} {tmp_path / 'b'}"
 
 
 def test_a_folder_with_a_difficult_name(tmp_path, write_points):

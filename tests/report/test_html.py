@@ -8,7 +8,9 @@ import pytest
 from tests.report.browser import check_looks_right, needs_browser
 
 from inferometer.inputs.types import Caution
+from inferometer.report.charts.plot import Axis, ticks_of
 from inferometer.report.html import render_page, write_page
+from inferometer.report.page import Section
 from inferometer.report.sweep_page import page_of
 from inferometer.report.views import FactGroup, Statement
 
@@ -91,6 +93,22 @@ def test_sections_without_data_are_absent(one_run_view):
         for attributes in Elements(render_page(page_of(one_run_view))).all("section")
     ]
     assert found == [name for name in SECTIONS if name not in {"time", "predicted"}]
+
+
+def test_a_section_whose_only_chart_stands_above_is_absent(example_view):
+    """The page of a timeline ended with a heading and nothing below."""
+    page = page_of(example_view)
+    alone = Section(id="alone", title="Nothing else?", nav="Alone", charts=(page.chart,))
+    assert "Nothing else?" not in render_page(replace(page, sections=(alone,)))
+    both = replace(alone, charts=page.sections[0].charts)
+    assert len(both.charts) > 1
+    assert "Nothing else?" in render_page(replace(page, sections=(both,)))
+
+
+def test_an_axis_that_runs_down_has_all_its_labels():
+    """Of the slots of a batch only the first was named."""
+    axis = Axis(title="", low=3, high=0, ticks=(0.5, 1.5, 2.5), labels=("0", "1", "2"))
+    assert [text for _, text in ticks_of(axis, (3, 0))] == ["0", "1", "2"]
 
 
 def test_a_page_without_charts_has_no_script(bare_view):

@@ -16,7 +16,9 @@ from inferometer.api.report import rate_view
 from inferometer.api.request_view import RequestQuestion, request_view
 from inferometer.api.run_titles import traffic_text
 from inferometer.cli.main import app
+from inferometer.inputs.catalog import known_model
 from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.types import Source
 from inferometer.inputs.workload.types import ClosedArrivals, OpenArrivals
 from inferometer.records.store import write_run
 from inferometer.report import request_tables
@@ -83,6 +85,37 @@ def test_runs_of_unlike_requests_are_on_one_page_with_the_caution_of_a_compariso
     assert caution.code == "UNLIKE_LOADS"
     assert caution.text.startswith("one curve of unlike work (10 requests/s against 20 requests/s)")
     assert "answers of " in caution.text
+
+
+def simulated(run, rests_on):
+    manifest = replace(
+        run.manifest,
+        origin="simulated",
+        load=None,
+        model=known_model("llama-3.1-8b"),
+        source=Source(kind="derived", where=rests_on),
+    )
+    return replace(run, manifest=manifest)
+
+
+def test_runs_of_two_servers_are_named_by_their_folders_and_not_joined():
+    """Simulated runs were "simulated #1" to "#3", and one line went from device to device."""
+    runs = [run_at(10), run_at(40, slower=2), run_at(20, slower=4)]
+    devices = ("an H100", "an H100", "an A100")
+    view = view_of(*(simulated(run, where) for run, where in zip(runs, devices, strict=True)))
+    assert {point.label: point.server for point in view.points} == {
+        "0": "0 … 1",
+        "1": "0 … 1",
+        "2": "2",
+    }
+    for chart in (ttft_rate_chart(view), goodput_rate_chart(view), throughput_latency_chart(view)):
+        named = [line for line in marks(chart, Line) if line.name]
+        assert sorted(len(line.xs) for line in named) == [1, 2]
+    assert "0 … 1: TTFT p95 crosses its limit between" in ttft_rate_chart(view).finding
+    assert "2: TTFT p95 is " in ttft_rate_chart(view).finding
+    assert "above its limit" in ttft_rate_chart(view).finding
+    (same,) = {point.server for point in view_of(*runs).points}
+    assert not same
 
 
 def test_limits_are_lines_that_say_what_was_promised(view):

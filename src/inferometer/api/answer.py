@@ -89,8 +89,11 @@ class Answer:
         return type(self).__name__ in _PAGED_BY
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer as ``--json`` prints it: plain dictionaries, lists, numbers and text."""
-        return cast("dict[str, Any]", msgspec.to_builtins(self))
+        """The answer as ``--json`` prints it: plain dictionaries, lists, numbers and text.
+
+        JSON has no infinity: the upper end of a lower bound is None.
+        """
+        return cast("dict[str, Any]", msgspec.json.decode(msgspec.json.encode(self)))
 
     def rows(self) -> list[dict[str, Any]]:
         """The main table of the answer: one dictionary of numbers and text for each row.
@@ -99,11 +102,11 @@ class Answer:
         the answer itself is the one row.
         """
         rows = [] if self.table is None else self.rows_of(self.table)
-        return rows or [dict(_flat(self.to_dict()))]
+        return rows or [dict(_flat(msgspec.to_builtins(self)))]
 
     def rows_of(self, table: str) -> list[dict[str, Any]]:
         """The rows of one of its tables, by the name of its field, with dots into records and lists."""
-        rows: Any = self.to_dict()
+        rows: Any = msgspec.to_builtins(self)
         for name in table.split("."):
             rows = rows[int(name)] if isinstance(rows, list | tuple) else rows[name]
         return [dict(_flat(row)) for row in rows]

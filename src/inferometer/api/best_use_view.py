@@ -11,7 +11,7 @@ from inferometer.report.page import Chip, Number, Page, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.simulate.deployment import Pace
 from inferometer.stats.estimate import Verdict
-from inferometer.units import format_number
+from inferometer.units import counted, format_number
 
 _MOST_ROWS: Final = 6
 _SAFE_FRACTION: Final = 0.9
@@ -284,7 +284,8 @@ def _tried(best_use: BestUse) -> str:
         else "; splits into prompts and answers were not all examined"
     )
     return (
-        f"{best_use.n_candidates} kinds of replica tried{left_out}{splits}; simulated, not measured"
+        f"{counted(best_use.n_candidates, 'kind')} of replica tried{left_out}{splits}; simulated,"
+        " not measured"
     )
 
 

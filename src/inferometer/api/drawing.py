@@ -1,6 +1,7 @@
 """Safe drawing of text, so that foreign text cannot control the terminal."""
 
 from collections.abc import Iterable
+from io import StringIO
 from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -16,7 +17,16 @@ class SafeConsole(Console):
         self, *, file: TextIO | None = None, width: int | None = None, record: bool = False
     ) -> None:
         super().__init__(
-            file=file, width=width, record=record, highlight=False, markup=False, emoji=False
+            file=file,
+            width=width,
+            record=record,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            # in a notebook rich would display what is drawn, beside the text that is wanted
+            force_jupyter=False,
+            # FORCE_COLOR is for terminals: a text in memory has no colours
+            force_terminal=False if isinstance(file, StringIO) else None,
         )
 
     def render(

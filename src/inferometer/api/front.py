@@ -7,10 +7,11 @@ are exceptions of ``inferometer.errors``.
 """
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import wraps
 from inspect import Signature, signature
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import Any, Final, Literal, TypeVar, cast, overload
 
 from inferometer.api import (
     capacity as capacities,
@@ -42,6 +43,7 @@ from inferometer.api import (
     verify as verifications,
     watch as watches,
 )
+from inferometer.api.command_line import called_as
 from inferometer.api.compare import CompareAnswer
 from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
@@ -60,6 +62,8 @@ from inferometer.errors import SpecError
 Function = TypeVar("Function", bound=Callable[..., object])
 One = str | float | bool | Path | dict[str, Any] | None
 """One value of an option; several make a grid."""
+_VERBS: Final = {"read": "show", "import_results": "import"}
+"""Commands that do not have the name of their function."""
 Paths = str | Path | tuple[str | Path, ...] | list[str | Path]
 
 
@@ -70,7 +74,10 @@ def _takes(question: type[Any]) -> Callable[[Function], Function]:
         @wraps(function)
         def checked(*given: object, **options: object) -> object:
             _check_given(function, given, signature_of(question))
-            return function(*given, **options)
+            options = {name: _plain(name, value) for name, value in options.items()}
+            own = dict(zip(_positional(function), given, strict=False)) | options
+            with called_as(_VERBS.get(function.__name__, function.__name__), question, own):
+                return function(*given, **options)
 
         checked.__signature__ = signature_of(question)  # type: ignore[attr-defined]
         return cast("Function", checked)
@@ -78,13 +85,35 @@ def _takes(question: type[Any]) -> Callable[[Function], Function]:
     return shown
 
 
+def _plain(name: str, value: object) -> object:
+    """A duration as text; a table of pandas or polars is refused, as only its file is read.
+
+    Raises
+    ------
+    SpecError
+        The value is such a table.
+    """
+    if hasattr(value, "columns"):
+        raise SpecError(
+            f"{name} is a table in memory",
+            where=name,
+            allowed="the path of a file",
+            try_=f"frame.to_csv('trace.csv', index=False), then {name}='trace.csv'",
+        )
+    return f"{value.total_seconds():.12g}s" if isinstance(value, timedelta) else value
+
+
+def _positional(function: Callable[..., object]) -> list[str]:
+    parameters = signature(function, follow_wrapped=False).parameters.values()
+    return [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+
+
 def _check_given(
     function: Callable[..., object], given: tuple[object, ...], options: Signature
 ) -> None:
     """Options have names: ``predict("llama-3.1-8b", "h100")`` is refused with what to write."""
-    parameters = signature(function, follow_wrapped=False).parameters.values()
-    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-    if len(given) > len(names) and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    names = _positional(function)
+    if len(given) > len(names):
         first, beyond = ", ".join(map(repr, given[: len(names)])), given[len(names)]
         raise SpecError(
             f"{beyond!r} stands without the name of its option",

@@ -375,13 +375,15 @@ def _fits(points: Sequence[GridPoint]) -> list[CurveFinding]:
     found = list[CurveFinding]()
     if missing:
         text = (
-            f"{len(missing)} of {len(points)} points do not fit in memory, the first at"
+            f"{len(missing)} of {len(points)} points"
+            f" {'does' if len(missing) == 1 else 'do'} not fit in memory, the first at"
             f" {_name(missing[0])}: their times are as if they did."
         )
         found.append(CurveFinding(code="OUT_OF_MEMORY", sentence=text))
     if refused:
         text = (
-            f"{len(refused)} of {len(points)} points have no answer, the first at"
+            f"{len(refused)} of {len(points)} points"
+            f" {'has' if len(refused) == 1 else 'have'} no answer, the first at"
             f" {_name(refused[0])}: {refused[0].refused}."
         )
         found.append(CurveFinding(code="REFUSED", sentence=text))
@@ -403,6 +405,20 @@ def _policies(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[Curve
     load = next((axis for axis in axes if axis.name in {"concurrency", "rate"}), None)
     if policy is None or load is None or len(policy.values) < 2:
         return []
+    alike = dict[str, list[GridPoint]]()
+    for point in points:
+        own = {policy.name, load.name}
+        held = _name_of({name: one for name, one in point.values.items() if name not in own})
+        alike.setdefault(held, []).append(point)
+    return [
+        CurveFinding(code="POLICY", sentence=f"{text}{f' ({held})' if held else ''}.")
+        for held, members in _ends(list(alike.items()))
+        for text in _gains(policy, load, members)
+    ]
+
+
+def _gains(policy: Axis, load: Axis, points: Sequence[GridPoint]) -> list[str]:
+    """Continuous against each other policy, of points that differ in nothing but policy and load."""
     own = "vllm" if "vllm" in policy.values else policy.values[-1]
     unit = "users" if load.name == "concurrency" else "requests/s"
     rates = {
@@ -410,7 +426,7 @@ def _policies(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[Curve
         for point in points
         if point.numbers.get("requests_per_s") is not None
     }
-    found = list[CurveFinding]()
+    found = list[str]()
     for other in policy.values:
         gains = [
             (rates[own, x] / rates[other, x], x)
@@ -431,7 +447,7 @@ def _policies(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[Curve
             text = f"{own} completes no more requests than {other} at any load"
         if worse:
             text += f"; {other} completes more at {', '.join(str(x) for x in worse)} {unit}"
-        found.append(CurveFinding(code="POLICY", sentence=f"{text}."))
+        found.append(text)
     return found
 
 

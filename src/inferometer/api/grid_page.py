@@ -16,14 +16,14 @@ from inferometer.units import format_bytes, format_duration, format_fraction, fo
 _SUFFIXES: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = (
     ("_tokens_per_s", " tok/s", format_number),
     ("requests_per_s", " req/s", format_number),
-    ("_per_million_tokens", "/1M tok", format_number),
+    ("_per_million_tokens", "/1M out", format_number),
     ("_bytes", "", format_bytes),
     ("_fraction", "", format_fraction),
     ("_users", " users", format_number),
     ("_sequences", "", format_number),
     ("_s", "", format_duration),
 )
-_NAMES: Final = {"usd_per_million_tokens": "$/1M tok", "mbu_fraction": "MBU", "mfu_fraction": "MFU"}
+_NAMES: Final = {"usd_per_million_tokens": "$/1M out", "mbu_fraction": "MBU", "mfu_fraction": "MFU"}
 
 
 class _Charted(NamedTuple):

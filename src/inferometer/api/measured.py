@@ -1,7 +1,6 @@
 """How does a verb measure, and what does it answer: the run, its table, its report?"""
 
 import hashlib
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from inferometer import suggestions
 from inferometer.api import provenance, sweep_view
 from inferometer.api.analysis import CSV_NAME, Analysis, analyse, label_runs, table_rows
 from inferometer.api.answer import Answer
+from inferometer.api.command_line import command_line
 from inferometer.api.progress import talk
 from inferometer.errors import RecordError
 from inferometer.inputs import resolve, types
@@ -143,7 +143,7 @@ def measure(
         reference_to(model),
         folder,
         noted,
-        command=("inferometer", *sys.argv[1:]),
+        command=command_line(),
         until_s=until_s,
     )
     if until_s is not None and time.monotonic() > until_s:

@@ -19,7 +19,13 @@ from inferometer.perfmodel import steptime, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction, sheet_at
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.memory import SmallestGroup
-from inferometer.perfmodel.scenario import Scenario, decode_of, plain_decode_of, prefill_of
+from inferometer.perfmodel.scenario import (
+    Scenario,
+    decode_of,
+    plain_decode_of,
+    prefill_of,
+    prefill_step_of,
+)
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.steptime_levels import fitted_levels, through_stages
 from inferometer.perfmodel.whatif import (
@@ -193,7 +199,7 @@ def answered_speeds(sheet: DatasheetPrediction, fitted: FittedSpeeds | None) -> 
 
 def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSpeeds:
     """Predictions of the fitted model for the scenario's static batch."""
-    shapes = prefill_of(scenario)[0], decode_of(scenario)[0]
+    shapes = prefill_step_of(scenario), decode_of(scenario)[0]
     prefill, decode = model.predict_all(shapes)
     prefill_ratio, decode_ratio = _stage_ratios(model, scenario, shapes)
     if scenario.speculation is not None:
@@ -201,7 +207,9 @@ def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSp
         drafts = scenario.speculation.n_draft_tokens * scenario.speculation.draft_cost_ratio
         decode_ratio += drafts * drafted.duration_s.value / decode.duration_s.value
         decode_ratio /= scenario.expected_step_tokens
-    prefill_s = prefill.duration_s.scaled(scenario.first_token_steps * prefill_ratio)
+    prefill_s = prefill.duration_s.scaled(
+        scenario.n_prefill_steps * scenario.first_token_steps * prefill_ratio
+    )
     tpot_s = decode.duration_s.scaled(decode_ratio)
     subject = model.subject or NOTHING_STATED
     reasons = [one.outside_why for one in (prefill, decode) if one.outside_why]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from inferometer import __version__, units
@@ -53,9 +53,11 @@ def rate_view(
 
     Numbers are those of the steady state where a run has one of its own, else of the whole run.
     """
-    labels = run_titles.traffic_labels(runs)
+    labels = run_titles.traffic_labels(runs, [Path(path).resolve().name for path in paths])
+    servers = run_titles.server_labels(runs, labels)
     points = [
-        _point(run, view, label) for run, view, label in zip(runs, views, labels, strict=True)
+        replace(_point(run, view, label), server=server)
+        for run, view, label, server in zip(runs, views, labels, servers, strict=True)
     ]
     ordered = tuple(
         sorted(

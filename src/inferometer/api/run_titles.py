@@ -73,10 +73,10 @@ def common_title(runs: Sequence[Run]) -> str:
     return " · ".join(common or dict.fromkeys(title_of(run) for run in runs))
 
 
-def traffic_labels(runs: Sequence[Run]) -> tuple[str, ...]:
+def traffic_labels(runs: Sequence[Run], folders: Sequence[str] = ()) -> tuple[str, ...]:
     """The shortest labels that distinguish the runs.
 
-    The parts in which they differ, numbered where they repeat the very same test.
+    The parts in which they differ; where these repeat, the names of their folders, else numbers.
     """
     names = [name_of(run) for run in runs]
     differs = [len(set(parts)) > 1 for parts in zip(*names, strict=True)]
@@ -85,10 +85,37 @@ def traffic_labels(runs: Sequence[Run]) -> tuple[str, ...]:
         or title_of(run)
         for name, run in zip(names, runs, strict=True)
     ]
+    if len(set(folders)) == len(runs) > len(set(labels)):
+        return tuple(
+            folder if label == title_of(run) else f"{label} ({folder})"
+            for label, folder, run in zip(labels, folders, runs, strict=True)
+        )
     return tuple(
         f"{label} #{labels[: index + 1].count(label)}" if labels.count(label) > 1 else label
         for index, label in enumerate(labels)
     )
+
+
+def server_labels(runs: Sequence[Run], labels: Sequence[str]) -> tuple[str, ...]:
+    """The server of each run, by the labels of its runs; '' for all where there is only one.
+
+    Simulated runs are of one server where their rules, step times and KV blocks are the same.
+    """
+    keys = [_server_key(run) for run in runs]
+    if len(set(keys)) == 1:
+        return ("",) * len(runs)
+    own = {
+        key: [label for one, label in zip(keys, labels, strict=True) if one == key] for key in keys
+    }
+    return tuple(
+        own[key][0] if len(own[key]) == 1 else f"{own[key][0]} … {own[key][-1]}" for key in keys
+    )
+
+
+def _server_key(run: Run) -> tuple[str, ...]:
+    name, source = name_of(run), run.manifest.source
+    is_simulated = run.manifest.origin == "simulated" and source is not None
+    return (name.model, name.server, source.where if is_simulated else "")
 
 
 def name_of(run: Run) -> RunName:

@@ -319,7 +319,7 @@ def _rates(answer: simulation.SimulateAnswer) -> TextTable:
 _PART_WORDS: Final = {
     "network": ("network, there and back", "not simulated: --network DURATION"),
     "front_end": ("front end: HTTP, tokenising", "not known of these step times"),
-    "queue": ("queue", ""),
+    "queue": ("queue at the engine", ""),
     "window": ("window", "none, or inseparable from the queue"),
     "prefill": ("prefill, preemptions included", ""),
     "handover": ("KV cache to the decode replica", ""),

@@ -1,6 +1,5 @@
 """The run that a simulation leaves, and descriptions of the simulated servers."""
 
-import sys
 from dataclasses import asdict, dataclass, replace
 
 import msgspec
@@ -8,6 +7,7 @@ import numpy as np
 
 from inferometer import __version__, suggestions
 from inferometer.api.cluster import Groups, Servers, gate_text
+from inferometer.api.command_line import command_line
 from inferometer.api.rows import row_of
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.types import Caution, Source
@@ -35,7 +35,7 @@ def run_of(simulation: outcome.Simulation, servers: Servers, gate: GateSpec | No
         servers.fleet().rules,
         run_id=new_run_id(created_utc),
         created_utc=created_utc,
-        command=("inferometer", *sys.argv[1:]),
+        command=command_line(),
         tool_version=__version__,
         model=deployment.model,
     )

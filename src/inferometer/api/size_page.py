@@ -17,7 +17,7 @@ from inferometer.report.request_page import slo_words
 from inferometer.report.request_tables import LATENCY_NAMES, share_cell
 from inferometer.report.tables import ABSENT_TEXT, TextTable, estimate_cell
 from inferometer.report.views import FactGroup
-from inferometer.units import format_duration, format_number, format_request_rate
+from inferometer.units import counted, format_duration, format_number, format_request_rate
 
 _MAX_REFUSED: Final = 3
 _MS: Final = 1e3
@@ -328,7 +328,7 @@ def _tried(answer: SizeAnswer) -> list[tuple[str, str]]:
         (
             "tried",
             (
-                f"{answer.n_candidates} kinds of replica, {answer.n_searched}"
+                f"{counted(answer.n_candidates, 'kind')} of replica, {answer.n_searched}"
                 f" searched{others}{left_out}"
             ),
         ),

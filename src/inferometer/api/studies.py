@@ -130,10 +130,16 @@ def _of_capacity(answer: CapacityAnswer) -> Headline:
     )
 
 
+_MOST_NAMED: Final = 3
+"""Models that a title names."""
+
+
 def _title(values: Mapping[str, object], axes: tuple[Axis, ...]) -> str:
     """What all points share, and what varies."""
-    names = [name for name in ("model", "hardware") if isinstance(values.get(name), str)]
-    words = [" on ".join(str(values[name]) for name in names)] if names else []
+    models = next((axis.values for axis in axes if axis.name == "model"), ())
+    several = ", ".join(models) if len(models) <= _MOST_NAMED else f"{len(models)} models"
+    names = [values.get("model"), several, values.get("hardware")]
+    words = [" on ".join(name for name in names if isinstance(name, str) and name)]
     words += [
         f"{name.replace('_', ' ')} {value}"
         for name, value in values.items()
@@ -142,7 +148,7 @@ def _title(values: Mapping[str, object], axes: tuple[Axis, ...]) -> str:
         and not isinstance(value, bool)
     ]
     over = " and ".join(axis.name.replace("_", " ") for axis in axes)
-    return f"{', '.join(words)}, by {over}" if words else f"by {over}"
+    return f"{', '.join(words)}, by {over}"
 
 
 PREDICT: Final = Verb(

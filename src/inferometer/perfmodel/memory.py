@@ -21,7 +21,7 @@ from inferometer.perfmodel.kv_cache import (
     state_bytes,
 )
 from inferometer.perfmodel.matrices import linears, n_shards
-from inferometer.perfmodel.weights import weight_bytes
+from inferometer.perfmodel.weights import splits_heads, weight_bytes
 from inferometer.perfmodel.work import ParallelPlan, kv_dtype, logits_bytes, plan_of
 
 DEFAULT_UTILIZATION: Final = Constant(
@@ -315,7 +315,7 @@ def groups_on(hardware: HardwareSpec, model: ModelSpec) -> tuple[SmallestGroup, 
     """
     joined = hardware.linked_devices
     most = _NODE_DEVICES if joined is None else joined.value
-    widths = [n for n in GROUP_SIZES if n <= most and model.attention.n_heads % n == 0]
+    widths = [n for n in GROUP_SIZES if n <= most and splits_heads(model, n)]
     return (
         *(SmallestGroup(n_tensor=width) for width in widths),
         *(

@@ -169,13 +169,21 @@ class Scenario:
         return -(-self.batch_size // self.used_plan.n_pipeline)
 
     @property
-    def first_token_steps(self) -> float:
-        """Steps until the last micro-batch has its first token, in multiples of a micro-batch's.
+    def n_prefill_steps(self) -> int:
+        """Steps in which an engine computes the prompts of a (micro-)batch; 1 without a budget."""
+        if self.max_step_tokens is None or self.mode != "engine":
+            return 1
+        n_tokens = self.step_batch_size * (self.prompt_tokens - self.cached_tokens)
+        return -(-n_tokens // self.max_step_tokens)
 
-        The earlier micro-batches must have left the first pipeline stage before it starts.
+    @property
+    def first_token_steps(self) -> float:
+        """Time until the last micro-batch has its first token, in prefills of a micro-batch.
+
+        A step begins when the one before it has left the first pipeline stage.
         """
-        n_micro_batches = -(-self.batch_size // self.step_batch_size)
-        return 1 + (n_micro_batches - 1) / self.used_plan.n_pipeline
+        n_micro_batches, n_steps = -(-self.batch_size // self.step_batch_size), self.n_prefill_steps
+        return (1 + (n_micro_batches * n_steps - 1) / self.used_plan.n_pipeline) / n_steps
 
     @property
     def cached_tokens(self) -> int:
@@ -318,6 +326,26 @@ def prefill_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[Batch
     if scenario.has_all_logits:
         shape = replace(shape, n_logit_positions=shape.prefill_tokens)
     return shape, _work(scenario, shape, efficiency)
+
+
+def prefill_step_of(scenario: Scenario) -> BatchShape:
+    """The mean of the steps in which the engine computes the prompts of the (micro-)batch.
+
+    A row takes less time among more rows, but never among more than fit into one step: a step of
+    the whole batch would be faster than any that the engine runs.
+    """
+    whole, _ = prefill_of(scenario)
+
+    def part(total: int) -> int:
+        return -(-total // scenario.n_prefill_steps)
+
+    return replace(
+        whole,
+        n_prefill_requests=part(whole.n_prefill_requests),
+        prefill_tokens=part(whole.prefill_tokens),
+        prefill_context_product_tokens2=part(whole.prefill_context_product_tokens2),
+        n_logit_positions=part(whole.n_logit_positions),
+    )
 
 
 def decode_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:

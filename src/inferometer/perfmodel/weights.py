@@ -196,7 +196,7 @@ def _head_bits(model: ModelSpec, engine: EngineSpec) -> float:
 
 
 def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
-    """The engine's tensor-parallel size, if the model's query heads can be split over it.
+    """The engine's tensor-parallel size, if the model's heads can be split over it.
 
     Raises
     ------
@@ -205,14 +205,27 @@ def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
     """
     n_devices = engine.tensor_parallel_size
     n_heads = model.attention.n_heads
-    if n_heads % n_devices:
-        allowed = [str(size) for size in range(1, n_heads + 1) if n_heads % size == 0]
+    if not splits_heads(model, n_devices):
+        heads = f"{n_heads} query" if n_heads % n_devices else f"{model.attention.n_kv_heads} KV"
+        sizes = [str(size) for size in range(1, n_heads + 1) if splits_heads(model, size)]
         raise SpecError(
-            f"{n_heads} query heads of {model.model_id!r} cannot be split over {n_devices} devices",
+            f"{heads} heads of {model.model_id!r} cannot be split over {n_devices} devices",
             where="--tp",
-            allowed=", ".join(allowed),
+            allowed=", ".join(sizes),
         )
     return n_devices
+
+
+def splits_heads(model: ModelSpec, n_devices: int) -> bool:
+    """Can tensor parallelism divide the heads of this model over the devices?
+
+    Each device has as many query heads. KV heads are split too, or each is copied to as many
+    devices: four devices can do neither with phi-4's ten, and vLLM does not start (its
+    ``total_num_kv_heads % tp_size == 0``, or the reverse).
+    """
+    n_kv_heads = model.attention.n_kv_heads
+    takes_kv = model.mla is not None or 0 in {n_kv_heads % n_devices, n_devices % n_kv_heads}
+    return model.attention.n_heads % n_devices == 0 and takes_kv
 
 
 def head_elements(model: ModelSpec) -> int:

@@ -1,5 +1,6 @@
 """Reader of stored runs: complete, interrupted or damaged."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from enum import IntEnum
@@ -237,8 +238,8 @@ def directory_of(path: Path) -> Path:
         raise RecordError(
             f"{len(inner)} runs are in this folder: {names}",
             where=str(path),
-            allowed="one run",
-            try_=str(inner[-1]),
+            allowed="one run (show, report and fit take several)",
+            try_=" ".join(shlex.quote(str(folder)) for folder in inner[:_MAX_SHOWN]),
         )
     if (path / OPEN_LOAD_NAME).is_file():
         try_ = suggestions.command("show", path)

@@ -38,6 +38,8 @@ class RatePoint:
     """None for runs that are no load tests."""
     beyond: str = ""
     """For a measured point beside a curve: why its traffic is not the curve's."""
+    server: str = ""
+    """Which of several servers answered; '' where all runs are of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ script whose hash it names. The same page gives the same bytes.
 
 import base64
 import hashlib
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -37,7 +38,12 @@ def write_page(page: Page, path: Path) -> None:
 
 def render_page(page: Page) -> str:
     """HTML of a page; with a script only where it has a chart."""
-    sections = [section for section in page.sections if not section.is_empty]
+    lead = None if page.chart is None else page.chart.chart_id
+    below = (
+        replace(one, charts=tuple(chart for chart in one.charts if chart.chart_id != lead))
+        for one in page.sections
+    )
+    sections = [section for section in below if not section.is_empty]
     has_chart = page.chart is not None or any(section.charts for section in sections)
     script = resource("page.js") if has_chart else None
     return (

@@ -9,7 +9,9 @@ the run is there to measure it.
 
 import asyncio
 import time
-from typing import Final
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -22,6 +24,7 @@ from inferometer.measure.load.answers import JSON_TYPE, STREAM_TYPE, Answer, Ans
 from inferometer.records.exchange_errors import EXCHANGE_ERRORS
 from inferometer.units import NS_PER_S
 
+T = TypeVar("T")
 _ANSWER: Final = Door(noun="answer", allowed="JSON", refusal=MeasureError)
 
 PATIENCE_S: Final = 10.0
@@ -75,7 +78,7 @@ def check_server(
     MeasureError
         It refuses what the run will ask, and would go on to.
     """
-    return asyncio.run(_check(load, _Asker(load, secrets, limits, addresses)))
+    return _finished(_check(load, _Asker(load, secrets, limits, addresses)))
 
 
 def served_models(
@@ -92,7 +95,7 @@ def served_models(
         Nothing at the address can be talked to in this way: a port without TLS, a proxy that refuses.
     """
     asker = _Asker(load, secrets, limits, addresses)
-    answer = asyncio.run(asker.models())
+    answer = _finished(asker.models())
     if answer is not None and answer.error in _LASTING - _OF_CONTENT:
         raise MeasureError(
             asker.hider.text(_said(answer)),
@@ -100,6 +103,16 @@ def served_models(
             try_=_remedy(load, answer, ()),
         )
     return _names(answer)
+
+
+def _finished(asking: Coroutine[Any, Any, T]) -> T:
+    """The result; in a thread where an event loop runs already, such as a notebook's."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(asking)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, asking).result()
 
 
 class _Asker:

@@ -250,7 +250,7 @@ def ticks_of(axis: Axis, ends: tuple[float, float]) -> list[tuple[float, str]]:
         for value, label in pairs:
             at = place(axis, ends, value)
             if -1e-9 <= at <= 1 + 1e-9 and (
-                not shown or at - place(axis, ends, shown[-1][0]) > room
+                not shown or abs(at - place(axis, ends, shown[-1][0])) > room
             ):
                 shown.append((value, label))
         return shown

@@ -14,6 +14,7 @@ from inferometer.records.request_summaries import Percentile
 from inferometer.report.charts.plot import (
     Axis,
     Chart,
+    Dash,
     Dots,
     Line,
     Mark,
@@ -31,6 +32,8 @@ from inferometer.units import format_number
 _HOLLOW: Final = "hollow: not VALID"
 _FINE_RATIO: Final = 1.25
 """Between loads that are further apart a crossing is not interpolated."""
+_MOST_FOUND: Final = 2
+"""Servers of which a finding speaks."""
 _SAME_RATIO: Final = 1.1
 """Loads that are drawn differ by less where one was wanted."""
 
@@ -90,7 +93,6 @@ def goodput_rate_chart(view: RateView) -> Chart | None:
         )
         for point, x, y in zip(shown, xs, ys, strict=True)
     ]
-    is_hollow = [bool(_flag(point)) for point in shown]
     ideal = () if view.is_closed else (Line(xs=(0, end), ys=(0, end), colour="c5", dash="dashed"),)
     notes = ("" if view.is_closed else "dashed: all that were offered", _hollow(shown))
     best = max(shown, key=lambda point: point.good_requests_per_s or 0.0)
@@ -107,8 +109,7 @@ def goodput_rate_chart(view: RateView) -> Chart | None:
                 y=Axis(title="requests/s within every limit", low=0),
                 marks=(
                     *ideal,
-                    Line(xs=xs, ys=ys, is_faint=True),
-                    Dots(xs=xs, ys=ys, is_hollow=is_hollow, tips=tips),
+                    *_good_marks(shown, tips),
                     *_marked(view),
                 ),
                 height=260,
@@ -123,6 +124,28 @@ def goodput_rate_chart(view: RateView) -> Chart | None:
     )
 
 
+def _good_marks(points: Sequence[RatePoint], tips: Sequence[str]) -> list[Mark]:
+    """A line through the runs of each server, and its points."""
+    marks = list[Mark]()
+    for server, colour in colours_of(point.server for point in points).items():
+        own = [(one, text) for one, text in zip(points, tips, strict=True) if one.server == server]
+        xs = [_place(one) for one, _ in own]
+        ys = [one.good_requests_per_s or 0.0 for one, _ in own]
+        is_hollow = [bool(_flag(one)) for one, _ in own]
+        marks += [
+            Line(xs=xs, ys=ys, name=server, colour=colour, is_faint=True),
+            Dots(
+                xs=xs,
+                ys=ys,
+                name=server,
+                colour=colour,
+                is_hollow=is_hollow,
+                tips=[text for _, text in own],
+            ),
+        ]
+    return marks
+
+
 def throughput_latency_chart(view: RateView) -> Chart | None:
     """Output tokens per second against TTFT p95: a line through the runs in the order of their traffic."""
     shown = [
@@ -135,9 +158,9 @@ def throughput_latency_chart(view: RateView) -> Chart | None:
     if len(shown) < 2:
         return None
     marks = list[Mark]()
-    for name, colour in colours_of(_loop(point) for point, _, _ in shown).items():
+    for name, colour in colours_of(_course(point) for point, _, _ in shown).items():
         chosen = sorted(
-            (one for one in shown if _loop(one[0]) == name),
+            (one for one in shown if _course(one[0]) == name),
             key=lambda one: _place(one[0]) or one[2],
         )
         xs, ys = [x for _, x, _ in chosen], [y for _, _, y in chosen]
@@ -186,18 +209,29 @@ def _latency_chart(view: RateView, name: str, picks: Sequence[_Pick]) -> Chart |
         return None
     limits = _limits(view, name)
     marks: list[Mark] = [Rule(at=one.limit_s * 1e3, text=f"SLO: {one.text}") for one in limits]
-    for label, colour in zip(series, ("c5", "c0"), strict=True):
-        marks += _percentile_marks(series[label], label, colour, traffic)
     label, pick = picks[-1]
+    servers = _by_server(series[label])
+    if len(servers) > 1:
+        for server, colour in colours_of(servers).items():
+            marks += _percentile_marks(servers[server], server, colour, traffic)
+    else:
+        for own, colour in zip(series, ("c5", "c0"), strict=True):
+            marks += _percentile_marks(
+                series[own], own, colour, traffic, dash="" if own == label else "dashed"
+            )
     marks += _measured_marks(view, traffic, label, pick)
+    shown = f"{name} {label}" if len(servers) > 1 else name
     return Chart(
         chart_id=f"{name.lower()}-vs-rate",
         title=f"{name} against {traffic.words}",
-        finding=_finding(name, picks[-1][0], series[picks[-1][0]], limits, traffic),
+        finding=" ".join(
+            f"{f'{server}: ' if server else ''}{_finding(name, label, points, limits, traffic)}"
+            for server, points in list(servers.items())[:_MOST_FOUND]
+        ),
         plots=(
             Plot(
                 x=Axis(title=traffic.axis),
-                y=Axis(title=f"{name}, ms (log scale)", scale="log"),
+                y=Axis(title=f"{shown}, ms (log scale)", scale="log"),
                 marks=(*marks, *_marked(view)),
                 legend=" · ".join(
                     note for note in (f"bars and band: {view.interval}", _hollow(placed)) if note
@@ -220,8 +254,23 @@ def _latency_chart(view: RateView, name: str, picks: Sequence[_Pick]) -> Chart |
     )
 
 
+def _by_server(
+    points: Sequence[tuple[RatePoint, Percentile]],
+) -> dict[str, list[tuple[RatePoint, Percentile]]]:
+    """No line joins the runs of two servers."""
+    found = dict[str, list[tuple[RatePoint, Percentile]]]()
+    for point, percentile in points:
+        found.setdefault(point.server, []).append((point, percentile))
+    return found
+
+
 def _percentile_marks(
-    points: Sequence[tuple[RatePoint, Percentile]], label: str, colour: str, traffic: _Traffic
+    points: Sequence[tuple[RatePoint, Percentile]],
+    label: str,
+    colour: str,
+    traffic: _Traffic,
+    *,
+    dash: Dash = "",
 ) -> list[Mark]:
     """A line through the runs, its points, and for the upper percentile its band."""
     xs = [_place(point) for point, _ in points]
@@ -239,7 +288,7 @@ def _percentile_marks(
     band = [band_of([x for x, _ in known], [bar for _, bar in known], colour=colour, name=label)]
     return [
         *(band if len(known) > 1 else []),
-        Line(xs=xs, ys=ys, name=label, colour=colour, dash="" if label == "p95" else "dashed"),
+        Line(xs=xs, ys=ys, name=label, colour=colour, dash=dash),
         Dots(
             xs=xs,
             ys=ys,
@@ -331,6 +380,8 @@ def _finding(
         if places[-1][1] <= limit_s:
             most = format_number(places[-1][0])
             return f"{name} {label} stays below its limit up to {most} {traffic.unit}."
+        if len(places) == 1:
+            return f"{_finding_of_one_load(name, label, places, traffic)[:-1]}, above its limit."
     first, last = places[0], places[-1]
     return (
         f"{name} {label} goes from {format_number(first[1] * 1e3)} ms at"
@@ -370,8 +421,10 @@ def _marked(view: RateView) -> list[Mark]:
     return marks
 
 
-def _loop(point: RatePoint) -> str:
-    return "open loop" if point.concurrency is None else "closed loop"
+def _course(point: RatePoint) -> str:
+    """Name of the line that a run belongs to: one server, one kind of load."""
+    loop = "open loop" if point.concurrency is None else "closed loop"
+    return f"{point.server}, {loop}" if point.server else loop
 
 
 def _traffic(view: RateView) -> _Traffic:
