@@ -28,8 +28,8 @@ _NOBODY: Final = ServerIdentity(None, None)
 _EVERY_S: Final = 0.5
 """Gauges' highest values matter, and pass quickly."""
 _WHERE_METRICS_ARE: Final = (
-    "the address of the metrics page itself (trtllm-serve: /prometheus/metrics); SGLang has one"
-    " with enable-metrics, llama.cpp with metrics"
+    "the address of the metrics page itself (trtllm-serve: /prometheus/metrics, NVIDIA NIM:"
+    " /v1/metrics); SGLang has one with enable-metrics, llama.cpp with metrics"
 )
 
 

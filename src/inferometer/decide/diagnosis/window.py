@@ -465,7 +465,7 @@ def _unreported(name: str) -> ModelError:
     return ModelError(
         f"the server does not report {words} at each scrape",
         where="its metrics",
-        allowed="metrics of vLLM, SGLang (--enable-metrics) or TensorRT-LLM"
+        allowed="metrics of vLLM, SGLang (--enable-metrics), NVIDIA NIM or TensorRT-LLM"
         " (return_perf_metrics and enable_iter_perf_stats); a stored load test of llama.cpp",
         try_="inferometer load URL --out RUN, then inferometer diagnose RUN: clients count what the"
         " server does not",
