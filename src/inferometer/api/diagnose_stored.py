@@ -14,17 +14,18 @@ from inferometer.inputs.workload.replay import draw_workload
 from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.measure.server_identity import ServerIdentity
 from inferometer.records import reading
+from inferometer.records.server_summaries import summarise_server
 from inferometer.records.step_logs import step_log_of
 from inferometer.records.types import Run
 
 
-def stored_source(folder: Path) -> Source:
+def stored_source(folder: Path, replica: str | None = None) -> Source:
     """A load test that stored the server's metrics.
 
     Raises
     ------
     SpecError
-        There is none, or it did not.
+        There is none, it did not, or there is no such replica.
     ModelError
         The metrics tell too little, or are not of one whole server.
     """
@@ -38,18 +39,21 @@ def stored_source(folder: Path) -> Source:
         )
     identity = ServerIdentity(None, run.manifest.engine)
     window = replace(
-        observed_window(run.server, run.requests),
+        observed_window(run.server, run.requests, replica=replica),
         enable_prefix_caching=is_caching(identity),
-        n_users=_n_users(run),
         alike_fraction=_alike_fraction(run),
         step_log=None if run.steps is None else step_log_of(run.steps),
     )
     check_balanced(window)
-    requests = run.requests
+    requests, summary = run.requests, window.summary
+    if window.replica is None:
+        window = replace(window, n_users=_n_users(run))
+    else:  # the clients are those of all replicas
+        summary = summarise_server(run.server)
     return Source(
         window=window,
         identity=identity,
-        outside=() if requests is None else outside_rows(requests, window.summary),
+        outside=() if requests is None else outside_rows(requests, summary),
     )
 
 

@@ -412,6 +412,11 @@ VLLM_EDGES_S: Final[dict[Histogram, tuple[float, ...]]] = {
 START_TIME: Final = "process_start_time_seconds"
 """Another one: the server was restarted."""
 
+_OF_REPLICAS: Final = (
+    *("engine", "model_name", "dp_rank", "ReplicaId", "replica"),
+    *("instance", "job", "namespace", "pod", "container", "node"),
+)
+"""Labels that tell several servers on one page apart: a federation's, Ray's, Kubernetes'."""
 _PARTS: Final = ("_bucket", "_sum", "_count")
 
 
@@ -464,9 +469,7 @@ def kept_series(series: SeriesName) -> SeriesName | None:
     labels = labels_of(series.labels)
     return SeriesName(
         series.name,
-        labels_text(
-            {one: labels[one] for one in (*labels_read, "engine", "model_name") if one in labels}
-        ),
+        labels_text({one: labels[one] for one in (*labels_read, *_OF_REPLICAS) if one in labels}),
     )
 
 

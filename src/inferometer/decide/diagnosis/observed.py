@@ -127,7 +127,10 @@ def _accepted_length(window: ServerWindow) -> float | None:
 
 def _unevenness(window: ServerWindow) -> float | None:
     """Running requests of the fullest engine relative to the mean."""
-    means = [float(np.nanmean(one.value)) for one in series_of(window.record, "running")]
+    series = series_of(window.record, "running")
+    means = [float(np.nanmean(one.value)) for one in series]
+    if window.replica is not None:
+        means = list(window.replica.mean_running)
     if len(means) < 2 or np.mean(means) < _LEAST_PER_ENGINE:
         return None
     return max(means) / float(np.mean(means))
