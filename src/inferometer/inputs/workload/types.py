@@ -23,6 +23,7 @@ TraceFormat: TypeAlias = Literal[
     "sharegpt",
     "openai-batch",
     "prompts",
+    "aiperf",
     "otel",
     "inferometer",
     "table",
