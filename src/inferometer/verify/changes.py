@@ -17,6 +17,7 @@ from inferometer.records.server_names import START_TIME
 from inferometer.records.server_series import Growth
 from inferometer.records.server_summaries import bucket_percentile
 from inferometer.stats.estimate import Estimate, Verdict
+from inferometer.verify.claims import KNOWN_TO_A_BUCKET
 from inferometer.verify.seals import Metric, sha256_of
 
 AT: Final = "with the change"
@@ -129,15 +130,14 @@ def _within_bucket(seen: Growth, fraction: float) -> Estimate:
     place = int(seen.edges.searchsorted(bucket.high_s))
     below = float(seen.counts[:place].sum())
     share = (fraction * float(seen.counts.sum()) - below) / max(float(seen.counts[place]), 1.0)
-    is_open = math.isinf(bucket.high_s)
-    width_s = 0.0 if is_open else bucket.high_s - bucket.low_s
+    width_s = 0.0 if math.isinf(bucket.high_s) else bucket.high_s - bucket.low_s
     return Estimate(
         value=bucket.low_s + min(max(share, 0.0), 1.0) * width_s,
-        low=None if is_open else bucket.low_s,
-        high=None if is_open else bucket.high_s,
+        low=bucket.low_s,
+        high=bucket.high_s,
         confidence_fraction=0.95,
         n_samples=seen.n,
-        method="the bucket of the server's histogram",
+        method=KNOWN_TO_A_BUCKET,
     )
 
 
