@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, get_args
 import numpy as np
 from scipy.optimize import lsq_linear
 
+from inferometer import suggestions
 from inferometer.decide.diagnosis.client_counts import Clients, client_counts
 from inferometer.decide.diagnosis.counted_lengths import lengths_by_counts
 from inferometer.decide.diagnosis.replicas import Replica, observed_replica
@@ -480,8 +481,8 @@ def _unreported(name: str) -> ModelError:
         where="its metrics",
         allowed="metrics of vLLM, SGLang (--enable-metrics), NVIDIA NIM or TensorRT-LLM"
         " (return_perf_metrics and enable_iter_perf_stats); a stored load test of llama.cpp",
-        try_="inferometer load URL --out RUN, then inferometer diagnose RUN: clients count what the"
-        " server does not",
+        try_=f"{suggestions.command('load', 'URL', '--out', 'RUN')}, then"
+        f" {suggestions.command('diagnose', 'RUN')}: clients count what the server does not",
     )
 
 
