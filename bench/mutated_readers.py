@@ -401,6 +401,8 @@ def trace_readers(own: dict[str, bytes]) -> list[Reader]:
         "batch.jsonl",
         "answers.jsonl",
         "prompts.jsonl",
+        "multi_turn.jsonl",
+        "sessions.jsonl",
         "otel.jsonl",
     )
     found = [Reader(f"trace {name}", name, (example(name),), trace) for name in names]

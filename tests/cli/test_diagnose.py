@@ -18,7 +18,13 @@ PAST = ("--prometheus", "http://127.0.0.1:9")
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("nothing-here",), 4, ("nothing-here",)),
+        (("nothing-here",), 4, ("nothing-here", "inferometer load URL --out RUN")),
+        ((".",), 4, ("this is no run", "inferometer load URL --out RUN")),
+        (
+            ("http://127.0.0.1:9", "--steps", "nothing-here"),
+            3,
+            ("metrics cannot be read",),
+        ),
         (("http://127.0.0.1:9",), 3, ("metrics cannot be read", "start the server")),
         (("127.0.0.1:9",), 3, ("metrics cannot be read", "http://127.0.0.1:9")),
         (("http://127.0.0.1:9", "--for", "1s"), 2, ("--for", "10 s or more")),

@@ -98,6 +98,29 @@ def test_steps_that_the_server_publishes_are_measured_while_its_metrics_are_read
     assert (answer["finding"], answer["cause"]) == ("limited", "max_num_seqs")
 
 
+def test_the_suggested_load_test_can_be_diagnosed(tmp_path):
+    refused = run("diagnose", "nowhere", folder=tmp_path).stderr
+    words = re.search(r"try: inferometer (.*)", refused)[1].split()
+    with start(PLAN) as emulator:
+        names = {"URL": emulator.url, "RUN": "loaded"}
+        made = [names.get(word, word) for word in words]
+        done = run(
+            *made,
+            "--model",
+            "m",
+            "--workload",
+            "100x40",
+            "--rate",
+            8,
+            "--for",
+            "20s",
+            folder=tmp_path,
+        )
+    assert done.returncode in {0, 3}, done.stderr
+    answer = json.loads(run("diagnose", "loaded", "--json", folder=tmp_path).stdout)
+    assert answer["n_requests"] > 100
+
+
 def loaded_and_diagnosed(url, folder, *words_of_steps):
     """What is said of the server while a load test runs."""
     words = ("--model", "m", "--workload", "short.toml", "--out", "loaded")

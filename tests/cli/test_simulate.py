@@ -148,6 +148,41 @@ def test_users_who_wait_ask_no_faster_than_they_are_answered(tmp_path):
     assert p95_s(few, "tpot") < p95_s(many, "tpot")
 
 
+USERS = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--datasheet", "--workload", "chat")
+
+
+def test_users_who_send_for_a_while_stop_then_and_are_answered(tmp_path):
+    """As ``load`` does: each user has a request in the server until the time is over."""
+    words = ("--concurrency", 4, "--for", "20s", "--out", "run")
+    answer = answered(*USERS, *words, folder=tmp_path)
+    requests = read_run(tmp_path / "run").requests
+    sent_s, ended_s = requests.intended_send_ns / 1e9, requests.finished_ns / 1e9
+    assert (requests.status == RequestStatus.LENGTH).all()
+    assert sent_s.max() <= 20 < ended_s.max()
+    assert len(sent_s) == (ended_s <= 20).sum() + 4
+    assert answer["workload"]["n_requests"] == len(sent_s)
+    n_sent = {one["step_times"]: one["summary"]["n_requests"] for one in answer["levels"]}
+    assert n_sent["slow"] < n_sent["likely"] == len(sent_s) < n_sent["fast"]
+    assert "RAN_OUT" not in {one["code"] for one in answer["cautions"]}
+
+
+def test_users_with_too_few_requests_for_their_time_run_out(tmp_path):
+    words = ("--concurrency", 4, "--for", "20s", "--requests", 12)
+    answer = answered(*USERS, *words, folder=tmp_path)
+    assert answer["workload"]["n_requests"] == 12
+    (caution,) = [one for one in answer["cautions"] if one["code"] == "RAN_OUT"]
+    assert "all 12 requests had been sent before 20 s were over, at 3 of 3" in caution["text"]
+
+
+def test_a_longer_time_goes_on_as_the_shorter_one_began(tmp_path):
+    for name, for_s in (("short", "20s"), ("long", "40s")):
+        answered(*USERS, "--concurrency", 4, "--for", for_s, "--out", name, folder=tmp_path)
+    short, long = (read_run(tmp_path / name).requests for name in ("short", "long"))
+    rows = long.intended_send_ns <= 20e9
+    assert rows.sum() == len(short.intended_send_ns)
+    assert (long.intended_send_ns[rows] == short.intended_send_ns).all()
+
+
 def test_the_likely_run_is_stored_and_reads_back(tmp_path):
     answer = answered(*LLAMA, "--rate", 5, "--parts", "--out", "run", folder=tmp_path)
     assert answer["record"] == "run"

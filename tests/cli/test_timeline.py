@@ -153,3 +153,22 @@ def named(path):
 @pytest.mark.parametrize("load", ["batch", "batch:", "batch:x", "queue:3", "rate:0", "rate:-1"])
 def test_impossible_loads(load, tmp_path):
     check_refused(run("timeline", "--load", load, folder=tmp_path), 2)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty"])
+def test_where_there_is_no_run_the_command_that_makes_one_is_suggested(name, tmp_path):
+    (tmp_path / "empty").mkdir()
+    refused = run("timeline", name, folder=tmp_path)
+    check_refused(refused, 4, "inferometer simulate MODEL --hardware ID --parts --out RUN")
+    assert "quick" not in refused.stderr
+
+
+@pytest.mark.slow
+def test_the_suggested_command_makes_a_run_with_slots(tmp_path):
+    words = re.search(r"try: inferometer (.*)", run("timeline", "nowhere", folder=tmp_path).stderr)[
+        1
+    ]
+    names = {"MODEL": "llama-3.1-8b", "ID": "h100_sxm", "RUN": "made"}
+    done = run(*(names.get(word, word) for word in words.split()), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert answered("timeline", "made", folder=tmp_path)["slots"]

@@ -1,12 +1,13 @@
 """Does an answer of Prometheus give the samples that the server's own pages give?"""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from inferometer.errors import RecordError
-from inferometer.measure.prometheus import instances_of, samples_of
+from inferometer.measure.prometheus import instances_of, samples_of, selector
 from inferometer.records.exposition import PageReader, labels_of
 from inferometer.records.server_series import (
     counter_series,
@@ -60,6 +61,25 @@ def test_the_scrapes_are_those_of_the_pages():
     assert record.n_failed_scrapes == 1
     np.testing.assert_array_equal(gauge_series(record, "running").value, [2, 3, 1])
     np.testing.assert_array_equal(counter_series(record, "output_tokens").value, [0, 30, 80])
+
+
+@pytest.mark.parametrize(
+    ("name", "is_wanted"),
+    [
+        ("vllm:num_requests_running", True),
+        ("ray_vllm_num_requests_running", True),
+        ("trtllm_prompt_tokens_total", True),
+        ("num_requests_running", True),
+        ("time_to_first_token_seconds_bucket", True),
+        ("num_request_max", True),
+        ("up", True),
+        ("go_num_requests_running", False),
+        ("prompt_tokens_total_created", False),
+    ],
+)
+def test_prometheus_is_wanted_for_what_is_read(name, is_wanted):
+    pattern = re.search('__name__=~"(.*?)"', selector("10.0.0.1:8000", 60))[1]
+    assert bool(re.fullmatch(pattern, name)) is is_wanted
 
 
 def test_of_two_jobs_the_one_with_more_scrapes_is_read():

@@ -135,6 +135,11 @@ def test_llama_cpp_tells_its_slots():
     assert found.scheduler == SchedulerFacts(max_num_seqs=4, max_model_len=1024)
 
 
+def test_nim_tells_its_model_beside_its_metrics():
+    with served(v1_models={"data": [{"id": "meta/llama-3.1-8b-instruct"}]}) as (url, _):
+        assert server_identity(f"{url}/v1/metrics", "nim").model == "meta/llama-3.1-8b-instruct"
+
+
 def test_vllm_tells_its_limits_in_its_development_mode():
     models = {"data": [{"id": "served", "max_model_len": 2048}]}
     with served(server_info=VLLM, version={"version": "0.32.0"}, v1_models=models) as (url, _):
@@ -154,7 +159,9 @@ def test_vllm_tells_its_limits_in_its_development_mode():
     )
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "tensorrt-llm", "triton", "llama.cpp", "tgi"])
+@pytest.mark.parametrize(
+    "kind", ["vllm", "sglang", "tensorrt-llm", "triton", "llama.cpp", "tgi", "nim"]
+)
 @pytest.mark.parametrize("body", [None, b"", b"\xff{", b"[]", b"7", {"vllm_config": 3, "data": 1}])
 def test_a_server_that_says_nothing_that_can_be_read_says_nothing(kind, body):
     names = ("server_info", "get_server_info", "props", "version", "v1_models")

@@ -28,6 +28,7 @@ CANONICAL = {
     "triton": ("triton", 2, 5, 0.25, 64, 6239),
     "llamacpp": ("llama.cpp", 46, 4, None, None, None),
     "tgi": ("tgi", 5, 8, None, None, None),
+    "nim": ("nim", 2, 6, 0.35, None, None),
 }
 
 
@@ -44,7 +45,7 @@ def test_vllm_0_33_still_has_each_name_that_is_read():
         for names in table.values()
     ]
     assert len(read) > 20
-    assert set(read) <= exported
+    assert set(read) - {"num_request_max"} <= exported  # NIM 2 adds it
 
 
 def grown(name):
@@ -124,6 +125,35 @@ def test_an_ensemble_of_triton_counts_each_request_once():
     told = page("triton") + others
     assert summarise_server(samples_of(zeroed(told), told)) == grown("triton")
     assert grown("triton").n_finished == 10
+
+
+def test_nim_has_the_names_of_vllm_without_the_prefix():
+    """What it names itself is read; what vLLM has besides is not there."""
+    summary = grown("nim")
+    assert (summary.prompt_tokens, summary.output_tokens, summary.n_finished) == (6000, 2000, 20)
+    assert {time.name: time.mean_s for time in summary.times} == {
+        "ttft": 0.125,
+        "itl": pytest.approx(0.02),
+        "e2e": 2.2,
+    }
+    assert (summary.n_preemptions, summary.prefix_hit_fraction) == (None, None)
+    assert gauge_series(server_record(samples_of(page("nim"))), "max_num_seqs").value == [256]
+
+
+def test_the_same_bare_names_of_another_server_are_not_of_nim():
+    others = "\n".join(
+        line for line in page("nim").splitlines() if not line.startswith("num_request_max")
+    )
+    with pytest.raises(RecordError, match="no metric of a known model server") as caught:
+        summarise_server(samples_of(others, others))
+    assert "nim (num_request_max)" in caught.value.allowed
+
+
+def test_nim_2_is_the_vllm_that_it_wraps():
+    both = page("vllm-0.32-after") + 'num_request_max{model_name="m"} 64.0\n'
+    record = server_record(samples_of(both))
+    assert record.names.kind == "vllm"
+    assert gauge_series(record, "max_num_seqs").value == [64]
 
 
 def test_tgi_counts_tokens_in_histograms_of_requests():

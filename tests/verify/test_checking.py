@@ -1,10 +1,21 @@
 """Is a claim judged by both intervals, and is nothing proved by what was measured before, or is INVALID?"""
 
+from dataclasses import replace
+
 import pytest
 from sealed_examples import AT, SEALED_UTC, estimate, measurement, seal
 
+from inferometer.api.verify_view import answer_lines
 from inferometer.errors import RecordError
-from inferometer.verify.claims import LEAST_DOUBT_FRACTION, checked, outcome_of, spanned, verdict_of
+from inferometer.verify.claims import (
+    KNOWN_TO_A_BUCKET,
+    LEAST_DOUBT_FRACTION,
+    checked,
+    outcome_of,
+    spanned,
+    verdict_of,
+)
+from inferometer.verify.ledger import append, read_ledger, score_of
 from inferometer.verify.seals import Claim, sha256_of
 
 
@@ -28,6 +39,46 @@ def test_both_intervals_judge(measured, is_inside, verdict):
     found = check(seal(), measurement(measured)).outcomes[0]
     assert (found.is_inside, found.verdict) == (is_inside, verdict)
     assert found.error_fraction == pytest.approx(2.0 / measured.value - 1)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_inside", "error", "verdict"),
+    [
+        (1.85, 2.3, True, 2.0 / 2.1 - 1, "held"),
+        (0.0, 10.0, None, None, "undecided"),
+        (2.05, 5.0, None, None, "undecided"),
+        (2.5, 5.0, False, 2.0 / 2.5 - 1, "wrong"),
+        (0.5, 1.0, False, 2.0 / 1.0 - 1, "wrong"),
+        (2.5, float("inf"), False, 2.0 / 2.5 - 1, "wrong"),
+        (1.0, float("inf"), None, None, "undecided"),
+    ],
+)
+def test_of_a_bucket_the_edges_judge(low, high, is_inside, error, verdict):
+    """Where in its bucket a percentile lies is not known: interpolating it decides nothing."""
+    value = 2.1 if low < 2.1 < high else low
+    seen = replace(estimate(value, low, high), method=KNOWN_TO_A_BUCKET)
+    claim = Claim(at=AT, metric="ttft_p50_s", predicted=spanned(2.0, [1.8, 2.4]))
+    found = outcome_of(claim, seen)
+    assert (found.is_inside, found.verdict) == (is_inside, verdict)
+    assert found.error_fraction == (None if error is None else pytest.approx(error))
+
+
+def test_what_a_bucket_leaves_open_counts_neither_inside_nor_outside(tmp_path):
+    path, sealed = tmp_path / "ledger.jsonl", seal()
+    wide = replace(estimate(5.0, 1.0, 10.0), method=KNOWN_TO_A_BUCKET)
+    made = check(sealed, measurement(wide))
+    older = replace(
+        made, outcomes=(replace(made.outcomes[0], is_inside=False, error_fraction=-0.6),)
+    )
+    append(path, at_utc=SEALED_UTC, add=lambda _: sealed)
+    append(path, at_utc="2026-11-21T12:00:05+00:00", add=lambda _: older)
+    score = score_of(read_ledger(path))
+    (one,) = score.metrics
+    assert (one.n_measured, one.n_known, one.n_inside, one.n_undecided) == (1, 0, 0, 1)
+    assert (one.inside_fraction, one.median_error_fraction) == (None, None)
+    assert answer_lines(score) == (
+        "of 1 fitted predictions the server's buckets do not tell whether they lay inside",
+    )
 
 
 def test_an_endless_upper_end_is_no_interval_in_json_but_still_judges():

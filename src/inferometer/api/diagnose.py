@@ -9,7 +9,7 @@ from inferometer.api.diagnose_limits import StatedLimit, stated_limits
 from inferometer.api.diagnose_probe import Probe, probe
 from inferometer.api.diagnose_source import Source, live_source, past_of, past_source
 from inferometer.api.diagnose_steps import StepsAnswer, recorded_steps, steps_answer
-from inferometer.api.diagnose_stored import stored_source
+from inferometer.api.diagnose_stored import MADE_BY, stored_source
 from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
 from inferometer.api.known_facts import known_facts
 from inferometer.api.load_sending import is_open
@@ -110,6 +110,14 @@ class Diagnose:
         metavar="DURATION",
         parse=DURATION,
     )
+    replica: str | None = option(
+        None,
+        "Which of several engines, models or servers on one page of metrics: engine=1."
+        " [the fullest]",
+        "Runs",
+        is_common=True,
+        metavar="LABEL=VALUE",
+    )
     local: bool = option(
         False,
         "The server runs on this machine: also check its processes for threads that wait for"
@@ -173,12 +181,24 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
     if advised is None:
         return answer
     place = question.out, question.ledger
-    check = sealed_check(question.target, source, advised, answer.objective, place)
+    check = sealed_check(
+        question.target, source, advised, answer.objective, place, question.replica
+    )
     return replace(answer, check=check)
 
 
 def _probed(question: Diagnose, source: Source) -> Probe | None:
-    """Results of the probe; None without one."""
+    """Results of the probe; None without one.
+
+    A router sends its requests to all replicas: they show no limit of a single one.
+    """
+    if question.probe and source.window.replica is not None:
+        raise SpecError(
+            f"--probe of one of {source.window.replica.n_replicas} replicas behind one address",
+            where="--probe",
+            allowed="a server of one engine",
+            try_="the address of one server: its own port",
+        )
     return probe(question.target, source.window) if question.probe else None
 
 
@@ -191,7 +211,7 @@ def _is_steps_alone(question: Diagnose) -> bool:
         return True
     if is_open(path):
         return False
-    run = reading.read_run(path)
+    run = reading.read_run(path, made_by=MADE_BY)
     return run.server is None and run.steps is not None and len(run.steps.duration_ns) > 0
 
 
@@ -223,7 +243,7 @@ def _measured(question: Diagnose) -> Source:
         )
     if question.prometheus is not None:
         past = past_of(question.range, question.last)
-        return past_source(question.prometheus, question.target, past)
+        return past_source(question.prometheus, question.target, past, question.replica)
     if not is_live and "duration" in question.given:
         raise SpecError(
             "--for of a load test that was made", where="--for", try_="the same without --for"
@@ -233,6 +253,10 @@ def _measured(question: Diagnose) -> Source:
         raise SpecError(f"{flag} without --prometheus", where=flag, try_="--prometheus URL")
     if is_live:
         return live_source(
-            question.target, question.duration, question.fpm, is_local=question.local
+            question.target,
+            question.duration,
+            question.fpm,
+            is_local=question.local,
+            replica=question.replica,
         )
-    return stored_source(Path(question.target))
+    return stored_source(Path(question.target), question.replica)

@@ -66,8 +66,11 @@ def sealed_check(
     advised: Advised,
     objective: str | None,
     place: tuple[Path | None, Path],
+    replica: str | None = None,
 ) -> SealedCheck:
     """Seal the predicted effect of the change; ``place``: folder (None: a new one) and ledger.
+
+    ``replica`` was chosen of several; where none was, the check observes the fullest again.
 
     Raises
     ------
@@ -83,6 +86,7 @@ def sealed_check(
         window_s=window.duration_s,
         n_requests=window.prompt_lengths.seen.n,
         server_started_s=changes.started_s(window),
+        replica=replica,
         **changes.traffic_of(window),  # type: ignore[arg-type]
     )
     seal = _seal(change, advised, window)
@@ -134,7 +138,7 @@ def _seal(change: changes.SealedChange, advised: Advised, window: ServerWindow) 
             ),
         )
     )
-    sum_ = seals.sha256_of(change)
+    sum_ = changes.change_sha256(change)
     claims = tuple(
         seals.Claim(at=changes.AT, metric=metric, predicted=one)
         for metric, one in zip(changes.STATISTICS, predicted[:n_claims], strict=True)
@@ -191,7 +195,7 @@ def checked_change(
         _DOOR.bytes_of(folder / CHANGE_NAME), changes.SealedChange, where=str(folder / CHANGE_NAME)
     )
     seal = seals.read_seal(folder)
-    if seal is None or seals.sha256_of(change) != seal.plan_sha256:
+    if seal is None or changes.change_sha256(change) != seal.plan_sha256:
         raise RecordError(
             "the change and its seal differ: one of them was edited",
             where=str(folder),
@@ -239,7 +243,7 @@ def _watched(
     """Measurement of the server at this address, from now on."""
     began_utc = now_utc()
     run_id = new_run_id(began_utc)
-    source = live_source(url, change.window_s)
+    source = live_source(url, change.window_s, replica=change.replica)
     place = folder / run_id
     durability.make_folder(place)
     if source.samples is not None:
@@ -268,7 +272,8 @@ def _loaded(change: changes.SealedChange, seal: seals.Seal, path: Path) -> claim
         why=None,
         evidence=seals.evidence_of(path),
     )
-    return _measurement(change, seal, stored_source(path).window, measured)
+    window = stored_source(path, change.replica).window
+    return _measurement(change, seal, window, measured)
 
 
 def _measurement(

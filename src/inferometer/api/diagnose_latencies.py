@@ -6,7 +6,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.decide.diagnosis import rebuilding, shares
+from inferometer.decide.diagnosis.replicas import Replica
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.inputs.objectives import Metric, Threshold, percentile_name
 from inferometer.inputs.types import Caution
@@ -87,6 +89,21 @@ def cautions_of(latencies: Sequence[LatencyRow]) -> Cautions:
         if (low_s := row.measured_low_s) is not None
         and (high_s := row.simulated_s.high) is not None
         and low_s > rebuilding.WORST_RATIO * high_s
+    )
+
+
+def replica_cautions(replica: Replica | None) -> Cautions:
+    """Which of several replicas was diagnosed, and how another one is."""
+    if replica is None:
+        return ()
+    return (
+        Caution(
+            code="one_of_several_replicas",
+            text=f"its page has {replica.n_replicas} replicas, told apart by"
+            f" {', '.join(replica.labels)}: this is {replica.name}; latencies, limits and changes"
+            " are those of this one",
+            remedy=f"{suggestions.flags('--replica', replica.another)} for another one",
+        ),
     )
 
 

@@ -26,8 +26,8 @@ class StatedLimit(NamedTuple):
 def stated_limits(source: Source, known: Mapping[Limit, int]) -> dict[Limit, StatedLimit]:
     """Limits by the server's command line, by its own report, and by ``known``; later ones win.
 
-    For several data-parallel ranks only ``known`` counts, since the rebuilt server is all ranks
-    together.
+    For several data-parallel ranks whose metrics are added up only ``known`` counts, since the
+    rebuilt server is all ranks together. Of ranks that are told apart each has the stated limits.
     """
     engine = source.identity.facts
     facts = source.identity.scheduler or SchedulerFacts()
@@ -36,7 +36,7 @@ def stated_limits(source: Source, known: Mapping[Limit, int]) -> dict[Limit, Sta
     }
     command = command_of(source.command)
     n_ranks = facts.data_parallel_size or _count(command.value("dp")) or 1
-    if n_ranks > 1:
+    if n_ranks > 1 and source.window.replica is None:
         return stated
     n_blocks = None if engine is None else engine.n_kv_blocks
     is_reported = source.window.summary.n_kv_blocks is not None

@@ -28,8 +28,8 @@ _NOBODY: Final = ServerIdentity(None, None)
 _EVERY_S: Final = 0.5
 """Gauges' highest values matter, and pass quickly."""
 _WHERE_METRICS_ARE: Final = (
-    "the address of the metrics page itself (trtllm-serve: /prometheus/metrics); SGLang has one"
-    " with enable-metrics, llama.cpp with metrics"
+    "the address of the metrics page itself (trtllm-serve: /prometheus/metrics, NVIDIA NIM:"
+    " /v1/metrics); SGLang has one with enable-metrics, llama.cpp with metrics"
 )
 
 
@@ -53,16 +53,22 @@ class Source:
 
 
 def live_source(
-    url: str, for_s: float, fpm: str | None = None, *, is_local: bool = False
+    url: str,
+    for_s: float,
+    fpm: str | None = None,
+    *,
+    is_local: bool = False,
+    replica: str | None = None,
 ) -> Source:
     """Observe the server at this address for ``for_s`` from now on.
 
-    ``fpm`` is where it publishes its steps; its processes are looked at where it ``is_local``.
+    ``fpm`` is where it publishes its steps; its processes are looked at where it ``is_local``. Of
+    several replicas on its page it is ``replica``, else the fullest.
 
     Raises
     ------
     SpecError
-        ``fpm`` is no endpoint, or the server is not on this machine.
+        ``fpm`` is no endpoint, the server is not on this machine, or there is no such replica.
     MeasureError
         Its metrics or processes cannot be read, or it stops answering, or no steps are published.
     """
@@ -94,7 +100,7 @@ def live_source(
             allowed="a server that answers until the window ends",
             try_="its log says why; the same command when it runs again",
         )
-    source = scraped_source(url, scraper.table())
+    source = scraped_source(url, scraper.table(), replica)
     if listener is not None:
         log = listener.step_log()
         talk(f"{len(log.duration_s):,} steps were published, {log.n_lost:,} lost on the way")
@@ -102,15 +108,17 @@ def live_source(
     return replace(source, local=local, command=command)
 
 
-def scraped_source(url: str, samples: ServerSampleTable) -> Source:
+def scraped_source(url: str, samples: ServerSampleTable, replica: str | None = None) -> Source:
     """The server at this address, by samples that were scraped, and by its own report now.
 
     Raises
     ------
+    SpecError
+        There is no such replica.
     RecordError, ModelError
         The metrics tell too little, or are not of one whole server.
     """
-    window = observed_window(samples)
+    window = observed_window(samples, replica=replica)
     check_balanced(window)
     identity = server_identity(url, window.summary.kind)
     window = replace(window, enable_prefix_caching=is_caching(identity))
@@ -123,7 +131,9 @@ def is_caching(identity: ServerIdentity) -> bool | None:
     return None if scheduler is None else scheduler.enable_prefix_caching
 
 
-def past_source(prometheus: str, target: str, past: TimeRange) -> Source:
+def past_source(
+    prometheus: str, target: str, past: TimeRange, replica: str | None = None
+) -> Source:
     """The server that Prometheus scraped as ``target``, host:port or a URL with it.
 
     Raises
@@ -132,7 +142,7 @@ def past_source(prometheus: str, target: str, past: TimeRange) -> Source:
         Prometheus does not answer, or did not scrape it then.
     """
     instance = urlsplit(target).netloc if "://" in target else target
-    window = observed_window(prometheus_samples(prometheus, instance, past))
+    window = observed_window(prometheus_samples(prometheus, instance, past), replica=replica)
     check_balanced(window)
     return Source(window=window, when=past.text)
 

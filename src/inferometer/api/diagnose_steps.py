@@ -157,13 +157,14 @@ def recorded_steps(path: Path) -> StepLog:
     """
     if path.is_file():
         return read_step_log(path)
-    run = reading.read_run(path)
+    simulated = suggestions.command("simulate", "MODEL", "--hardware", "ID", "--out", "RUN")
+    run = reading.read_run(path, made_by=simulated)
     if run.steps is None or not len(run.steps.duration_ns):
         raise RecordError(
             "the run holds no steps",
             where=str(path),
             allowed="a run that stored its steps, or a log of them",
-            try_="inferometer simulate --out DIR, which does",
+            try_=simulated,
         )
     return step_log_of(run.steps)
 

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from inferometer import suggestions
 from inferometer.api.diagnose_source import Source, is_caching
 from inferometer.api.load_run import open_run
 from inferometer.api.load_sending import is_open
@@ -14,42 +16,50 @@ from inferometer.inputs.workload.replay import draw_workload
 from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.measure.server_identity import ServerIdentity
 from inferometer.records import reading
+from inferometer.records.server_summaries import summarise_server
 from inferometer.records.step_logs import step_log_of
 from inferometer.records.types import Run
 
+MADE_BY: Final = suggestions.command("load", "URL", "--out", "RUN")
+"""What makes a run that can be diagnosed: a load test stores the metrics of its server."""
 
-def stored_source(folder: Path) -> Source:
+
+def stored_source(folder: Path, replica: str | None = None) -> Source:
     """A load test that stored the server's metrics.
 
     Raises
     ------
     SpecError
-        There is none, or it did not.
+        There is none, it did not, or there is no such replica.
     ModelError
         The metrics tell too little, or are not of one whole server.
     """
-    run = open_run(folder) if is_open(folder) else reading.read_run(folder)
+    run = open_run(folder) if is_open(folder) else reading.read_run(folder, made_by=MADE_BY)
     if run.server is None:
         raise SpecError(
             f"{folder} holds no metrics of a server",
             where="the run",
             allowed="a load test of a server that reports metrics",
-            try_="inferometer load URL --metrics-url URL, or the server's own URL here",
+            try_=f"{MADE_BY}, with --metrics-url where they are elsewhere, or the server's own URL"
+            " here",
         )
     identity = ServerIdentity(None, run.manifest.engine)
     window = replace(
-        observed_window(run.server, run.requests),
+        observed_window(run.server, run.requests, replica=replica),
         enable_prefix_caching=is_caching(identity),
-        n_users=_n_users(run),
         alike_fraction=_alike_fraction(run),
         step_log=None if run.steps is None else step_log_of(run.steps),
     )
     check_balanced(window)
-    requests = run.requests
+    requests, summary = run.requests, window.summary
+    if window.replica is None:
+        window = replace(window, n_users=_n_users(run))
+    else:  # the clients are those of all replicas
+        summary = summarise_server(run.server)
     return Source(
         window=window,
         identity=identity,
-        outside=() if requests is None else outside_rows(requests, window.summary),
+        outside=() if requests is None else outside_rows(requests, summary),
     )
 
 

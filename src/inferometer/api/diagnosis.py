@@ -11,6 +11,7 @@ from inferometer.api.diagnose_latencies import (
     LatencyRow,
     cautions_of,
     latencies_of,
+    replica_cautions,
     verdicts_of,
     with_all_limits,
 )
@@ -77,6 +78,9 @@ class DiagnoseAnswer(Answer):
     version: str | None
     """As reported by the server; None: not reported."""
     model: str | None
+    replica: str | None
+    """Which of several replicas on its page was diagnosed: ``engine=1``; None: there is one."""
+    n_replicas: int
     when: str | None
     """The past time, in UTC, by Prometheus; None: as it is now, or in a load test."""
     window_s: float
@@ -167,7 +171,9 @@ def answer_of(
         target=target,
         server=window.summary.kind,
         version=None if source.identity.facts is None else source.identity.facts.version,
-        model=source.identity.model,
+        model=_model(source),
+        replica=None if window.replica is None else window.replica.name,
+        n_replicas=1 if window.replica is None else window.replica.n_replicas,
         when=source.when,
         window_s=window.duration_s,
         n_requests=window.prompt_lengths.seen.n,
@@ -188,9 +194,16 @@ def answer_of(
         n_preemptions=window.summary.n_preemptions,
         is_closed_loop=window.is_closed_loop,
         outside=source.outside,
-        cautions=cautions_of(latencies),
+        cautions=(*replica_cautions(window.replica), *cautions_of(latencies)),
     )
     return Diagnosed(answer, _advised(answer, concluded.cause, fresh))
+
+
+def _model(source: Source) -> str | None:
+    """The replica's own model, where the replicas have several; else as the server reports it."""
+    replica = source.window.replica
+    own = None if replica is None else replica.labels.get("model_name")
+    return source.identity.model if own is None else own
 
 
 def _advised(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -21,13 +21,13 @@ from inferometer.api.simulation import (
     simulate_workload,
     store,
 )
-from inferometer.api.workload import Workload, check_answers, workload_of
+from inferometer.api.workload import N_REQUESTS, Workload, check_answers, workload_of
 from inferometer.decide.traffic import Traffic
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import reading, replay, types
 from inferometer.inputs.workload.plan import DrawnWorkload, RequestPlan, has_workflows
 from inferometer.inputs.workload.types import WorkloadSpec
-from inferometer.units import NS_PER_S
+from inferometer.units import NS_PER_S, format_duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,8 @@ def simulate(question: Simulate) -> SimulateAnswer:
         simulated = store(simulated, question.out)
     if objective is None or servers.groups is not None:
         return simulated.answer
+    of_run = replace(simulator.workload, plan=simulated.plan)
+    simulator = replace(simulator, workload=of_run)
     return replace(simulated.answer, next_step=_next_step(question, simulator, simulated.answer))
 
 
@@ -131,23 +133,76 @@ def simulator_of(
     record_steps: bool,
 ) -> Simulator:
     """The servers with the requests drawn, which must fit into memory."""
-    drawn = replay.draw_workload(workload, has_beams=True)
-    if objective is not None:
-        objectives.check_workflows(objective, has_workflows=has_workflows(drawn.plan))
-    check_answers(objective, drawn)
-    servers = servers.known(drawn).seeded(workload.seed)
-    memory_check.check_drawn(
-        drawn.plan, servers.cluster, record_steps=record_steps, n_replicas=servers.n_in_all
-    )
-    engine = servers.deployment.config.engine
-    whose = engine if servers.n_in_all == 1 else f"{servers.n_in_all} x {engine}"
+    for_s, arrivals = workload.duration_s, workload.arrivals
+    question = _Question(servers, objective, until_ns, gate, record_steps)
+    if for_s is None or not isinstance(arrivals, types.ClosedArrivals):
+        simulator = _with_requests(workload, question)
+        what = f"{simulator.workload.plan.n_requests:,} requests"
+    else:
+        simulator = _sending_for(workload, for_s, question)
+        what = f"what {arrivals.concurrency:,} users send in {format_duration(for_s)}"
+    known = simulator.servers
+    engine = known.deployment.config.engine
+    whose = engine if known.n_in_all == 1 else f"{known.n_in_all} x {engine}"
     talk(
-        f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {whose},"
-        f" {len(servers.cases)} times (its rules are compiled once)"
+        f"simulating {what} of {simulator.workload.name} on {whose},"
+        f" {len(known.cases)} times (its rules are compiled once)"
+    )
+    return simulator
+
+
+class _Question(NamedTuple):
+    servers: Servers
+    objective: objectives.ObjectiveSpec | None
+    until_ns: int | None
+    gate: gates.GateSpec | None
+    record_steps: bool
+
+
+def _with_requests(workload: WorkloadSpec, question: _Question) -> Simulator:
+    drawn = replay.draw_workload(workload, has_beams=True)
+    if question.objective is not None:
+        objectives.check_workflows(question.objective, has_workflows=has_workflows(drawn.plan))
+    check_answers(question.objective, drawn)
+    servers = question.servers.known(drawn).seeded(workload.seed)
+    memory_check.check_drawn(
+        drawn.plan,
+        servers.cluster,
+        record_steps=question.record_steps,
+        n_replicas=servers.n_in_all,
     )
     return Simulator(
-        servers=servers, workload=drawn, objective=objective, until_ns=until_ns, gate=gate
+        servers=servers,
+        workload=drawn,
+        objective=question.objective,
+        until_ns=question.until_ns,
+        gate=question.gate,
     )
+
+
+_MOST_REQUESTS: Final = 500_000
+_SPARE_RATIO: Final = 2
+"""Step times twice as fast as the likely ones send at most twice as many requests."""
+_GROWN_RATIO: Final = 3
+
+
+def _sending_for(workload: WorkloadSpec, for_s: float, question: _Question) -> Simulator:
+    """Users who send for a duration: with as many requests as any plausible server lets them send.
+
+    How many these are depends on the server, so more are drawn until enough are left.
+    """
+    most = min(_MOST_REQUESTS, workload.n_requests or _MOST_REQUESTS)
+    n_requests = N_REQUESTS
+    while True:
+        n_requests = min(n_requests, most)
+        bounded = msgspec.structs.replace(workload, duration_s=None, n_requests=n_requests)
+        simulator = replace(
+            _with_requests(bounded, question), sent_until_ns=round(for_s * NS_PER_S)
+        )
+        n_sent = simulator.sent_at(simulator.servers).plan.n_requests
+        if n_requests == most or _SPARE_RATIO * n_sent <= n_requests:
+            return simulator
+        n_requests = _GROWN_RATIO * n_sent
 
 
 def _simulated(

@@ -1,9 +1,12 @@
 """What does a simulation answer: the likely run, the ends of its interval, the verdict?"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, Literal, NamedTuple
+
+import numpy as np
 
 from inferometer import suggestions
 from inferometer.api import simulated_record
@@ -140,6 +143,8 @@ class Simulated:
 
     answer: SimulateAnswer
     run: types.Run
+    plan: plan.RequestPlan
+    """The requests of the likely run."""
 
 
 class OneCase(NamedTuple):
@@ -153,6 +158,8 @@ class OneCase(NamedTuple):
 class At(NamedTuple):
     """Results of one plausible server."""
 
+    plan: plan.RequestPlan
+    """Its requests: in a closed loop for a duration those that were sent by then."""
     run: types.Run
     level: Level
     replicas: tuple[simulated_run.ReplicaShare, ...]
@@ -172,6 +179,8 @@ class Simulator:
     gate: gates.GateSpec | None
     network_s: float | None = None
     post_s: float | None = None
+    sent_until_ns: int | None = None
+    """End of sending in a closed loop, whose ``workload`` then has more requests than are sent."""
 
     @property
     def runs_whole_batches(self) -> bool:
@@ -191,8 +200,13 @@ class Simulator:
     def at(self, asked: OneCase) -> At:
         """Simulate this server, and summarise the run."""
         servers = self.servers.at(asked.case)
+        if self.sent_until_ns is not None:
+            return replace(self, workload=self.sent_at(servers), sent_until_ns=None).at(asked)
         simulation = self._simulation(
-            servers, record_steps=asked.record_steps, record_parts=asked.record_parts
+            servers,
+            until_ns=self.until_ns,
+            record_steps=asked.record_steps,
+            record_parts=asked.record_parts,
         )
         run = simulated_record.run_of(simulation, servers, self.gate)
         if plan.has_workflows(self.workload.plan):
@@ -225,7 +239,18 @@ class Simulator:
         )
         shares = simulated_run.replica_shares(simulation, servers.fleet().pools)
         pools = pooled.kv_pool_views(run) if run.manifest.kv_pools else ()
-        return At(run, level, shares, moved, pools, parts)
+        return At(self.workload.plan, run, level, shares, moved, pools, parts)
+
+    def sent_at(self, servers: Servers) -> plan.DrawnWorkload:
+        """The requests that a closed loop sends by ``sent_until_ns``, without those that follow.
+
+        The servers know nothing of later requests: what was simulated until then happens again.
+        """
+        requests = self._simulation(servers, until_ns=self.sent_until_ns).requests
+        is_sent = requests.intended_send_ns <= (self.sent_until_ns or 0)
+        rows = np.zeros(self.workload.plan.n_requests, np.bool_)
+        rows[requests.request_index[is_sent]] = True
+        return replace(self.workload, plan=plan.only_requests(self.workload.plan, rows))
 
     def _window_ns(self, simulation: outcome.Simulation, around: run_series.Around) -> F64 | None:
         """Wait of each request for its window; None: no windows, or inseparable from the queue."""
@@ -252,15 +277,20 @@ class Simulator:
         )
 
     def _simulation(
-        self, servers: Servers, *, record_steps: bool, record_parts: bool
+        self,
+        servers: Servers,
+        *,
+        until_ns: int | None,
+        record_steps: bool = False,
+        record_parts: bool = False,
     ) -> outcome.Simulation:
         fleet, plan = servers.fleet(self._gate_rules()), self.workload.plan
         fleet = replace(fleet, front_end_s=self._around(servers).added_s)
-        _check_that_some_come(plan, fleet.front_end_s, self.until_ns)
+        _check_that_some_come(plan, fleet.front_end_s, until_ns)
         return run.run(
             fleet,
             plan,
-            until_ns=self.until_ns,
+            until_ns=until_ns,
             record_steps=record_steps,
             record_parts=record_parts,
         )
@@ -307,6 +337,7 @@ def simulate_workload(
         ),
     )
     likely = cases[0]
+    workload = replace(workload, plan=likely.plan)
     run, levels = likely.run, tuple(case.level for case in cases)
     slos = _kept(tuple(case.run for case in cases), promised)
     answer = SimulateAnswer(
@@ -332,11 +363,33 @@ def simulate_workload(
         slos=slos,
         gate=simulator.gate,
         verdict=worst_verdict(one.verdict for one in (*_of_all(levels), *slos)),
-        cautions=_cautions(simulator, levels[0], run),
+        cautions=(
+            *_cautions(replace(simulator, workload=workload), levels[0], run),
+            *_ran_out(simulator, cases),
+        ),
         record=None,
     )
     return Simulated(
-        answer=answer, run=replace(run, manifest=replace(run.manifest, cautions=answer.cautions))
+        answer=answer,
+        run=replace(run, manifest=replace(run.manifest, cautions=answer.cautions)),
+        plan=workload.plan,
+    )
+
+
+def _ran_out(simulator: Simulator, cases: Sequence[At]) -> tuple[Caution, ...]:
+    """A caution where a closed loop sent all that it had before its time was over."""
+    n_made = simulator.workload.plan.n_requests
+    n_out = sum(case.plan.n_requests == n_made for case in cases)
+    if simulator.sent_until_ns is None or not n_out:
+        return ()
+    return (
+        Caution(
+            code="RAN_OUT",
+            text=f"all {n_made:,} requests had been sent before"
+            f" {format_duration(simulator.sent_until_ns / NS_PER_S)} were over, at {n_out} of"
+            f" {len(cases)} step times: the users were then idle",
+            remedy="a shorter --for, or more --requests without it",
+        ),
     )
 
 

@@ -107,13 +107,21 @@ def _why(experiment: Experiment) -> str:
             f"{len(experiment.open_questions)} of {len(experiment.seal.questions)} questions were"
             " never measured"
         )
-    claim, outcome = max(measured, key=lambda pair: abs(pair[1].error_fraction))
-    n_inside = sum(one.is_inside for _, one in measured)
-    return (
-        f"{n_inside} of {len(measured)} numbers ({format_fraction(n_inside / len(measured))})"
-        f" inside their 90 % interval; furthest off: {METRICS[claim.metric].name} at {claim.at},"
-        f" {outcome.error_fraction:+.1%} ({outcome.verdict})"
+    known = [one.is_inside for _, one in measured if one.is_inside is not None]
+    n_open, share = len(measured) - len(known), format_fraction(sum(known) / max(len(known), 1))
+    counted = f"{sum(known)} of {len(known)} numbers ({share}) inside their 90 % interval"
+    parts = [counted] if known else []
+    parts += [f"of {n_open} the server's buckets do not tell"] if n_open else []
+    error, claim, outcome = max(
+        ((abs(one.error_fraction or 0.0), claim, one) for claim, one in measured),
+        key=lambda triple: triple[0],
     )
+    if error:
+        parts.append(
+            f"furthest off: {METRICS[claim.metric].name} at {claim.at},"
+            f" {outcome.error_fraction:+.1%} ({outcome.verdict})"
+        )
+    return "; ".join(parts)
 
 
 def _claim_row(state: ClaimState) -> ClaimRow:
@@ -271,11 +279,18 @@ def short_markdown(score: Score) -> str:
 def answer_lines(score: Score) -> tuple[str, ...]:
     """How often predictions were right, by kind of step times; and what is open."""
     lines = [
-        f"{total.n_inside} of {total.n_measured} {total.basis} predictions"
+        f"{total.n_inside} of {total.n_known} {total.basis} predictions"
         f" ({_inside(total)}) lay inside their 90 % interval, median error"
         f" {_percent(total.median_error_fraction)}, 90th percentile"
         f" {_percent(total.p90_error_fraction)}"
         for total in score.totals
+        if total.n_known
+    ]
+    lines += [
+        f"of {total.n_measured - total.n_known} {total.basis} predictions the server's buckets do"
+        " not tell whether they lay inside"
+        for total in score.totals
+        if total.n_measured > total.n_known
     ]
     if score.n_open:
         lines.append(
@@ -287,6 +302,8 @@ def answer_lines(score: Score) -> tuple[str, ...]:
 
 def _inside(one: MetricScore) -> str:
     """``78.4 % [65 %, 90 %]``."""
+    if one.inside_fraction is None:
+        return "–"
     share = format_fraction(one.inside_fraction)
     if one.inside_low_fraction is None or one.inside_high_fraction is None:
         return share
@@ -328,7 +345,9 @@ def _experiments(score: Score) -> TextTable:
 def _experiment_row(one: Experiment) -> tuple[str, ...]:
     verdicts = one.verdicts
     errors = [
-        abs(state.outcome.error_fraction) for state in one.claims if state.outcome is not None
+        abs(state.outcome.error_fraction)
+        for state in one.claims
+        if state.outcome is not None and state.outcome.error_fraction is not None
     ]
     n_invalid = sum(run.validity == "INVALID" for run in one.measured)
     suspect = any(run.validity == "SUSPECT" for run in one.measured)
@@ -356,5 +375,5 @@ def _markdown(table: TextTable) -> Sequence[str]:
     return [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
 
 
-def _percent(value_fraction: float) -> str:
-    return f"{value_fraction * 100:.1f} %"
+def _percent(value_fraction: float | None) -> str:
+    return "–" if value_fraction is None else f"{value_fraction * 100:.1f} %"

@@ -348,7 +348,8 @@ def _limit_words(answer: diagnosis.DiagnoseAnswer) -> str:
     share = _shares(answer).get(row.name)
     part = "" if share is None else f", {share:.0%} of {answer.latencies[0].name}"
     maybe = "undecided, may be " if answer.finding == "undecided" else ""
-    return f"{maybe}{row.words}{part}; {row.change}"
+    of = "" if answer.replica is None else f" ({answer.replica} of {answer.n_replicas} replicas)"
+    return f"{maybe}{row.words}{part}{of}; {row.change}"
 
 
 def _shares(answer: diagnosis.DiagnoseAnswer) -> dict[str, float]:

@@ -15,7 +15,7 @@ from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.load.target import shown_url
 from inferometer.measure.scrape import MetricsPage, MetricsSource
 from inferometer.records.exposition import SeriesName, labels_text
-from inferometer.records.server_names import SERVERS, START_TIME, kept_series
+from inferometer.records.server_names import START_TIME, exposed_names, kept_series
 from inferometer.records.server_series import UP, table_of
 from inferometer.records.types import ServerSampleTable
 
@@ -168,8 +168,7 @@ def selector(instance: str, for_s: float) -> str:
     >>> selector("10.0.0.1:8000", 600).partition(",")[2]
     'instance="10.0.0.1:8000"}[600000ms]'
     """
-    prefixes = "|".join(one.prefix.removesuffix("_") for one in SERVERS)
-    names = f"(ray_)?({prefixes})[:_].+|{UP}|{START_TIME}"
+    names = f"{exposed_names()}|{UP}|{START_TIME}"
     quoted = instance.replace("\\", "\\\\").replace('"', '\\"')
     return f'{{__name__=~"{names}",instance="{quoted}"}}[{round(for_s * 1000)}ms]'
 

@@ -355,7 +355,7 @@ class Scraper:
                 try_=remedy(
                     first.problem,
                     "--metrics-url; SGLang and llama.cpp need --enable-metrics or --metrics;"
-                    " trtllm-serve has /prometheus/metrics",
+                    " trtllm-serve has /prometheus/metrics, NVIDIA NIM /v1/metrics",
                 ),
             )
         try:

@@ -46,7 +46,7 @@ def server_identity(source: MetricsSource | str, kind: ServerKind) -> ServerIden
     """
     where = MetricsSource(url=source) if isinstance(source, str) else source
     base = metrics_url(where.url).partition("?")[0].removesuffix("/metrics")
-    base = base.removesuffix("/prometheus")
+    base = base.removesuffix("/prometheus").removesuffix("/v1")
 
     def pages(path: str) -> _Json:
         return _json_at(replace(where, url=f"{base}{path}"))

@@ -22,6 +22,7 @@ PitfallName: TypeAlias = Literal[
     "outside",
     "preemption_thrash",
     "deferred",
+    "out_of_order",
     "front_end_bound",
     "speculation_not_paying",
     "uneven_engines",
@@ -219,6 +220,18 @@ PITFALLS: Final = (
             " --max-loras-per-batch; of grammars fewer distinct schemas)"
         ),
         refuted_by="vllm:num_requests_waiting_by_reason of capacity is as large",
+    ),
+    Pitfall(
+        name="out_of_order",
+        words="requests are not admitted in the order in which they come: some wait for others",
+        number="the farthest queue time is {value:.1f} times the bound of an order of arrival",
+        limit_ratio=1.5,
+        why="scrapes tell to an interval when requests came and were admitted; half more is beyond",
+        change=(
+            "--scheduling-policy fcfs, or priorities whose waits are meant (SGLang: no"
+            " --enable-priority-scheduling, --schedule-policy fcfs)"
+        ),
+        refuted_by="the server starts with --scheduling-policy fcfs and waits are as long",
     ),
     Pitfall(
         name="front_end_bound",

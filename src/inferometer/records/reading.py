@@ -55,13 +55,14 @@ _MAX_SHOWN: Final = 3
 _DIFFERS: Final = "differs from its checksum or is missing"
 
 
-def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
+def read_run(path: Path, *, skip_damaged: bool = False, made_by: str | None = None) -> Run:
     """Read the run at ``path``.
 
     ``path``: its folder, its manifest, a folder with one run in it, or a sweep's CSV table.
 
     An empty table of steps or ceilings is None: not recorded. ``skip_damaged`` reads the intact
-    parts of a damaged record and adds a caution to the manifest on what is missing.
+    parts of a damaged record and adds a caution to the manifest on what is missing. ``made_by`` is
+    the command that makes such a run as is needed here, where there is none; by default ``quick``.
 
     Raises
     ------
@@ -71,13 +72,13 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
     """
     if path.is_file() and path.name != MANIFEST_NAME:
         return read_table(path)
-    directory = directory_of(path)
+    directory = directory_of(path, made_by=made_by)
     manifest, loader = read_manifest(directory / MANIFEST_NAME)
     stored = _stored(directory, manifest, loader)
     run = _run_of(manifest, stored)
     if not manifest.is_complete and read_manifest(directory / MANIFEST_NAME).manifest.is_complete:
         return read_run(
-            directory, skip_damaged=skip_damaged
+            directory, skip_damaged=skip_damaged, made_by=made_by
         )  # the writer finished, and removed the parts, during the read
     if stored.damages and not skip_damaged:
         raise _damage_error(stored.damages, run.sweep, run.requests)
@@ -213,8 +214,9 @@ def _run_of(manifest: RunManifest, stored: _Stored) -> Run:
     )
 
 
-def directory_of(path: Path) -> Path:
-    """Folder of the run at ``path``."""
+def directory_of(path: Path, *, made_by: str | None = None) -> Path:
+    """Folder of the run at ``path``; ``made_by`` makes one, where there is none."""
+    remedy = made_by or suggestions.command("quick", "MODEL", "--out", "runs/NAME")
     if path.name == MANIFEST_NAME and path.is_file():
         return path.parent
     if (path / MANIFEST_NAME).is_file():
@@ -224,7 +226,7 @@ def directory_of(path: Path) -> Path:
             "there is no such file or folder",
             where=str(path),
             allowed="the folder of a run, or a CSV table of a sweep",
-            try_=nearby(path) or suggestions.command("quick", "MODEL", "--out", "runs/NAME"),
+            try_=nearby(path) or remedy,
         )
     inner = (
         sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST_NAME}"))
@@ -253,6 +255,7 @@ def directory_of(path: Path) -> Path:
         "this is no run",
         where=str(path),
         allowed="a folder with a manifest.json, or a CSV table of a sweep",
+        try_=remedy,
     )
 
 

@@ -4,17 +4,21 @@ Names are compared with ``_`` for ``:``: newer exporters answer some scrapers wi
 ``vllm:x``. Where a name died, the old one follows the new one. Checked against the pages of vLLM
 0.32 (recorded), the source of vLLM 0.33 (the same names: ``vllm/v1/metrics`` is unchanged, what is
 new are KV connectors) and, from documentation and source, SGLang 0.5, TensorRT-LLM's trtllm-serve
-and Triton backend, llama.cpp and text-generation-inference; the five canonical fields are those of
-the Gateway API inference extension's model server protocol (waiting, running, kv_usage,
-block_tokens, n_blocks).
+and Triton backend, llama.cpp, text-generation-inference and NVIDIA NIM; the five canonical fields
+are those of the Gateway API inference extension's model server protocol (waiting, running,
+kv_usage, block_tokens, n_blocks). NIM 1 has vLLM's names without their prefix: it is known by
+``num_request_max``, a name of its own. NIM 2 has that one beside vLLM's own names.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.records.exposition import SeriesName, labels_of, labels_text
 
-ServerKind: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "triton", "llama.cpp", "tgi"]
+ServerKind: TypeAlias = Literal[
+    "vllm", "sglang", "tensorrt-llm", "triton", "llama.cpp", "tgi", "nim"
+]
 
 Gauge: TypeAlias = Literal[
     "waiting",
@@ -80,6 +84,7 @@ class ServerNames:
 
     kind: ServerKind
     prefix: str
+    """Prefix of its names; where they have none, the name of a family that no other server has."""
     gauges: dict[Gauge, tuple[Name, ...]]
     counters: dict[Counter, tuple[Name, ...]]
     histograms: dict[Histogram, tuple[Name, ...]]
@@ -87,6 +92,17 @@ class ServerNames:
     token_histograms: dict[TokenHistogram, tuple[Name, ...]] = field(
         default_factory=dict["TokenHistogram", tuple[Name, ...]]
     )
+
+    def wrote(self, families: Iterable[str]) -> bool:
+        """Are these families, with ``_`` for ``:``, of a server of this kind?"""
+        if self.prefix.endswith("_"):
+            return any(family.startswith(self.prefix) for family in families)
+        return self.prefix in families
+
+    @property
+    def shown(self) -> str:
+        """The kind, with how it is known: ``vllm (vllm_...)``."""
+        return f"{self.kind} ({self.prefix}{'...' if self.prefix.endswith('_') else ''})"
 
     def names_of(self, histogram: Histogram | TokenHistogram) -> tuple[Name, ...]:
         """Names of a histogram of seconds or of tokens; () where the server has none."""
@@ -109,6 +125,7 @@ _VLLM: Final = ServerNames(
         "kv_usage": (Name("vllm_kv_cache_usage_perc"), Name("vllm_gpu_cache_usage_perc")),
         "block_tokens": (Name("vllm_cache_config_info", "block_size"),),
         "n_blocks": (Name("vllm_cache_config_info", "num_gpu_blocks"),),
+        "max_num_seqs": (Name("num_request_max"),),
         "deferred": (Name("vllm_num_requests_waiting_by_reason", "reason", "deferred"),),
     },
     counters={
@@ -302,7 +319,34 @@ _TGI: Final = ServerNames(
     },
 )
 
-SERVERS: Final = (_VLLM, _SGLANG, _TRTLLM, _TRITON, _LLAMA_CPP, _TGI)
+_NIM: Final = ServerNames(
+    kind="nim",
+    prefix="num_request_max",
+    gauges={
+        "waiting": (Name("num_requests_waiting"),),
+        "running": (Name("num_requests_running"),),
+        "kv_usage": (Name("gpu_cache_usage_perc"),),
+        "max_num_seqs": (Name("num_request_max"),),
+    },
+    counters={
+        "prompt_tokens": (Name("prompt_tokens_total"),),
+        "output_tokens": (Name("generation_tokens_total"),),
+        "finished": (Name("request_finish_total"), Name("request_success_total")),
+    },
+    histograms={
+        "ttft": (Name("time_to_first_token_seconds"),),
+        "itl": (Name("time_per_output_token_seconds"),),
+        "e2e": (Name("e2e_request_latency_seconds"),),
+    },
+    spreads={},
+    token_histograms={
+        "request_prompt_tokens": (Name("request_prompt_tokens"),),
+        "request_output_tokens": (Name("request_generation_tokens"),),
+    },
+)
+
+SERVERS: Final = (_VLLM, _SGLANG, _TRTLLM, _TRITON, _LLAMA_CPP, _TGI, _NIM)
+"""In the order in which a page is tried: NIM 2 has its own name beside vLLM's."""
 
 _REQUEST_S: Final = (
     0.3,
@@ -368,6 +412,11 @@ VLLM_EDGES_S: Final[dict[Histogram, tuple[float, ...]]] = {
 START_TIME: Final = "process_start_time_seconds"
 """Another one: the server was restarted."""
 
+_OF_REPLICAS: Final = (
+    *("engine", "model_name", "dp_rank", "ReplicaId", "replica"),
+    *("instance", "job", "namespace", "pod", "container", "node"),
+)
+"""Labels that tell several servers on one page apart: a federation's, Ray's, Kubernetes'."""
 _PARTS: Final = ("_bucket", "_sum", "_count")
 
 
@@ -380,6 +429,19 @@ def plain(name: str) -> str:
     ('vllm_num_requests_running', 'vllm_num_requests_running')
     """
     return name.replace(":", "_").removeprefix("ray_")
+
+
+def exposed_names() -> str:
+    """A regular expression of the names of all series that can be read, as Prometheus has them."""
+    prefixes = (one.prefix.removesuffix("_") for one in SERVERS if one.prefix.endswith("_"))
+    bare = sorted(family for family in {*_FAMILIES, *_HISTOGRAMS} if _is_bare(family))
+    parts = "|".join(_PARTS)
+    return f"(ray_)?({'|'.join(prefixes)})[:_].+|({'|'.join(bare)})({parts})?"
+
+
+def _is_bare(family: str) -> bool:
+    """Has the family no prefix by which its server is known?"""
+    return not any(one.wrote((family,)) for one in SERVERS if one.prefix.endswith("_"))
 
 
 def known_families(names: ServerNames) -> frozenset[str]:
@@ -407,9 +469,7 @@ def kept_series(series: SeriesName) -> SeriesName | None:
     labels = labels_of(series.labels)
     return SeriesName(
         series.name,
-        labels_text(
-            {one: labels[one] for one in (*labels_read, "engine", "model_name") if one in labels}
-        ),
+        labels_text({one: labels[one] for one in (*labels_read, *_OF_REPLICAS) if one in labels}),
     )
 
 

@@ -99,14 +99,12 @@ def server_record(samples: ServerSampleTable) -> ServerRecord:
             try_="--metrics-url",
         )
     families = _families(samples, ~is_up, scraped_ns)
-    names = next(
-        (one for one in SERVERS if any(family.startswith(one.prefix) for family in families)), None
-    )
+    names = next((one for one in SERVERS if one.wrote(families)), None)
     if names is None:
         raise RecordError(
             "no metric of a known model server is among the samples",
             where=f"{len(families)} families",
-            allowed=", ".join(f"{one.kind} ({one.prefix}...)" for one in SERVERS),
+            allowed=", ".join(one.shown for one in SERVERS),
             try_="switch on the server's metrics: option enable-metrics of SGLang, metrics of llama.cpp",
         )
     return ServerRecord(
@@ -428,11 +426,11 @@ def page_kind(page: bytes) -> ServerKind:
     samples = PageReader().read(page)
     families = {plain(sample.series.name) for sample in samples}
     for server in SERVERS:
-        if any(family.startswith(server.prefix) for family in families):
+        if server.wrote(families):
             return server.kind
     raise RecordError(
         f"none of the page's {len(samples)} samples is of a known model server",
-        allowed=", ".join(f"{server.kind} ({server.prefix}...)" for server in SERVERS),
+        allowed=", ".join(server.shown for server in SERVERS),
         try_="is this the server's address, and are its metrics switched on?",
     )
 

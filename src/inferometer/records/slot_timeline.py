@@ -34,6 +34,12 @@ class CellState(IntEnum):
     """Computed an answer's last token, or was still held by an ended request."""
 
 
+MADE_BY: Final = suggestions.command(
+    "simulate", "MODEL", "--hardware", "ID", "--parts", "--out", "RUN"
+)
+"""What makes a run whose slots are known."""
+
+
 class SlotTimeline(NamedTuple):
     """A window of steps of a run."""
 
@@ -169,9 +175,7 @@ def _recorded(run: Run, *, needs_parts: bool) -> tuple[StepTable, StepPartTable]
             "who did what in each step was not recorded",
             where=run.manifest.run_id,
             allowed="a simulated run with its step parts",
-            try_=suggestions.command(
-                "simulate", "MODEL", "--hardware", "ID", "--parts", "--out", "RUN"
-            ),
+            try_=MADE_BY,
         )
     return run.steps, run.parts
 

@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
+
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.inputs.objectives import parse_objective
 from inferometer.records.server_names import START_TIME
 from inferometer.records.server_series import Growth
 from inferometer.records.server_summaries import bucket_percentile
 from inferometer.stats.estimate import Estimate, Verdict
-from inferometer.verify.seals import Metric
+from inferometer.verify.claims import KNOWN_TO_A_BUCKET
+from inferometer.verify.seals import Metric, sha256_of
 
 AT: Final = "with the change"
 STATISTICS: Final[Mapping[Metric, tuple[Literal["ttft", "tpot"], float | None]]] = {
@@ -51,6 +54,16 @@ class SealedChange:
     mean_output_tokens: float
     server_started_s: float | None
     """Start of the server's process (Unix time), by its metrics; None: not reported."""
+    replica: str | None = None
+    """The replica that was chosen of several on its page; None: the fullest, or there is one."""
+
+
+def change_sha256(change: SealedChange) -> str:
+    """SHA-256 of the change; the chosen replica, a newer field, counts where there is one."""
+    facts: dict[str, object] = msgspec.to_builtins(change)
+    if change.replica is None:
+        del facts["replica"]
+    return sha256_of(facts)
 
 
 def started_s(window: ServerWindow) -> float | None:
@@ -117,15 +130,14 @@ def _within_bucket(seen: Growth, fraction: float) -> Estimate:
     place = int(seen.edges.searchsorted(bucket.high_s))
     below = float(seen.counts[:place].sum())
     share = (fraction * float(seen.counts.sum()) - below) / max(float(seen.counts[place]), 1.0)
-    is_open = math.isinf(bucket.high_s)
-    width_s = 0.0 if is_open else bucket.high_s - bucket.low_s
+    width_s = 0.0 if math.isinf(bucket.high_s) else bucket.high_s - bucket.low_s
     return Estimate(
         value=bucket.low_s + min(max(share, 0.0), 1.0) * width_s,
-        low=None if is_open else bucket.low_s,
-        high=None if is_open else bucket.high_s,
+        low=bucket.low_s,
+        high=bucket.high_s,
         confidence_fraction=0.95,
         n_samples=seen.n,
-        method="the bucket of the server's histogram",
+        method=KNOWN_TO_A_BUCKET,
     )
 
 

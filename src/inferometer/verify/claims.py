@@ -32,11 +32,17 @@ from inferometer.verify.seals import Belief, Claim, FileSum, Metric, PromiseClai
 # interval too. It was *wrong* where the measured interval does not even touch the claimed one. In
 # between, or where too little was measured for an interval, it is *undecided*. An INVALID
 # measurement proves nothing: its question stays open.
+#
+# Of a percentile that is known to a bucket of a server's histogram the edges are compared: it held
+# where the whole bucket lies inside. Where only a part of it does, the bucket leaves open whether the
+# percentile is inside, and how far the prediction is off.
 
 
 ClaimVerdict: TypeAlias = Literal["held", "wrong", "undecided"]
 CheckVerdict: TypeAlias = Literal["held", "wrong", "undecided", "INVALID", "open"]
 
+KNOWN_TO_A_BUCKET: Final = "the bucket of the server's histogram"
+"""Method of estimates whose value is anywhere between their ends."""
 REPLAYED: Final = "the very requests, replayed"
 """Origin of a measurement that this command itself made."""
 _WORST_FIRST: Final[tuple[CheckVerdict, ...]] = ("INVALID", "wrong", "open", "undecided", "held")
@@ -78,10 +84,10 @@ class Outcome:
     at: str
     metric: Metric
     measured: Estimate
-    error_fraction: float
-    """Predicted / measured - 1."""
-    is_inside: bool
-    """The measured value is inside the predicted interval."""
+    error_fraction: float | None
+    """Predicted / measured - 1; of a bucket to its nearest edge. None: a bucket leaves it open."""
+    is_inside: bool | None
+    """The measured value is inside the predicted interval; None: a bucket leaves it open."""
     verdict: ClaimVerdict
 
 
@@ -164,15 +170,33 @@ def outcome_of(claim: Claim, measured: Estimate) -> Outcome:
     low, high = predicted.low, predicted.high
     if low is None or high is None:
         raise ValueError(f"{claim.metric} at {claim.at} was claimed without an interval")
-    is_inside = low <= measured.value <= high
+    if measured.method == KNOWN_TO_A_BUCKET:
+        is_inside, error_fraction = _against_bucket(predicted.value, (low, high), measured)
+    else:
+        is_inside = low <= measured.value <= high
+        error_fraction = predicted.value / measured.value - 1
     return Outcome(
         at=claim.at,
         metric=claim.metric,
         measured=_storable(measured),
-        error_fraction=predicted.value / measured.value - 1,
+        error_fraction=error_fraction,
         is_inside=is_inside,
         verdict=_verdict(low, high, measured, is_inside=is_inside),
     )
+
+
+def _against_bucket(
+    predicted: float, claimed: tuple[float, float], bucket: Estimate
+) -> tuple[bool | None, float | None]:
+    """Is the measured percentile inside, and by how much is the prediction off at least?"""
+    low, high = claimed
+    if bucket.low is None or bucket.high is None:
+        return None, None
+    if bucket.low > high or bucket.high < low:
+        edge = bucket.low if bucket.low > high else bucket.high
+        return False, predicted / edge - 1
+    is_whole = low <= bucket.low and bucket.high <= high
+    return (True, predicted / bucket.value - 1) if is_whole else (None, None)
 
 
 def verdict_of(verdicts: Sequence[CheckVerdict]) -> CheckVerdict:
@@ -183,7 +207,9 @@ def verdict_of(verdicts: Sequence[CheckVerdict]) -> CheckVerdict:
     return "open"
 
 
-def _verdict(low: float, high: float, measured: Estimate, *, is_inside: bool) -> ClaimVerdict:
+def _verdict(
+    low: float, high: float, measured: Estimate, *, is_inside: bool | None
+) -> ClaimVerdict:
     if measured.low is None or measured.high is None:
         return "undecided"
     if is_inside:

@@ -26,6 +26,7 @@ from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records import durability
 from inferometer.stats.autocorrelated import grouped_share
 from inferometer.verify.claims import (
+    KNOWN_TO_A_BUCKET,
     REPLAYED,
     Attempt,
     Check,
@@ -36,6 +37,7 @@ from inferometer.verify.claims import (
     Outcome,
     PromiseOutcome,
     checked,
+    outcome_of,
     verdict_of,
 )
 from inferometer.verify.seals import (
@@ -393,18 +395,21 @@ class MetricScore:
     """None: of all metrics."""
     basis: Basis
     n_measured: int
+    n_known: int
+    """Of these, those whose measurement tells whether they lay inside: a bucket may leave it open."""
     n_inside: int
     n_held: int
     n_wrong: int
     n_undecided: int
-    inside_fraction: float
+    inside_fraction: float | None
+    """None where no measurement tells."""
     inside_low_fraction: float | None
     inside_high_fraction: float | None
     """Its interval of 90 %, in which predictions of one experiment err together; None of one
     experiment."""
-    median_error_fraction: float
+    median_error_fraction: float | None
     """Median of absolute errors."""
-    p90_error_fraction: float
+    p90_error_fraction: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,7 +469,7 @@ def experiment_of(entries: Sequence[Entry], sealed: Entry) -> Experiment:
         seal_sha256=sealed.seal_sha256,
         sealed_utc=sealed.at_utc,
         claims=tuple(
-            ClaimState(claim=claim, outcome=outcomes.get((claim.at, claim.metric)))
+            ClaimState(claim=claim, outcome=_judged(claim, outcomes.get((claim.at, claim.metric))))
             for claim in seal.claims
         ),
         promises=tuple(
@@ -474,6 +479,13 @@ def experiment_of(entries: Sequence[Entry], sealed: Entry) -> Experiment:
         open_questions=tuple(one.at for one in seal.questions if one.at not in decided),
         attempts=attempts_of(entries, sealed.seal_sha256),
     )
+
+
+def _judged(claim: Claim, outcome: Outcome | None) -> Outcome | None:
+    """The outcome; of a bucket by its edges, where an older version interpolated in it."""
+    if outcome is None or outcome.measured.method != KNOWN_TO_A_BUCKET:
+        return outcome
+    return outcome_of(claim, outcome.measured)
 
 
 def check_of(
@@ -545,21 +557,22 @@ def _score(metric: Metric | None, basis: Basis, experiments: Sequence[Experiment
         if experiment.seal.belief.basis == basis
     ]
     outcomes = [one for group in groups for one in group]
-    inside = grouped_share([[one.is_inside for one in group] for group in groups if group])
+    known = [[one.is_inside for one in group if one.is_inside is not None] for group in groups]
+    inside = grouped_share([group for group in known if group]) if any(known) else None
     verdicts = [outcome.verdict for outcome in outcomes]
-    errors = np.abs([outcome.error_fraction for outcome in outcomes])
-    n_inside = sum(outcome.is_inside for outcome in outcomes)
+    errors = np.abs([one.error_fraction for one in outcomes if one.error_fraction is not None])
     return MetricScore(
         metric=metric,
         basis=basis,
         n_measured=len(outcomes),
-        n_inside=n_inside,
+        n_known=sum(map(len, known)),
+        n_inside=sum(map(sum, known)),
         n_held=verdicts.count("held"),
         n_wrong=verdicts.count("wrong"),
         n_undecided=verdicts.count("undecided"),
-        inside_fraction=inside.value,
-        inside_low_fraction=inside.low,
-        inside_high_fraction=inside.high,
-        median_error_fraction=float(np.median(errors)),
-        p90_error_fraction=float(np.quantile(errors, 0.9)),
+        inside_fraction=None if inside is None else inside.value,
+        inside_low_fraction=None if inside is None else inside.low,
+        inside_high_fraction=None if inside is None else inside.high,
+        median_error_fraction=float(np.median(errors)) if errors.size else None,
+        p90_error_fraction=float(np.quantile(errors, 0.9)) if errors.size else None,
     )

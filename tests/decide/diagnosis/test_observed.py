@@ -98,6 +98,36 @@ def test_looking_for_drafts_that_never_come_does_not_pay():
     assert (one.finding, one.measured_ratio) == ("found", 1.0)
 
 
+FULL = replace(CONFIG, max_num_seqs=8)
+
+
+def queued(policy, *, seed=3, rate=15.0, urgent=0.8, steps=STEPS):
+    """A window in which requests wait; four of five are urgent."""
+    plan = poisson(rate, round(rate * 60), seed=seed, prompt=(200, 0.3), output=(40, 0.5))
+    rng = np.random.default_rng(seed)
+    plan = plan._replace(priority=(rng.random(plan.n_requests) > urgent).astype(np.int32))
+    config = replace(FULL, policy=policy)
+    return served_pages(config, steps, plan, start_s=10.0, for_s=45.0)[0]
+
+
+@pytest.mark.parametrize(("policy", "finding"), [("priority", "found"), ("fcfs", "ruled out")])
+@pytest.mark.parametrize(("rate", "urgent"), [(16.0, 0.8), (24.0, 0.5)])
+def test_an_order_by_priority_is_found_by_the_longest_and_the_shortest_waits(
+    policy, finding, rate, urgent
+):
+    """The less urgent wait for what an order of arrival spreads over all, or they never end."""
+    one = findings(queued(policy, rate=rate, urgent=urgent))["out_of_order"]
+    assert one.finding == finding
+    assert "--scheduling-policy fcfs" in one.change
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("rate", [12.0, 16.0, 24.0])
+def test_no_order_of_arrival_is_taken_for_another(rate, seed):
+    one = findings(queued("fcfs", seed=seed, rate=rate))["out_of_order"]
+    assert one.finding != "found"
+
+
 def test_an_idle_server_and_uneven_engines_are_found():
     rare = poisson(3.5, 60, seed=1, prompt=(20, 0.1), output=(4, 0.1))
     assert findings(samples_of(plan=rare))["too_little_load"].finding == "found"

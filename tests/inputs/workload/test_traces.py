@@ -207,6 +207,134 @@ def test_mooncake(written, name):
     ]
 
 
+SESSION_COLUMNS = (
+    *("arrival_ns", "follows", "think_ns", "prompt_tokens", "output_tokens"),
+    *("prefix_request", "prefix_tokens"),
+)
+
+
+def test_sessions_among_mooncakes_lines_are_conversations(written):
+    """AIPerf's: a later line is what it adds, sent so many ms after the answer before."""
+    rows = [
+        {"session_id": "a", "timestamp": 5, "input_length": 300, "output_length": 40},
+        {"timestamp": 7, "input_length": 20, "output_length": 3},
+        {"session_id": "a", "delay": 2.5, "input_length": 150, "output_length": 20},
+        {"session_id": "b", "timestamp": 9, "input_length": 10, "output_length": 2},
+        {"session_id": "a", "input_length": 7, "output_length": 1},
+    ]
+    trace = read_trace(written("\n".join(map(json.dumps, rows))))
+    assert (trace.format, trace.has_instants) == ("mooncake", True)
+    assert columns(trace, *SESSION_COLUMNS) == [
+        [5_000_000, NONE, NONE, 7_000_000, 9_000_000],
+        [NONE, 0, 1, NONE, NONE],
+        [NONE, 2_500_000, 0, NONE, NONE],
+        [300, 490, 517, 20, 10],
+        [40, 20, 1, 3, 2],
+        [NONE, 0, 1, NONE, NONE],
+        [0, 340, 510, 0, 0],
+    ]
+
+
+def test_whole_prompts_of_a_session_are_shared_by_their_blocks(written):
+    mode = {"session_id": "a", "context_mode": "message_array_with_responses"}
+    rows = [
+        mode | {"timestamp": 0, "input_length": 32, "output_length": 4, "hash_ids": [1, 2]},
+        mode | {"delay": 1, "input_length": 48, "output_length": 4, "hash_ids": [1, 2, 3]},
+    ]
+    trace = read_trace(written("\n".join(map(json.dumps, rows)), hash_block_tokens=16))
+    assert columns(trace, "prompt_tokens", "follows", "prefix_tokens") == [
+        [32, 48],
+        [NONE, 0],
+        [0, 32],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        ([{"session_id": "a", "timestamp": 0}, {"session_id": "a", "timestamp": 5}], "no delay"),
+        ([{"timestamp": 0}, {"delay": 0}], "line 2 is broken: no timestamp, while other lines"),
+    ],
+)
+def test_turns_whose_instant_is_not_clear_are_refused(written, rows, complaint):
+    lengths = {"input_length": 40, "output_length": 5}
+    with pytest.raises(SpecError, match=complaint):
+        read_trace(written("\n".join(json.dumps(lengths | row) for row in rows)))
+
+
+SYSTEM = {"role": "system", "text": "12345678"}
+MULTI_TURN = "\n".join(
+    json.dumps(line)
+    for line in (
+        {
+            "session_id": "s1",
+            "turns": [
+                SYSTEM,
+                {"text": "1234", "output_length": 9},
+                {"texts": ["1234", "123"], "delay": 1000},
+            ],
+        },
+        {"session_id": "s2", "turns": [{"text": "12345", "images": ["a.png"], "delay": 0}]},
+        {
+            "session_id": "s1",
+            "turns": [{"texts": [{"name": "a", "contents": ["1234", "1234567"]}], "delay": 3}],
+        },
+    )
+)
+
+
+def test_sessions_of_aiperf_are_conversations_with_the_servers_own_answers(written):
+    """The system's turn begins every prompt and is no request; an answer is as long as allowed."""
+    trace = read_trace(written(MULTI_TURN, output_tokens=6))
+    assert (trace.format, trace.has_instants) == ("aiperf", False)
+    assert columns(trace, *SESSION_COLUMNS) == [
+        [0, NONE, NONE, 0],
+        [NONE, 0, 1, NONE],
+        [NONE, 1_000_000_000, 3_000_000, NONE],
+        [3, 14, 23, 2],
+        [9, 6, 6, 6],
+        [NONE, 0, 1, NONE],
+        [0, 12, 20, 0],
+    ]
+    assert "token_counts_estimated" in {one.code for one in trace.workload.cautions}
+    with pytest.raises(SpecError, match="no output_length") as caught:
+        read_trace(written(MULTI_TURN))
+    assert caught.value.try_ == "--output-tokens 256"
+
+
+def test_single_turns_of_aiperf_hold_their_whole_prompts(written):
+    rows = [
+        {"text": "1234", "timestamp": 0, "session_id": "a", "output_length": 3},
+        {"texts": ["12345678"], "timestamp": 4, "output_length": 5},
+        {"text": "12345", "session_id": "a", "delay": 7, "output_length": 4},
+    ]
+    trace = read_trace(written("\n".join(map(json.dumps, rows))))
+    assert (trace.format, trace.has_instants) == ("aiperf", True)
+    assert columns(trace, *SESSION_COLUMNS) == [
+        [0, NONE, 4_000_000],
+        [NONE, 0, NONE],
+        [NONE, 7_000_000, NONE],
+        [1, 2, 2],
+        [3, 4, 5],
+        [NONE, NONE, NONE],
+        [0, 0, 0],
+    ]
+
+
+def test_a_table_of_counts_with_a_column_of_texts_is_a_table(written):
+    row = {"text": "hello", "input_tokens": 5, "output_tokens": 6, "arrival_s": 0}
+    assert read_trace(written(json.dumps(row) + "\n")).format == "table"
+
+
+@pytest.mark.parametrize("column", ["cached_tokens", "prompt_tokens_details.cached_tokens"])
+def test_a_column_of_cached_tokens_is_named_as_not_read(written, column):
+    text = f"arrival_s,prompt_tokens,output_tokens,{column}\n0,40,5,32\n1,40,5,32\n"
+    trace = read_trace(written(text))
+    (caution,) = trace.workload.cautions
+    assert (caution.code, caution.text.split()[0]) == ("cached_tokens_not_read", column)
+    assert columns(trace, "prefix_tokens") == [[0, 0]]
+
+
 def test_spans_of_client_and_server_are_one_request_each(written):
     trace = read_trace(written(OTEL.read_text(), "spans.jsonl"))
     assert (trace.format, trace.has_instants) == ("otel", True)
@@ -476,7 +604,7 @@ def test_broken_lines_are_named(written, text, what):
     assert source.path in caught.value.where
 
 
-@pytest.mark.parametrize("text", [MOONCAKE, LLMSERVINGSIM, BATCH, PROMPTS])
+@pytest.mark.parametrize("text", [MOONCAKE, LLMSERVINGSIM, BATCH, PROMPTS, MULTI_TURN])
 @pytest.mark.parametrize("indent", [None, 2])
 def test_rows_may_stand_in_a_json_list(written, text, indent):
     rows = [json.loads(line) for line in text.splitlines()]

@@ -9,7 +9,7 @@ import pytest
 from inferometer.records.imports.detection import read_results
 from inferometer.records.latencies import latency_samples
 from inferometer.records.request_summaries import summarise_requests
-from inferometer.records.types import ABSENT, RequestStatus
+from inferometer.records.types import ABSENT, UNKNOWN_COUNT, RequestStatus
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -134,6 +134,141 @@ def test_aiperf_of_its_first_versions(tmp_path):
     path.write_text(json.dumps(content))
     (summary,) = read_results(path).summaries
     assert (summary.model, summary.concurrency) == ("m", 7)
+
+
+STATISTICS = (
+    "avg",
+    "min",
+    "max",
+    "sum",
+    *(f"p{at}" for at in (1, 5, 10, 25, 50, 75, 90, 95, 99)),
+    "std",
+)
+NAMES_OF_CSV = {
+    "time_to_first_token": "Time to First Token",
+    "inter_token_latency": "Inter Token Latency",
+    "inter_chunk_latency": "Inter Chunk Latency",
+    "request_latency": "Request Latency",
+    "output_sequence_length": "Output Sequence Length",
+    "input_sequence_length": "Input Sequence Length",
+    "output_token_throughput": "Output Token Throughput",
+    "request_throughput": "Request Throughput",
+    "request_count": "Request Count",
+    "benchmark_duration": "Benchmark Duration",
+}
+GPUS = """
+
+Endpoint,GPU_Index,GPU_Name,GPU_UUID,Metric,avg,min,max
+localhost:9400,0,NVIDIA H200,GPU-1,GPU Power Usage (W),400.00,300.00,700.00
+"""
+
+
+def csv_of_aiperf():
+    """The table that AIPerf 0.14 writes of the statistics in its JSON (``metrics_csv_exporter.py``)."""
+    content = json.loads((RESULTS / "aiperf-summary.json").read_text())
+    found = {tag: content[tag] for tag in NAMES_OF_CSV}
+    rows = [["Metric", *STATISTICS]]
+    values = [["Metric", "Value"]]
+    for tag, one in sorted(found.items()):
+        unit = "" if one["unit"] == "requests" else f" ({one['unit']})"
+        if "p50" in one:
+            shown = (f"{one[key]:.2f}" if key in one else "" for key in STATISTICS)
+            rows.append([NAMES_OF_CSV[tag] + unit, *shown])
+        else:
+            values.append([NAMES_OF_CSV[tag] + unit, f"{one['avg']:.2f}"])
+    return "\n".join(",".join(row) for row in (*rows, [], *values)) + GPUS
+
+
+def test_aiperf_has_its_statistics_as_a_table_too(tmp_path):
+    path = tmp_path / "profile_export_aiperf.csv"
+    path.write_text(csv_of_aiperf())
+    (of_table,), (expected,) = (
+        read_results(one).summaries for one in (path, RESULTS / "aiperf-summary.json")
+    )
+    assert (of_table.tool, of_table.model, of_table.concurrency) == ("aiperf", None, None)
+    assert of_table.n_completed == expected.n_completed == 18
+    for name in (
+        "mean_prompt_tokens",
+        "output_tokens_per_s",
+        "completed_requests_per_s",
+        "duration_s",
+    ):
+        assert getattr(of_table, name) == pytest.approx(getattr(expected, name), abs=0.006)
+    assert {one.name for one in of_table.latencies} == {one.name for one in expected.latencies}
+    for one in expected.latencies:
+        assert of_table.latency(one.name).mean_s == pytest.approx(one.mean_s, abs=6e-6)
+        for percentile in one.percentiles:
+            found_s = of_table.latency(one.name).percentile_s(percentile.percentile_fraction)
+            assert found_s == pytest.approx(percentile.value_s, abs=6e-6)
+
+
+def test_genai_perf_has_a_table_with_its_own_words(tmp_path):
+    """As in its documentation: thousands with commas, and a unit of its own for rates."""
+    path = tmp_path / "profile_export_genai_perf.csv"
+    path.write_text(
+        "Metric,avg,min,max,p99,p95,p90,p75,p50,p25\n"
+        'Time To First Token (ms),"1,146.31",249.48,"3,485.23","3,457.97","3,349.56","3,215.06",'
+        '"1,330.93",640.07,286.52\n'
+        'Request Latency (ms),"6,406.20","5,371.47","9,608.72","9,436.13","9,046.58","9,028.16",'
+        '"7,549.60","5,690.23","5,493.63"\n'
+        "\nMetric,Value\nOutput Token Throughput (per sec),261.25\nRequest Count (count),40.00\n"
+    )
+    (summary,) = read_results(path).summaries
+    assert (summary.tool, summary.n_completed) == ("genai-perf", 40)
+    assert summary.output_tokens_per_s == 261.25
+    assert summary.latency("ttft").mean_s == pytest.approx(1.14631)
+    assert summary.latency("e2e").percentile_s(0.75) == pytest.approx(7.5496)
+    assert summary.latency("tpot") is None
+
+
+def with_cached(name, change):
+    """A file of the tool with the counts that a server with a prefix cache reports."""
+    text = (RESULTS / name).read_text()
+    if name.endswith(".jsonl"):
+        lines = [json.loads(line) for line in text.splitlines()]
+        for line in lines:
+            change(line)
+        return "\n".join(map(json.dumps, lines))
+    content = json.loads(text)
+    change(content)
+    return json.dumps(content)
+
+
+def _of_aiperf(line):
+    line["metrics"]["usage_prompt_cache_read_tokens"] = {"value": 16, "unit": "tokens"}
+
+
+def _of_guidellm(content):
+    for one in content["benchmarks"][0]["requests"]["successful"]:
+        one["cached_tokens"] = 16
+
+
+def _of_vllm(content):
+    content["cached_tokens"] = [16] * len(content["start_times"])
+
+
+def _of_inference_perf(content):
+    for one in content:
+        one["info"]["response_metrics"]["server_usage"]["prompt_tokens_details"] = {
+            "cached_tokens": 16
+        }
+
+
+CACHED = {
+    "aiperf-requests.jsonl": _of_aiperf,
+    "guidellm.json": _of_guidellm,
+    "vllm-bench-detailed.json": _of_vllm,
+    "inference-perf-requests.json": _of_inference_perf,
+}
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_cached_tokens_of_each_request_are_read_where_a_tool_has_them(name, tmp_path):
+    (tmp_path / name).write_text(with_cached(name, CACHED[name]))
+    (run,) = read_results(tmp_path / name).runs
+    assert set(run.requests.cached_tokens.tolist()) == {16}
+    (plain,) = read_results(RESULTS / name).runs
+    assert set(plain.requests.cached_tokens.tolist()) == {UNKNOWN_COUNT}
 
 
 def test_guidellm():

@@ -136,6 +136,7 @@ _STEP_BUDGET: Final[Mapping[ServerKind, str]] = {
     "sglang": "--chunked-prefill-size {value}",
     "tensorrt-llm": "--max_num_tokens {value}",
     "llama.cpp": "--batch-size {value}",
+    "nim": "NIM_MAX_NUM_BATCHED_TOKENS={value}",
 }
 _OF_THEIR_OWN: Final = "no setting: long prompts to a server of their own"
 CAUSES: Final[tuple[Cause, ...]] = (
@@ -149,6 +150,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
             "sglang": "--max-running-requests {value}",
             "tensorrt-llm": "--max_batch_size {value}",
             "llama.cpp": "--parallel {value} and --ctx-size as many times larger",
+            "nim": "NIM_MAX_NUM_SEQS={value}",
         },
         costs="TPOT rises with the batch",
         lifted=_with_config(max_num_seqs=_more_at_once),
@@ -172,6 +174,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
             " cache (check its quality), more --tp_size",
             "llama.cpp": "{value} blocks of 16 tokens: a larger --ctx-size, --cache-type-k q8_0"
             " (check its quality)",
+            "nim": "{value} KV blocks: NIM_KVCACHE_PERCENT, more NIM_TENSOR_PARALLEL_SIZE",
         },
         costs="memory for all else; fp8: quality",
         lifted=_with_config(num_blocks=_blocks),
@@ -187,6 +190,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
             "sglang": "no --disable-radix-cache",
             "tensorrt-llm": "kv_cache_config.enable_block_reuse: true",
             "llama.cpp": "--cache-prompt",
+            "nim": "NIM_ENABLE_KV_CACHE_REUSE=1",
         },
         costs="next to nothing: vLLM and SGLang have it on by default",
         lifted=_caching,
@@ -228,6 +232,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
             "sglang": "--schedule-policy hrrn (vLLM has chunks of {value} tokens)",
             "tensorrt-llm": _OF_THEIR_OWN,
             "llama.cpp": _OF_THEIR_OWN,
+            "nim": _OF_THEIR_OWN,
         },
         costs="TTFT of the long prompts",
         lifted=_with_config(long_prefill_token_threshold=_chunk),

@@ -22,6 +22,7 @@ _FAR_OUTSIDE_S: Final = 0.05
 """Below it a connection over a wide area explains it: round trips take tens of milliseconds."""
 _LEAST_PER_ENGINE: Final = 2.0
 """Running requests of each engine, on average: below it one request more or less is uneven."""
+_OPEN_FRACTION: Final = 0.01
 _BUSY_CACHE_HITS: Final = 0.5
 """Hit share of looked-up prompt tokens above which eviction is no concern."""
 
@@ -101,6 +102,48 @@ def _deferred(window: ServerWindow) -> float | None:
     return None if series is None else float(np.nanmean(series.value))
 
 
+def _out_of_order(window: ServerWindow) -> float | None:
+    """The longest time in the queue relative to the longest that an order of arrival allows.
+
+    Or the shortest that it allows relative to the shortest time, whichever is more: where the less
+    urgent never come to an end, only the others' times are counted. Requests that were in the
+    server at the window's begin may have waited before it: as many of the longest and the shortest
+    times are left out, and one in a hundred of all, such as those that their clients gave up. None
+    where preempted or deferred requests pass others, or engines are added up.
+    """
+    seen = window.spreads.get("queue")
+    passes = (window.summary.n_preemptions or 0) > 0 or (_deferred(window) or 0.0) > 0
+    if seen is None or passes or window.n_added_up > 1:
+        return None
+    n_open = float(window.running[0] + window.waiting[0]) + _OPEN_FRACTION * seen.n
+    if seen.counts.sum() <= 2 * n_open:
+        return None
+    last = np.flatnonzero(np.cumsum(seen.counts[::-1])[::-1] > n_open)[-1]
+    first = np.flatnonzero(np.cumsum(seen.counts) > n_open)[0]
+    longest_s = 0.0 if last == 0 else float(seen.edges[last - 1])
+    shortest_s, most_s = _waits_in_order_s(window)
+    return max(longest_s / most_s, shortest_s / float(seen.edges[first]))
+
+
+def _waits_in_order_s(window: ServerWindow) -> tuple[float, float]:
+    """Bounds on the shortest and the longest time in the queue, in an order of arrival (FCFS).
+
+    Of the requests that came and were admitted in the window: by the counts alone the n-th that
+    came is the n-th that is admitted. Scrapes tell to an interval when either was.
+    """
+    began = np.maximum.accumulate(window.finished + window.running)
+    came = np.maximum.accumulate(window.finished + window.running + window.waiting)
+    is_admitted = (np.diff(came) > 0) & (came[:-1] < began[-1])
+    slack_s = 2 * float(np.diff(window.at_s).max())
+    if not is_admitted.any():
+        return 0.0, slack_s
+    until = np.minimum(np.searchsorted(began, came[1:]), len(began) - 1)
+    since = np.searchsorted(began, came[:-1] + 1) - 1
+    longest_s = (window.at_s[until] - window.at_s[:-1])[is_admitted].max()
+    shortest_s = (window.at_s[np.maximum(since, 0)] - window.at_s[1:])[is_admitted].min()
+    return max(float(shortest_s) - slack_s, 0.0), max(float(longest_s), slack_s)
+
+
 def _front_end_fraction(window: ServerWindow) -> float | None:
     """Share of the mean request time that passes neither in the queue nor in the engine."""
     means = [window.summary.time(name) for name in ("e2e", "queue", "inference")]
@@ -127,7 +170,10 @@ def _accepted_length(window: ServerWindow) -> float | None:
 
 def _unevenness(window: ServerWindow) -> float | None:
     """Running requests of the fullest engine relative to the mean."""
-    means = [float(np.nanmean(one.value)) for one in series_of(window.record, "running")]
+    series = series_of(window.record, "running")
+    means = [float(np.nanmean(one.value)) for one in series]
+    if window.replica is not None:
+        means = list(window.replica.mean_running)
     if len(means) < 2 or np.mean(means) < _LEAST_PER_ENGINE:
         return None
     return max(means) / float(np.mean(means))
@@ -166,6 +212,7 @@ _MEASURES: Final[dict[PitfallName, Callable[[ServerWindow], float | None]]] = {
     "failed": _per_request("failed"),
     "preemption_thrash": _per_request("preemptions"),
     "deferred": _deferred,
+    "out_of_order": _out_of_order,
     "front_end_bound": _front_end_fraction,
     "speculation_not_paying": _accepted_length,
     "uneven_engines": _unevenness,

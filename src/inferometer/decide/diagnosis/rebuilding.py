@@ -118,6 +118,8 @@ class Agreement(NamedTuple):
 
     draws: tuple[Fitted, ...]
     measured: Mapping[str, float]
+    n_added_up: int = 1
+    """Engines that share their counters: their sum is no server that can be simulated."""
 
     @property
     def worst(self) -> tuple[str, float]:
@@ -149,12 +151,17 @@ class Agreement(NamedTuple):
         name, _ = self.worst
         if not self.is_close:
             seen, simulated = self.measured[name], self.draws[0].means[name]
+            is_one = self.n_added_up == 1
+            shared = f" ({self.n_added_up} engines that share their counters)"
             raise ModelError(
-                f"no simulated server shows what this one shows: {name} {simulated:.3g} where"
+                "no simulated server shows what this one shows"
+                f"{'' if is_one else shared}: {name} {simulated:.3g} where"
                 f" {seen:.3g} was measured",
                 where="the window",
                 allowed=f"within {WORST_RATIO:g} times of each mean",
-                try_="--known with its limits, or a longer window (--for, --last)",
+                try_="--known with its limits, or a longer window (--for, --last)"
+                if is_one
+                else "a server of one engine, without data parallelism, under its share of the load",
             )
 
 
@@ -174,7 +181,7 @@ def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int]) -> Agreeme
             break
         near += [_fitted(window, _around(window, known, one, rng)) for one in near * _N_AROUND]
     nearest = sorted(near, key=lambda one: one.distance)[:N_DRAWS]
-    return Agreement(_as_alike(window, nearest), measured)
+    return Agreement(_as_alike(window, nearest), measured, window.n_added_up)
 
 
 def _as_alike(window: ServerWindow, draws: Sequence[Fitted]) -> tuple[Fitted, ...]:

@@ -10,8 +10,10 @@ from typing import Final, NamedTuple, get_args
 import numpy as np
 from scipy.optimize import lsq_linear
 
+from inferometer import suggestions
 from inferometer.decide.diagnosis.client_counts import Clients, client_counts
 from inferometer.decide.diagnosis.counted_lengths import lengths_by_counts
+from inferometer.decide.diagnosis.replicas import Replica, observed_replica
 from inferometer.errors import ModelError
 from inferometer.records.columns import F64
 from inferometer.records.server_names import Counter, Gauge, Histogram, TokenHistogram
@@ -119,6 +121,10 @@ class ServerWindow:
     """As reported by the server; None: not reported."""
     n_users: int | None = None
     """Users of a closed-loop load test; None: unknown."""
+    replica: Replica | None = None
+    """Which of several replicas on the page it is; None: there is one."""
+    n_added_up: int = 1
+    """Engines that share their counters, and are observed together."""
 
     @property
     def duration_s(self) -> float:
@@ -210,9 +216,12 @@ def log_outside(seen: Growth, seconds: F64, weights: F64) -> float:
 
 
 def observed_window(
-    samples: ServerSampleTable, requests: RequestTable | None = None
+    samples: ServerSampleTable,
+    requests: RequestTable | None = None,
+    *,
+    replica: str | None = None,
 ) -> ServerWindow:
-    """The window of all these scrapes.
+    """The window of all these scrapes, of several replicas that of ``replica``, else of the fullest.
 
     What a server that counts no requests leaves out is taken of the ``requests`` of a load test.
 
@@ -220,11 +229,14 @@ def observed_window(
     ------
     RecordError
         There is no scrape of a known server that was answered, or only one.
+    SpecError
+        There is no such replica.
     ModelError
         The server was restarted, reports too little, or too few requests ended.
     """
-    record = server_record(samples)
-    summary = summarise_server(samples)
+    observed = observed_replica(samples, replica)
+    record = server_record(observed.samples)
+    summary = summarise_server(observed.samples)
     _check(record, summary)
     if requests is not None and counter_series(record, "finished") is None:
         return _of_clients(record, summary, requests)
@@ -252,6 +264,8 @@ def observed_window(
         prompt_lengths=prompts,
         output_lengths=outputs,
         spreads=_spreads(record),
+        replica=observed.replica,
+        n_added_up=observed.n_added_up,
     )
     return _with_unfinished(window) if window.is_answer_counted_late else window
 
@@ -465,10 +479,10 @@ def _unreported(name: str) -> ModelError:
     return ModelError(
         f"the server does not report {words} at each scrape",
         where="its metrics",
-        allowed="metrics of vLLM, SGLang (--enable-metrics) or TensorRT-LLM"
+        allowed="metrics of vLLM, SGLang (--enable-metrics), NVIDIA NIM or TensorRT-LLM"
         " (return_perf_metrics and enable_iter_perf_stats); a stored load test of llama.cpp",
-        try_="inferometer load URL --out RUN, then inferometer diagnose RUN: clients count what the"
-        " server does not",
+        try_=f"{suggestions.command('load', 'URL', '--out', 'RUN')}, then"
+        f" {suggestions.command('diagnose', 'RUN')}: clients count what the server does not",
     )
 
 

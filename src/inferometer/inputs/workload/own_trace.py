@@ -357,6 +357,11 @@ class TableHeading(NamedTuple):
     """Delimiter of columns; empty if each line is a JSON object."""
 
     @property
+    def cached(self) -> str:
+        """Column of the tokens that the recording server found in its prefix cache; '' for none."""
+        return next((name for name in self.names if "cached" in _plain(name).split("_")), "")
+
+    @property
     def unit_ns(self) -> int | None:
         """Unit of the times in nanoseconds, if the column's name ends in one."""
         match = None if self.at is None else _AT.fullmatch(_plain(self.at))
@@ -486,7 +491,14 @@ def table_rows(
         ]
         if not all(0 <= count < 2**31 and count == int(count) for count in counts):
             broken(path, number, f"{counts[0]!r}, {counts[1]!r} are no counts of tokens")
-        yield TraceRow(number, at_ns, int(counts[0]), int(counts[1]), assumed_unit_ns=assumed_ns)
+        yield TraceRow(
+            number,
+            at_ns,
+            int(counts[0]),
+            int(counts[1]),
+            assumed_unit_ns=assumed_ns,
+            cached_column=heading.cached,
+        )
 
 
 def _record(heading: TableHeading, line: bytes, path: Path, number: int) -> dict[str, object]:

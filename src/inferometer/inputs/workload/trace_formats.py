@@ -5,7 +5,7 @@ used; for text alone four characters count as one token, and the row is marked a
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple, NoReturn, TypeVar
@@ -66,6 +66,10 @@ class TraceRow(NamedTuple):
     output_is_estimate: bool = False
     assumed_unit_ns: int = 0
     """Assumed unit of the time, where the trace names none."""
+    repeats: bool = False
+    """Does the prompt begin with the whole conversation before, though there is a ``think_ns``?"""
+    cached_column: str = ""
+    """Column of cached tokens, which is not read: it does not say whose tokens they are."""
     n_later_turns: int = 0
     """Number of later turns left out, because the trace lacks the answers in between."""
     said: tuple[Spoken, ...] = ()
@@ -137,13 +141,22 @@ Id = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class MooncakeLine(msgspec.Struct, frozen=True):
-    """A request of a Mooncake trace, or of Qwen's (``chat_id``); other keys are ignored."""
+    """A request of a Mooncake trace, or of Qwen's (``chat_id``); other keys are ignored.
 
-    timestamp: float
-    input_length: Count
+    AIPerf adds sessions: each later line with the same ``session_id`` is sent ``delay`` ms after the
+    answer to the one before, and holds only what it adds to the conversation (in the
+    ``context_mode`` ``message_array_with_responses`` the whole of it).
+    """
+
     output_length: Count
+    timestamp: float | None = None
+    input_length: Count | None = None
+    text_input: str | None = None
     hash_ids: tuple[int, ...] = ()
     chat_id: int | None = None
+    session_id: str | None = None
+    delay: float | None = None
+    context_mode: str | None = None
 
 
 class LlmServingSimCall(msgspec.Struct, frozen=True):
@@ -172,26 +185,102 @@ def mooncake_rows(path: Path, block_tokens: int) -> Iterator[TraceRow]:
 
     Qwen's traces have the same names, but seconds and blocks of 16 tokens. The unit of Unix times
     follows from their size; Mooncake's own times are integers, and fractions may be seconds.
+    Sessions (AIPerf's) come in the order of their first lines, each with its lines together.
     """
     since_1970_ns: int | None = None
-    for index, (number, line) in enumerate(_items(path)):
+    sessions: dict[str | int, list[TraceRow]] = {}
+    for index, (number, line) in enumerate(items(path)):
         row = decoded(line, MooncakeLine, path, number)
-        since_1970_ns = since_1970_ns if index else unit_since_1970_ns(row.timestamp)
+        before = sessions.setdefault(index if row.session_id is None else row.session_id, [])
+        if before:
+            before.append(_later_turn(row, before[-1], block_tokens, path, number))
+            continue
+        instant = row.timestamp
+        if instant is not None and not index:
+            since_1970_ns = unit_since_1970_ns(instant)
         unit_ns = since_1970_ns or _NS_PER_MS
         if row.chat_id is not None:
             unit_ns, block_tokens = NS_PER_S, _SMALL_BLOCK
-        is_assumed = unit_ns == _NS_PER_MS and not (since_1970_ns or row.timestamp.is_integer())
-        at_ns = ns_from_trace(row.timestamp, unit_ns, path, number)
-        _check_blocks(len(row.hash_ids), row.input_length, block_tokens, path, number)
-        yield TraceRow(
-            number,
-            at_ns,
-            row.input_length,
-            row.output_length,
-            block_ids=row.hash_ids,
-            block_tokens=block_tokens,
-            assumed_unit_ns=unit_ns if is_assumed else 0,
+        is_whole = instant is None or instant.is_integer()
+        is_assumed = unit_ns == _NS_PER_MS and not (since_1970_ns or is_whole)
+        prompt_tokens = _added_tokens(row, path, number)
+        _check_blocks(len(row.hash_ids), prompt_tokens, block_tokens, path, number)
+        before.append(
+            TraceRow(
+                number,
+                None if instant is None else ns_from_trace(instant, unit_ns, path, number),
+                prompt_tokens,
+                row.output_length,
+                block_ids=row.hash_ids,
+                block_tokens=block_tokens,
+                session=None if row.session_id is None else index,
+                assumed_unit_ns=unit_ns if is_assumed else 0,
+                prompt_is_estimate=row.input_length is None,
+            )
         )
+    check_instants((rows[0] for rows in sessions.values()), path)
+    yield from chain.from_iterable(sessions.values())
+
+
+def _later_turn(
+    row: MooncakeLine, last: TraceRow, block_tokens: int, path: Path, number: int
+) -> TraceRow:
+    """A later line of a session: the conversation before, its answer, and what the line adds."""
+    own = _added_tokens(row, path, number)
+    is_whole = row.context_mode == "message_array_with_responses"
+    _check_blocks(len(row.hash_ids), own, block_tokens, path, number)
+    return TraceRow(
+        number,
+        last.arrival_ns,
+        own if is_whole else last.prompt_tokens + last.output_tokens + own,
+        row.output_length,
+        block_ids=row.hash_ids if is_whole else (),
+        block_tokens=block_tokens,
+        session=last.session,
+        think_ns=delay_ns(row.delay, row.timestamp, path, number),
+        repeats=not is_whole,
+        prompt_is_estimate=last.prompt_is_estimate or row.input_length is None,
+    )
+
+
+def delay_ns(delay: float | None, timestamp: float | None, path: Path, number: int) -> int:
+    """Time from the answer before to a later turn of AIPerf's; both are in milliseconds.
+
+    Raises
+    ------
+    SpecError
+        Only its instant is known, and so not how long its user thinks.
+    """
+    if delay is None and timestamp is not None:
+        broken(
+            path,
+            number,
+            "a later turn of a session has a timestamp, but no delay",
+            try_="delay: milliseconds from the answer before to this turn",
+        )
+    return ns_from_trace(delay or 0.0, _NS_PER_MS, path, number)
+
+
+def _added_tokens(row: MooncakeLine, path: Path, number: int) -> int:
+    if row.input_length is None and row.text_input is None:
+        broken(path, number, "Object missing required field `input_length`")
+    return estimated_tokens(row.text_input or "") if row.input_length is None else row.input_length
+
+
+def check_instants(first_rows: Iterable[TraceRow], path: Path) -> None:
+    """Check that every first request has an instant, or none has one.
+
+    Raises
+    ------
+    SpecError
+        Some have none; the message names the line.
+    """
+    first_rows = tuple(first_rows)
+    if not any(row.arrival_ns is not None for row in first_rows):
+        return
+    for row in first_rows:
+        if row.arrival_ns is None:
+            broken(path, row.line, "no timestamp, while other lines have one")
 
 
 def llmservingsim_rows(path: Path) -> Iterator[TraceRow]:
@@ -200,7 +289,7 @@ def llmservingsim_rows(path: Path) -> Iterator[TraceRow]:
     Times in nanoseconds, lengths, and the prompt's full blocks of 16 tokens, as it caches them.
     """
     id_of: dict[tuple[int, ...], int] = {}
-    for number, line in _items(path):
+    for number, line in items(path):
         row = decoded(line, LlmServingSimLine, path, number)
         calls = row.sub_requests or (decoded(line, LlmServingSimCall, path, number),)
         think_ns: int | None = None
@@ -352,7 +441,7 @@ def sharegpt_rows(
 
     A conversation is a session without times.
     """
-    for index, (number, raw) in enumerate(_items(path)):
+    for index, (number, raw) in enumerate(items(path)):
         said_tokens, n_turns, new = 0, 0, list[Spoken]()
         for message in decoded(raw, Conversation, path, number).said:
             if message.by is not None and message.value is None:
@@ -384,7 +473,7 @@ def prompt_rows(
 
     ``output_tokens`` is used for lines without an answer. Only the first of several turns.
     """
-    for number, line in _items(path):
+    for number, line in items(path):
         row = decoded(line, PromptLine, path, number)
         asked = next(
             (text for text in (row.prompt, row.question, *row.turns[:1]) if text is not None), None
@@ -428,7 +517,7 @@ def openai_batch_rows(
 
     Output files have token counts; for input files they are estimated.
     """
-    for number, line in _items(path):
+    for number, line in items(path):
         row = decoded(line, BatchLine, path, number)
         if row.response is not None:
             usage = row.response.body.usage
@@ -490,8 +579,14 @@ def _texts(body: BatchBody) -> Iterator[str]:
     return (text_of_parts(said.content) for said in _spoken(body))
 
 
-def _items(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The requests of a JSON list or of JSON lines, each with its first line's number."""
+def items(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The requests of a JSON list or of JSON lines, each with its first line's number.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, or its list is malformed.
+    """
     if not DOOR.start_of(path).startswith(b"["):
         yield from lines(path)
         return

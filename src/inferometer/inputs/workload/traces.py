@@ -13,6 +13,7 @@ from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import trace_formats
+from inferometer.inputs.workload.aiperf_traces import aiperf_rows
 from inferometer.inputs.workload.own_trace import read_own_trace, table_heading, table_rows
 from inferometer.inputs.workload.plan import (
     I64,
@@ -40,10 +41,12 @@ much later."""
 _OWN_COLUMN: Final = b"arrival_ns"
 """Column in the first line of our files without a header: a CSV's names, or a JSON line."""
 _FORMATS: Final = (
-    "azure, mooncake, llmservingsim, sharegpt, openai-batch, prompts, otel, inferometer, table"
+    "azure, mooncake, llmservingsim, sharegpt, openai-batch, prompts, aiperf, otel, inferometer,"
+    " table"
 )
 _KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
     ("input_length", "mooncake"),
+    ("text_input", "mooncake"),
     ("input_toks", "llmservingsim"),
     ("sub_requests", "llmservingsim"),
     ("custom_id", "openai-batch"),
@@ -55,7 +58,11 @@ _KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
     ("turns", "prompts"),
     ("resourceSpans", "otel"),
 )
+_TEXTS_ONLY: Final = ("text", "texts")
+"""Keys of AIPerf's single turns; a table of counts may have such a column too."""
 _NAME: Final = re.compile(rb'"(\w+)"\s*:')
+_OBJECT_TURNS: Final = re.compile(rb'"turns"\s*:\s*\[\s*\{')
+"""AIPerf's turns are objects, MT-Bench's are texts."""
 _LIST_BYTES: Final = 4096
 """Bytes of a JSON list's start that show its format."""
 _WALL_CLOCK: Final[tuple[TraceFormat, ...]] = ("azure", "otel", "table")
@@ -150,10 +157,11 @@ def known_format(path: Path) -> TraceFormat | None:
         keys = DOOR.json(line, dict[str, msgspec.Raw], where=str(path))
     except SpecError:
         keys = {}
-    for key, name in _KEYS:
-        if key in keys:
-            return name
-    return None if table_heading(line) is None else "table"
+    known: TraceFormat | None = next((name for key, name in _KEYS if key in keys), None)
+    if known is not None:
+        return "aiperf" if known == "prompts" and _OBJECT_TURNS.search(line) else known
+    has_texts = any(key in keys for key in _TEXTS_ONLY)
+    return "table" if table_heading(line) is not None else "aiperf" if has_texts else None
 
 
 def _format_of_list(path: Path) -> TraceFormat:
@@ -161,6 +169,8 @@ def _format_of_list(path: Path) -> TraceFormat:
     start = DOOR.start_of(path, _LIST_BYTES)
     at = {match[1].decode(): match.start() for match in reversed([*_NAME.finditer(start)])}
     known: list[tuple[int, TraceFormat]] = [(at[key], name) for key, name in _KEYS if key in at]
+    if known and min(known)[1] == "prompts" and _OBJECT_TURNS.search(start):
+        return "aiperf"
     return min(known)[1] if known else "sharegpt"
 
 
@@ -270,6 +280,7 @@ def _rows(
         "openai-batch": lambda: trace_formats.openai_batch_rows(
             path, output_tokens=source.output_tokens, with_texts=with_texts
         ),
+        "aiperf": lambda: aiperf_rows(path, output_tokens=source.output_tokens),
         "prompts": lambda: trace_formats.prompt_rows(
             path, output_tokens=source.output_tokens, with_texts=with_texts
         ),
@@ -286,7 +297,7 @@ def _workload(rows: Sequence[TraceRow], path: Path, cautions: tuple[Caution, ...
         for name in ("prompt_tokens", "output_tokens")
     )
     owner, shared = _shared(rows, prompt)
-    repeats = is_later & np.array([row.think_ns is None for row in rows])
+    repeats = is_later & np.array([row.think_ns is None or row.repeats for row in rows])
     plan = request_plan(
         str(path),
         lambda row: f"the request of line {rows[row].line}",
@@ -359,6 +370,16 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[Caution]:
             text=f"nothing says the unit of the trace's instants: they are taken as {unit}seconds",
             remedy=f"{suggestions.flags('--speed-up', ratio)} if they are {other}seconds",
         )
+    cached = next((row.cached_column for row in rows if row.cached_column), "")
+    if cached:
+        yield Caution(
+            code="cached_tokens_not_read",
+            text=(
+                f"{cached} is not read: it is what the recording server's cache held, and does not"
+                " say with which request a prompt begins alike"
+            ),
+            remedy="hash_ids of the prompts' blocks (mooncake), or prefix_request and prefix_tokens",
+        )
     n_later = sum(row.n_later_turns for row in rows)
     if n_later:
         yield Caution(
@@ -375,7 +396,7 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[Caution]:
                 f"{n_capped} of {len(rows)} requests say only max_tokens: every answer is taken to"
                 " be that long"
             ),
-            remedy="the batch's output file, which has usage.completion_tokens",
+            remedy="a trace with counts of tokens: a batch's output file has usage.completion_tokens",
         )
 
 

@@ -24,6 +24,7 @@ TraceFormat: TypeAlias = Literal[
     "sharegpt",
     "openai-batch",
     "prompts",
+    "aiperf",
     "otel",
     "inferometer",
     "table",

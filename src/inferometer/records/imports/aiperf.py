@@ -1,12 +1,16 @@
 """What do AIPerf's result files say?
 
 ``profile_export_aiperf.json`` holds statistics, ``profile_export.jsonl`` a line for each request.
+``profile_export_aiperf.csv`` holds the statistics too, rounded to a hundredth, without model and
+load; GenAI-Perf's ``profile_export_genai_perf.csv`` has the same form. What follows of the GPUs is
+not read.
 Each number carries its unit. AIPerf's latencies start before it connects. Its inter-token latency
 is one value per request, our TPOT; its inter-chunk latency is of chunks. The intended send time is
 when AIPerf issues the request's credit; the delay until the send is AIPerf's own lag. Checked
 against files of AIPerf 0.13.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
@@ -25,10 +29,18 @@ from inferometer.records.imports.imported import (
     Tool,
     file_source,
     imported_run,
+    known_count,
     latency_of,
     published,
 )
-from inferometer.records.imports.json_fields import JsonFields, read_lines, read_object
+from inferometer.records.imports.json_fields import (
+    DOOR,
+    Json,
+    JsonFields,
+    read_lines,
+    read_object,
+    read_text,
+)
 from inferometer.records.types import RequestStatus
 from inferometer.units import NS_PER_S, ns_from_s
 
@@ -64,6 +76,50 @@ def read_aiperf_summary(path: Path) -> Imported:
         load=_profiling_phase(content),
     )
     return Imported(tool="aiperf", summaries=(summary,))
+
+
+def is_statistics_csv(header: Sequence[str]) -> bool:
+    """Is this the heading of AIPerf's table of statistics, or of GenAI-Perf's?"""
+    return [*header[:1]] == ["Metric"] and {"avg", "min", "max"} <= {*header}
+
+
+def read_statistics_csv(path: Path) -> Imported:
+    """The statistics of a run, from the table of AIPerf or of GenAI-Perf.
+
+    Raises
+    ------
+    RecordError
+        A value is no number; the message names its metric.
+    """
+    where, header = str(path), list[str]()
+    content: dict[str, Json] = {}
+    tool: Tool = "genai-perf"
+    for row in DOOR.csv_rows(read_text(path).splitlines(), where=where):
+        if row[:1] == ["Metric"]:
+            header = ["avg" if one == "Value" else one for one in row]
+            tool = "aiperf" if "std" in header else tool
+        elif row and header and len(row) == len(header):
+            name, unit = _named_unit(row[0])
+            values = zip(header[1:], row[1:], strict=True)
+            metric: dict[str, Json] = {"unit": unit}
+            content[name] = metric | {key: value.replace(",", "") for key, value in values if value}
+        elif row:
+            break
+    none = JsonFields(content={}, where=where)
+    summary = statistics_of(
+        JsonFields(content=content, where=where),
+        tool=tool,
+        source=file_source(path, tool),
+        model=None,
+        load=none,
+    )
+    return Imported(tool=tool, summaries=(summary,))
+
+
+def _named_unit(metric: str) -> tuple[str, str]:
+    """The name as JSON has it, and the unit, of ``Request Latency (ms)``."""
+    name, _, unit = metric.partition(" (")
+    return name.strip().lower().replace(" ", "_"), unit.removesuffix(")")
 
 
 def statistics_of(
@@ -149,6 +205,7 @@ def _request(line: JsonFields) -> ImportedRequest:
         if is_failed
         else RequestStatus.LENGTH,
         chunks_ns=() if first_ns is None else _chunks_ns(metrics, first_ns),
+        cached_tokens=known_count(metrics.child("usage_prompt_cache_read_tokens"), "value"),
     )
 
 

@@ -22,6 +22,7 @@ from inferometer.records.imports.imported import (
     Imported,
     ImportedRequest,
     ImportFacts,
+    cached_tokens_of,
     file_source,
     imported_run,
 )
@@ -160,6 +161,7 @@ def _answer(request: JsonFields) -> _Answer:
             else _tokens_of(sum(n_letters)),
             status=RequestStatus.FAILED if is_failed else RequestStatus.LENGTH,
             chunks_ns=tuple(with_text) if is_streamed else (),
+            cached_tokens=cached_tokens_of(usage),
         ),
         is_counted=is_failed or (prompt is not None and output is not None),
     )

@@ -29,6 +29,7 @@ from inferometer.records.imports.imported import (
     StatisticKeys,
     file_source,
     imported_run,
+    known_count,
     latency_of,
     percentiles_of,
     published,
@@ -208,6 +209,7 @@ def _request(request: JsonFields, status: RequestStatus) -> ImportedRequest | No
         prompt_tokens=request.whole("prompt_tokens") or 0,
         output_tokens=request.whole("output_tokens") or 0,
         status=status,
+        cached_tokens=known_count(request, "cached_tokens"),
     )
 
 

@@ -312,6 +312,33 @@ class ImportedRequest(NamedTuple):
     status: RequestStatus
     chunks_ns: tuple[int, ...] = ()
     """Arrival time of each chunk; empty where the log has none."""
+    cached_tokens: int = UNKNOWN_COUNT
+    """Prompt tokens that the server found in its prefix cache."""
+
+
+def cached_tokens_of(usage: JsonFields) -> int:
+    """Cached prompt tokens by the server's ``usage`` (OpenAI's names); unknown where it has none.
+
+    Raises
+    ------
+    RecordError
+        It is no count.
+    """
+    return known_count(usage.child("prompt_tokens_details"), "cached_tokens")
+
+
+def known_count(fields: JsonFields, name: str) -> int:
+    """The count of this name; ``UNKNOWN_COUNT`` where there is none.
+
+    Raises
+    ------
+    RecordError
+        It is no whole number, or below 0.
+    """
+    count = fields.whole(name)
+    if count is not None and count < 0:
+        raise fields.refuse(name, "a whole number, 0 or more")
+    return UNKNOWN_COUNT if count is None else count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,7 +421,7 @@ def _requests(rows: Sequence[ImportedRequest], start_ns: int) -> RequestTable:
         first_token_ns=instants("first_token_ns"),
         finished_ns=instants("finished_ns"),
         prompt_tokens=counts("prompt_tokens"),
-        cached_tokens=np.full(n, UNKNOWN_COUNT, np.int32),
+        cached_tokens=counts("cached_tokens"),
         output_tokens=counts("output_tokens"),
         n_preemptions=np.full(n, UNKNOWN_COUNT, np.int32),
         status=np.array([row.status for row in rows], np.int8),

@@ -25,6 +25,7 @@ from inferometer.records.imports.imported import (
     PublishedLatencyName,
     PublishedSummary,
     StatisticKeys,
+    cached_tokens_of,
     file_source,
     imported_run,
     latency_of,
@@ -167,6 +168,7 @@ def _request(entry: JsonFields) -> ImportedRequest:
         prompt_tokens=usage.whole("prompt_tokens") or text.whole("input_tokens") or 0,
         output_tokens=usage.whole("completion_tokens") or answered.whole("output_tokens") or 0,
         status=RequestStatus.FAILED if is_failed else RequestStatus.LENGTH,
+        cached_tokens=cached_tokens_of(usage),
     )
 
 

@@ -13,7 +13,7 @@ SGLang 0.5.23's source.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
@@ -32,6 +32,7 @@ from inferometer.records.imports.imported import (
     Tool,
     file_source,
     imported_run,
+    known_count,
     percentiles_of,
     published,
     same_length,
@@ -197,22 +198,21 @@ def _run(content: JsonFields, source: Source) -> Run:
     start_s, ttft_s, prompts, outputs = (content.numbers(name) or [] for name in names)
     itls_s, errors = content.lists("itls"), content.texts("errors")
     latencies_s, waits_s = content.numbers("latencies"), content.numbers("queue_times")
+    cached = content.numbers("cached_tokens")
     _check_durations(
         {"ttfts": ttft_s, "latencies": latencies_s, "queue_times": waits_s}
         | {f"itls[{i}]": gaps_s for i, gaps_s in enumerate(itls_s or ())},
         content.where,
     )
-    columns = {
+    columns: dict[str, Sequence[object] | None] = {
         "ttfts": ttft_s,
         "input_lens": prompts,
         "output_lens": outputs,
         "itls": itls_s,
         "errors": errors,
     }
-    n = same_length(
-        {"start_times": start_s, **columns, "latencies": latencies_s, "queue_times": waits_s},
-        content,
-    )
+    columns |= {"latencies": latencies_s, "queue_times": waits_s, "cached_tokens": cached}
+    n = same_length({"start_times": start_s, **columns}, content)
     rows = [
         _request(
             start_s[i],
@@ -221,7 +221,7 @@ def _run(content: JsonFields, source: Source) -> Run:
             None if latencies_s is None else latencies_s[i],
             (int(prompts[i]), int(outputs[i])),
             is_failed=bool(errors and errors[i]),
-        )
+        )._replace(cached_tokens=_cached(cached, i, content))
         for i in range(n)
     ]
     facts = ImportFacts(
@@ -231,6 +231,14 @@ def _run(content: JsonFields, source: Source) -> Run:
         source=source,
     )
     return imported_run(rows, facts)
+
+
+def _cached(cached: list[float] | None, index: int, content: JsonFields) -> int:
+    """Cached prompt tokens, which forks of the tool write; null for a request is unknown."""
+    one = None if cached is None else cached[index]
+    return known_count(
+        JsonFields(content={"cached_tokens": one}, where=content.where), "cached_tokens"
+    )
 
 
 def _check_durations(columns: Mapping[str, list[float] | None], where: str) -> None:
