@@ -103,7 +103,6 @@ def rate_charts(view: DecisionView) -> tuple[Chart, ...]:
         capacity_per_s=view.met_load,
         traffic_per_s=view.traffic_per_s,
         files=(),
-        tool_version="",
     )
     builders = (ttft_rate_chart, tpot_rate_chart, goodput_rate_chart) if view.rates else ()
     return tuple(chart for build in builders if (chart := build(rates)) is not None)

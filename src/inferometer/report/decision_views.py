@@ -5,6 +5,7 @@ What devices trade, what an SLO costs, how replicas follow traffic, where a capa
 
 from dataclasses import dataclass
 
+from inferometer import __version__
 from inferometer.inputs.types import Caution
 from inferometer.records.request_summaries import Percentile
 from inferometer.records.server_summaries import TtftParts
@@ -61,7 +62,7 @@ class RateView:
     interval: str = "95 % interval"
     """Meaning of bars and bands."""
     files: tuple[tuple[str, str], ...]
-    tool_version: str
+    tool_version: str = __version__
     cautions: tuple[Caution, ...] = ()
 
     @property
