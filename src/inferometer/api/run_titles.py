@@ -114,8 +114,8 @@ def server_labels(runs: Sequence[Run], labels: Sequence[str]) -> tuple[str, ...]
 
 def _server_key(run: Run) -> tuple[str, ...]:
     name, source = name_of(run), run.manifest.source
-    is_simulated = run.manifest.origin == "simulated" and source is not None
-    return (name.model, name.server, source.where if is_simulated else "")
+    rests_on = "" if source is None or run.manifest.origin != "simulated" else source.where
+    return (name.model, name.server, rests_on)
 
 
 def name_of(run: Run) -> RunName:
