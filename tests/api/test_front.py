@@ -163,6 +163,19 @@ def test_a_duration_may_be_a_timedelta_and_a_table_is_refused_with_what_to_do():
     assert "workload='trace.csv'" in caught.value.try_
 
 
+def test_nothing_and_a_folder_are_refused_in_words(tmp_path):
+    """They were an IndexError, a ValueError and a TypeError."""
+    for function in (im.read, im.report, im.fit, im.explain):
+        with pytest.raises(SpecError, match="RUNS missing"):
+            function([])
+    answer = im.predict("llama-3.1-8b", **STATIC)
+    for folder in (tmp_path, "."):
+        with pytest.raises(InferometerError, match="this is a folder"):
+            answer.save_page(folder)
+    with pytest.raises(SpecError, match="True is no function"):
+        im.predict("llama-3.1-8b", **STATIC, progress=True)
+
+
 def test_options_may_be_written_as_on_the_command_line():
     ours = im.predict("llama-3.1-8b", hardware="H100", batch="32", dtype="bf16")
     assert ours.datasheet.scenario.batch_size == 32

@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
+from inferometer.errors import SpecError
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -60,6 +62,8 @@ def heard_by(listener: Listener | None) -> Generator[None]:
     if listener is None:
         yield
         return
+    if not callable(listener):
+        raise SpecError(f"{listener!r} is no function", where="progress", try_="progress=print")
     token = _LISTENER.set(listener)
     try:
         yield
