@@ -1,7 +1,7 @@
 """How do numbers change over an option, a line for each combination of the others?"""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from inferometer.report.charts.plot import (
     Axis,
@@ -42,11 +42,14 @@ class NamedCurve(NamedTuple):
 class Beside(NamedTuple):
     """What a chart of curves needs besides the curves."""
 
-    rules: Sequence[Rule]
-    names: Sequence[str]
+    rules: Sequence[Rule] = ()
+    names: Sequence[str] = ()
     """Names of all lines of the page: each has one colour in every chart."""
-    intervals: str
+    intervals: str = "90 % intervals"
     """What the bands and bars are."""
+
+
+_ALONE: Final = Beside()
 
 
 def curve_chart(
@@ -57,7 +60,7 @@ def curve_chart(
     *,
     x: Axis,
     y: Axis,
-    beside: Beside,
+    beside: Beside = _ALONE,
 ) -> Chart:
     """Lines with their intervals as bands, or as bars where there are many lines, and limits."""
     colours = colours_of([*beside.names, *(curve.name for curve in curves)])
