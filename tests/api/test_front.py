@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import inferometer as im
-from inferometer.api.command_line import called_as, command_line as of_process
-from inferometer.api.progress import PartsDone
+from inferometer.api.front import words_of_call
+from inferometer.api.progress import PartsDone, command_line as of_process
 from inferometer.api.question import question_of
+from inferometer.api.show import Show
 from inferometer.api.simulate import Simulate
 from inferometer.api.size import Size
 from inferometer.api.sweep import Sweep
@@ -104,10 +105,11 @@ def test_the_record_of_a_run_has_the_command_of_the_call(simulated):
         *("inferometer", "simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", "5"),
         *("--requests", "200", "--slo", "ttft:p95<500ms", "--out", str(folder)),
     ]
-    with called_as("sweep", Sweep, {"model": "m", "seq": [16, 64], "dry_run": True}):
-        assert of_process()[2:] == ("--model", "m", "--seq", "16,64", "--dry-run")
-    with called_as("simulate", Simulate, {"model": "m", "set": {"a": 1, "b": "x"}, "rate": None}):
-        assert of_process()[2:] == ("m", "--set", "a=1", "--set", "b=x")
+    swept = words_of_call("sweep", Sweep, {"model": "m", "seq": [16, 64], "dry_run": True})
+    assert swept == ("sweep", "--model", "m", "--seq", "16,64", "--dry-run")
+    own = {"model": "m", "set": {"a": 1, "b": "x"}, "rate": None}
+    assert words_of_call("simulate", Simulate, own)[1:] == ("m", "--set", "a=1", "--set", "b=x")
+    assert words_of_call("read", Show, {"runs": ["a", "b"]}) == ("show", "a", "b")
     assert of_process() == ()  # pytest is no command of ours
 
 
@@ -159,6 +161,19 @@ def test_a_duration_may_be_a_timedelta_and_a_table_is_refused_with_what_to_do():
     with pytest.raises(SpecError, match="workload is a table in memory") as caught:
         im.simulate("llama-3.1-8b", workload=frame, **words)
     assert "workload='trace.csv'" in caught.value.try_
+
+
+def test_nothing_and_a_folder_are_refused_in_words(tmp_path):
+    """They were an IndexError, a ValueError and a TypeError."""
+    for function in (im.read, im.report, im.fit, im.explain):
+        with pytest.raises(SpecError, match="RUNS missing"):
+            function([])
+    answer = im.predict("llama-3.1-8b", **STATIC)
+    for folder in (tmp_path, "."):
+        with pytest.raises(InferometerError, match="this is a folder"):
+            answer.save_page(folder)
+    with pytest.raises(SpecError, match="True is no function"):
+        im.predict("llama-3.1-8b", **STATIC, progress=True)
 
 
 def test_options_may_be_written_as_on_the_command_line():

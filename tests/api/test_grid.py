@@ -9,7 +9,7 @@ import pytest
 import inferometer as im
 from inferometer.api.studies import STUDIES
 from inferometer.errors import SpecError
-from inferometer.report.charts.plot import Rule
+from inferometer.report.charts.plot import Line, Rule
 
 MODEL = "llama-3.1-8b"
 
@@ -127,6 +127,30 @@ def test_devices_that_are_too_small_are_counted() -> None:
     fitting = [point.values["hardware"] for point in grid.points if point.words["fits"] == "yes"]
     assert "h100_sxm" not in fitting
     assert any(finding.code == "OUT_OF_MEMORY" for finding in grid.findings)
+
+
+def test_a_line_has_one_colour_in_all_charts_and_its_interval_the_right_name() -> None:
+    """Where one policy has no TPOT, the colours of the others moved on; all were "90 %"."""
+    grid = im.study(
+        "policies", MODEL, hardware="h100_sxm", policy=["dynamic", "static", "vllm"],
+        workload="64x8", requests=60, concurrency=[1, 8], executor="inline",
+    )  # fmt: skip
+    (page,) = grid.pages()
+    charts = [page.chart, *page.sections[0].charts]
+    colours = {
+        (mark.name, mark.colour)
+        for chart in charts
+        for plot in chart.plots
+        for mark in plot.marks
+        if isinstance(mark, Line)
+    }
+    assert {name for name, _ in colours} == {"dynamic", "static", "vllm"}
+    assert len(colours) == 3
+    assert {plot.legend.partition(": ")[2] for chart in charts for plot in chart.plots} == {
+        "all step times, and the noise of the requests"
+    }
+    (predicted,) = im.predict(MODEL, hardware="h100_sxm", batch=[1, 8]).pages()
+    assert predicted.chart.plots[0].legend == "bands: 90 % intervals"
 
 
 def test_a_grid_of_models_is_named_by_them() -> None:

@@ -16,6 +16,7 @@ from inferometer.perfmodel.weights import (
     expected_experts,
     n_active_parameters,
     n_parameters,
+    splits_heads,
     step_weight_bytes,
     stored_weight_bits,
     weight_bytes,
@@ -107,9 +108,9 @@ def test_stored_formats_cost_more_than_their_values():
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.model_id)
 @pytest.mark.parametrize("n_devices", [2, 4, 8])
 def test_tensor_parallel_weights_sum_to_the_whole_plus_the_copies(model, n_devices):
-    if model.attention.n_heads % n_devices:
+    if not splits_heads(model, n_devices):
         with pytest.raises(SpecError, match="cannot be split"):
-            weight_bytes(model, EngineSpec(tensor_parallel_size=n_devices))
+            weight_bytes(model, EngineSpec(engine="vllm", tensor_parallel_size=n_devices))
         return
     whole = weight_bytes(model, EngineSpec(engine="vllm", dtype="bfloat16"))
     split = weight_bytes(
@@ -142,6 +143,8 @@ def test_heads_that_do_not_divide_are_refused():
     with pytest.raises(SpecError, match="14 query heads") as caught:
         weight_bytes(find_model("qwen2.5-0.5b"), EngineSpec(tensor_parallel_size=4))
     assert caught.value.allowed == "1, 2, 7, 14"
+    with pytest.raises(SpecError, match="2 KV heads"):  # copied, but seven do not share them evenly
+        weight_bytes(find_model("qwen2.5-0.5b"), EngineSpec(engine="vllm", tensor_parallel_size=7))
 
 
 def test_a_step_reads_everything_but_the_embedding_of_an_untied_model():

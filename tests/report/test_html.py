@@ -12,6 +12,7 @@ from inferometer.report.charts.plot import Axis, ticks_of
 from inferometer.report.html import render_page, write_page
 from inferometer.report.page import Section
 from inferometer.report.sweep_page import page_of
+from inferometer.report.tables import TextTable
 from inferometer.report.views import FactGroup, Statement
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u2028"
@@ -103,6 +104,14 @@ def test_a_section_whose_only_chart_stands_above_is_absent(example_view):
     both = replace(alone, charts=page.sections[0].charts)
     assert len(both.charts) > 1
     assert "Nothing else?" in render_page(replace(page, sections=(both,)))
+
+
+def test_a_wide_table_on_the_first_screen_has_its_whole_width(example_view):
+    """Beside the lines of a comparison its verdicts were cut off."""
+    page = replace(page_of(example_view), chart=None, sections=())
+    for header, kind in ((("a", "b", "c"), "two"), (("a", "b", "c", "d", "e"), "two one")):
+        table = TextTable(caption="", header=header, rows=(header,))
+        assert f'<div class="{kind}">' in render_page(replace(page, table=table))
 
 
 def test_an_axis_that_runs_down_has_all_its_labels():

@@ -7,6 +7,7 @@ only computes does not wait for it.
 import csv
 import importlib
 import importlib.util
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
@@ -93,7 +94,7 @@ class Answer:
 
         JSON has no infinity: the upper end of a lower bound is None.
         """
-        return cast("dict[str, Any]", msgspec.json.decode(msgspec.json.encode(self)))
+        return cast("dict[str, Any]", _finite(msgspec.to_builtins(self)))
 
     def rows(self) -> list[dict[str, Any]]:
         """The main table of the answer: one dictionary of numbers and text for each row.
@@ -168,6 +169,14 @@ class Answer:
         console = SafeConsole(width=_COLUMNS, file=StringIO(), record=True)
         console.print(self.drawn(is_verbose=True))
         return console.export_html(inline_styles=True, code_format=_HTML)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _called(functions: Mapping[str, str], answer: Answer) -> object:

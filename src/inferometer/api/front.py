@@ -6,8 +6,7 @@ Each takes the options of the command of its name as keyword arguments (``--max-
 are exceptions of ``inferometer.errors``.
 """
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import Signature, signature
 from pathlib import Path
@@ -43,15 +42,14 @@ from inferometer.api import (
     verify as verifications,
     watch as watches,
 )
-from inferometer.api.command_line import called_as
 from inferometer.api.compare import CompareAnswer
 from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.model_options import Quick, with_engine
 from inferometer.api.prediction import PredictAnswer
-from inferometer.api.progress import Listener, heard_by
-from inferometer.api.question import by_field, question_of, signature_of
+from inferometer.api.progress import Listener, called_as, heard_by
+from inferometer.api.question import Field, by_field, fields_of, question_of, signature_of
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
@@ -76,7 +74,7 @@ def _takes(question: type[Any]) -> Callable[[Function], Function]:
             _check_given(function, given, signature_of(question))
             options = {name: _plain(name, value) for name, value in options.items()}
             own = dict(zip(_positional(function), given, strict=False)) | options
-            with called_as(_VERBS.get(function.__name__, function.__name__), question, own):
+            with called_as(words_of_call(function.__name__, question, own)):
                 return function(*given, **options)
 
         checked.__signature__ = signature_of(question)  # type: ignore[attr-defined]
@@ -100,7 +98,31 @@ def _plain(name: str, value: object) -> object:
             allowed="the path of a file",
             try_=f"frame.to_csv('trace.csv', index=False), then {name}='trace.csv'",
         )
-    return f"{value.total_seconds():.12g}s" if isinstance(value, timedelta) else value
+    seconds = getattr(value, "total_seconds", None)  # of a timedelta
+    return value if seconds is None else f"{seconds():.12g}s"
+
+
+def words_of_call(name: str, question: type[Any], given: dict[str, object]) -> tuple[str, ...]:
+    """The call as a command: its verb, arguments and flags."""
+    values, words = by_field(question, given), list[str]()
+    for field in sorted(fields_of(question), key=lambda one: not one.option.is_argument):
+        value = values.get(field.name)
+        if value is not None:
+            words += _flags(field, value)
+    return (_VERBS.get(name, name), *words)
+
+
+def _flags(field: Field, value: object) -> list[str]:
+    yes, _, no = max(field.flags, key=len).partition("/")
+    if isinstance(value, bool):
+        return [yes] if value else [no] if no else []
+    if isinstance(value, Mapping):
+        value = [f"{name}={one}" for name, one in value.items()]
+    several = list(value) if isinstance(value, list | tuple | range) else [value]
+    if not field.is_many:
+        several = [",".join(map(str, several))]
+    flag = [] if field.option.is_argument else [yes]
+    return [word for one in several for word in (*flag, str(one))]
 
 
 def _positional(function: Callable[..., object]) -> list[str]:

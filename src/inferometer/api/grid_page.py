@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from inferometer.api.grid import GridAnswer, GridPoint, Value
 from inferometer.inputs.objectives import percentile_name
-from inferometer.report.charts.curves import CurvePoint, NamedCurve, curve_chart
+from inferometer.report.charts.curves import Beside, CurvePoint, NamedCurve, curve_chart
 from inferometer.report.charts.plot import Axis, Chart, Rule, Scale
 from inferometer.report.page import Page, Section
 from inferometer.report.tables import TextTable
@@ -49,6 +49,11 @@ _CHARTED: Final = (
     _Charted("capacity_users", "capacity", "users"),
 )
 """The first that a grid has is its main chart; the second is set against it."""
+_INTERVALS: Final = {
+    "predict": "90 % intervals",
+    "simulate": "all step times, and the noise of the requests",
+    "capacity": "all step times",
+}
 _MOST_TICKS: Final = 10
 _LOG_FROM: Final = 20
 
@@ -135,7 +140,7 @@ def _over_axis(answer: GridAnswer, axis: str, charted: _Charted) -> Chart:
             ticks=tuple(float(one) for one in values) if len(values) <= _MOST_TICKS else None,
         ),
         y=Axis(title=f"{charted.title}, {charted.unit}", scale=_scale(curves)),
-        rules=_limits(answer, charted, curves),
+        beside=_beside(answer, axis, _limits(answer, charted, curves)),
     )
 
 
@@ -160,7 +165,11 @@ def _against(answer: GridAnswer, axis: str, x: _Charted, y: _Charted) -> Chart:
             title=f"{x.title}, {x.unit}", scale="log" if max(xs) > 20 * min(xs) > 0 else "linear"
         ),
         y=Axis(title=f"{y.title}, {y.unit}", scale=_scale(curves)),
-        rules=[*_limits(answer, x, curves, is_vertical=True), *_limits(answer, y, curves)],
+        beside=_beside(
+            answer,
+            axis,
+            [*_limits(answer, x, curves, is_vertical=True), *_limits(answer, y, curves)],
+        ),
     )
 
 
@@ -172,13 +181,8 @@ def _curves(
         estimate, x = point.numbers.get(charted.number), of_x(point)
         if estimate is None or not isinstance(x, int | float):
             continue
-        name = ", ".join(
-            str(value) if isinstance(value, str) else f"{other.replace('_', ' ')} {value}"
-            for other, value in point.values.items()
-            if other != axis and len(answer.axes[other]) > 1
-        )
         high = estimate.high
-        lines.setdefault(name, []).append(
+        lines.setdefault(_line_of(answer, axis, point), []).append(
             CurvePoint(
                 x=float(x),
                 y=estimate.value * charted.factor,
@@ -188,6 +192,20 @@ def _curves(
             )
         )
     return [NamedCurve(name, tuple(points)) for name, points in lines.items()]
+
+
+def _beside(answer: GridAnswer, axis: str, rules: list[Rule]) -> Beside:
+    names = [_line_of(answer, axis, point) for point in answer.points]
+    return Beside(rules, names, _INTERVALS[answer.verb])
+
+
+def _line_of(answer: GridAnswer, axis: str, point: GridPoint) -> str:
+    """The name of the line through a point: its values on the other axes."""
+    return ", ".join(
+        str(value) if isinstance(value, str) else f"{other.replace('_', ' ')} {value}"
+        for other, value in point.values.items()
+        if other != axis and len(answer.axes[other]) > 1
+    )
 
 
 def _scale(curves: list[NamedCurve]) -> Scale:

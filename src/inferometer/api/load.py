@@ -101,4 +101,6 @@ def load_page(answer: LoadAnswer) -> Page:
     """A page on the run, which is read again."""
     judgement = answer.requests.judgement
     question = RequestQuestion(objective=None if judgement is None else judgement.objective)
-    return request_page_of(request_view(read_run(Path(answer.record)), question))
+    folder, report = Path(answer.record), None if answer.report is None else Path(answer.report)
+    view = request_view(read_run(folder), question, path=folder, report_path=report)
+    return request_page_of(view)

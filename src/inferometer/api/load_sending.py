@@ -16,7 +16,6 @@ from typing import Annotated, Final
 import msgspec
 
 from inferometer.api import progress, run_titles
-from inferometer.api.command_line import command_line
 from inferometer.api.load_request import Load, LoadRequest, arrivals_of, request_of
 from inferometer.api.question import SERVER, Option, option
 from inferometer.errors import MeasureError, RecordError, SpecError
@@ -116,7 +115,7 @@ def _opened(folder: Path, plan: LoadPlan) -> OpenLoad:
         load=load,
         run_id=layout.new_run_id(created_utc),
         created_utc=created_utc,
-        command=redacted(command_line()),
+        command=redacted(progress.command_line()),
     )
     durability.replace_file(path, msgspec.json.format(msgspec.json.encode(new), indent=2) + b"\n")
     return new

@@ -12,8 +12,7 @@ from inferometer import suggestions
 from inferometer.api import provenance, sweep_view
 from inferometer.api.analysis import CSV_NAME, Analysis, analyse, label_runs, table_rows
 from inferometer.api.answer import Answer
-from inferometer.api.command_line import command_line
-from inferometer.api.progress import talk
+from inferometer.api.progress import command_line, talk
 from inferometer.errors import RecordError
 from inferometer.inputs import resolve, types
 from inferometer.measure import host, sweep

@@ -1,15 +1,18 @@
-"""Progress messages while a question is answered.
+"""What code deep inside knows of the caller: who gets progress messages, and which command it is.
 
 A caller who wants to know gives a callback, which gets sentences and counts; without one the work
-is done in silence. The listener is a context variable, so that code deep inside need not pass it
-on.
+is done in silence. Listener and command are context variables, so that nothing need pass them on.
 """
 
 import re
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+
+from inferometer.errors import SpecError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,11 +62,41 @@ def heard_by(listener: Listener | None) -> Generator[None]:
     if listener is None:
         yield
         return
+    if not callable(listener):
+        raise SpecError(f"{listener!r} is no function", where="progress", try_="progress=print")
     token = _LISTENER.set(listener)
     try:
         yield
     finally:
         _LISTENER.reset(token)
+
+
+# Which command makes the runs of this process? A run's record holds it. The arguments of the process
+# are that command only where the process is ``inferometer``: a notebook's are its kernel's.
+
+
+_PROGRAM: Final = "inferometer"
+_COMMAND: Final = ContextVar[tuple[str, ...] | None]("command", default=None)
+
+
+@contextmanager
+def called_as(words: tuple[str, ...]) -> Generator[None]:
+    """Runs that are made inside are those of the command of these words."""
+    token = _COMMAND.set((_PROGRAM, *words))
+    try:
+        yield
+    finally:
+        _COMMAND.reset(token)
+
+
+def command_line() -> tuple[str, ...]:
+    """The command, word by word; empty where another program makes the run and no call is known."""
+    called = _COMMAND.get()
+    if called is not None:
+        return called
+    program = Path(sys.argv[0])
+    is_ours = _PROGRAM in {program.stem, program.parent.name}
+    return (_PROGRAM, *sys.argv[1:]) if is_ours else ()
 
 
 # How does text become visible, whatever characters it holds?

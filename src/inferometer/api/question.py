@@ -206,7 +206,7 @@ def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
     missing = [
         field.flag
         for field in known.values()
-        if field.default is dataclasses.MISSING and values.get(field.name) is None
+        if field.default is dataclasses.MISSING and values.get(field.name) in (None, (), [])
     ]
     if missing:
         raise SpecError(f"{' and '.join(missing)} missing", where=question.__name__)

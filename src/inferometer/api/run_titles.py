@@ -114,9 +114,8 @@ def server_labels(runs: Sequence[Run], labels: Sequence[str]) -> tuple[str, ...]
 
 def _server_key(run: Run) -> tuple[str, ...]:
     name, source = name_of(run), run.manifest.source
-    if source is None or run.manifest.origin != "simulated":
-        return (name.model, name.server, "")
-    return (name.model, name.server, source.where)
+    rests_on = "" if source is None or run.manifest.origin != "simulated" else source.where
+    return (name.model, name.server, rests_on)
 
 
 def name_of(run: Run) -> RunName:

@@ -7,7 +7,7 @@ import numpy as np
 
 from inferometer import __version__, suggestions
 from inferometer.api.cluster import Groups, Servers, gate_text
-from inferometer.api.command_line import command_line
+from inferometer.api.progress import command_line
 from inferometer.api.rows import row_of
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.types import Caution, Source

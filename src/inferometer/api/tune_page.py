@@ -238,7 +238,7 @@ def settled_sections(answer: TuneAnswer | MeasuredTune) -> tuple[Section, Sectio
             id="command",
             title="With which command, and why these values?",
             nav="Command",
-            tables=(settings,),
+            tables=(settings,) if settings.rows else (),
             command=answer.command or "",
         ),
         Section(

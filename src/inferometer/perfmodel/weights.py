@@ -205,9 +205,15 @@ def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
     """
     n_devices = engine.tensor_parallel_size
     n_heads = model.attention.n_heads
-    if not splits_heads(model, n_devices):
+    # transformers keeps attention whole where its KV heads cannot be divided
+    needs_kv = engine.engine != "transformers"
+
+    def splits(size: int) -> bool:
+        return splits_heads(model, size) if needs_kv else n_heads % size == 0
+
+    if not splits(n_devices):
         heads = f"{n_heads} query" if n_heads % n_devices else f"{model.attention.n_kv_heads} KV"
-        sizes = [str(size) for size in range(1, n_heads + 1) if splits_heads(model, size)]
+        sizes = [str(size) for size in range(1, n_heads + 1) if splits(size)]
         raise SpecError(
             f"{heads} heads of {model.model_id!r} cannot be split over {n_devices} devices",
             where="--tp",

@@ -30,7 +30,15 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put ``content`` at ``path``, all or nothing, and onto the disk."""
+    """Put ``content`` at ``path``, all or nothing, and onto the disk.
+
+    Raises
+    ------
+    RecordError
+        It cannot be written, or is a folder.
+    """
+    if path.is_dir():
+        raise RecordError("this is a folder", where=str(path), allowed="the name of a file")
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         with temporary.open("wb") as file:

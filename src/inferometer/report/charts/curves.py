@@ -1,7 +1,7 @@
 """How do numbers change over an option, a line for each combination of the others?"""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from inferometer.report.charts.plot import (
     Axis,
@@ -39,6 +39,19 @@ class NamedCurve(NamedTuple):
     points: tuple[CurvePoint, ...]
 
 
+class Beside(NamedTuple):
+    """What a chart of curves needs besides the curves."""
+
+    rules: Sequence[Rule] = ()
+    names: Sequence[str] = ()
+    """Names of all lines of the page: each has one colour in every chart."""
+    intervals: str = "90 % intervals"
+    """What the bands and bars are."""
+
+
+_ALONE: Final = Beside()
+
+
 def curve_chart(
     chart_id: str,
     title: str,
@@ -47,10 +60,10 @@ def curve_chart(
     *,
     x: Axis,
     y: Axis,
-    rules: Sequence[Rule] = (),
+    beside: Beside = _ALONE,
 ) -> Chart:
     """Lines with their intervals as bands, or as bars where there are many lines, and limits."""
-    colours = colours_of(curve.name for curve in curves)
+    colours = colours_of([*beside.names, *(curve.name for curve in curves)])
     has_bands = len(curves) <= _MOST_BANDS
     marks = [mark for curve in curves for mark in _marks(curve, colours, y, has_bands=has_bands)]
     return Chart(
@@ -62,11 +75,11 @@ def curve_chart(
                 x=x,
                 y=y,
                 marks=(
-                    *rules,
+                    *beside.rules,
                     *sorted(marks, key=lambda mark: isinstance(mark, Line | Dots)),
                 ),
                 height=380,
-                legend="bands: 90 % intervals" if has_bands else "bars: 90 % intervals",
+                legend=f"{'bands' if has_bands else 'bars'}: {beside.intervals}",
             ),
         ),
         header=("curve", x.title, y.title, "from", "to"),

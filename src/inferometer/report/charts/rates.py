@@ -208,18 +208,13 @@ def _latency_chart(view: RateView, name: str, picks: Sequence[_Pick]) -> Chart |
     if len({point.label for points in series.values() for point, _ in points}) < 2:
         return None
     limits = _limits(view, name)
-    marks: list[Mark] = [Rule(at=one.limit_s * 1e3, text=f"SLO: {one.text}") for one in limits]
     label, pick = picks[-1]
     servers = _by_server(series[label])
-    if len(servers) > 1:
-        for server, colour in colours_of(servers).items():
-            marks += _percentile_marks(servers[server], server, colour, traffic)
-    else:
-        for own, colour in zip(series, ("c5", "c0"), strict=True):
-            marks += _percentile_marks(
-                series[own], own, colour, traffic, dash="" if own == label else "dashed"
-            )
-    marks += _measured_marks(view, traffic, label, pick)
+    marks: list[Mark] = [
+        *(Rule(at=one.limit_s * 1e3, text=f"SLO: {one.text}") for one in limits),
+        *_curves(series, servers, traffic),
+        *_measured_marks(view, traffic, label, pick),
+    ]
     shown = f"{name} {label}" if len(servers) > 1 else name
     return Chart(
         chart_id=f"{name.lower()}-vs-rate",
@@ -262,6 +257,24 @@ def _by_server(
     for point, percentile in points:
         found.setdefault(point.server, []).append((point, percentile))
     return found
+
+
+def _curves(
+    series: dict[str, list[tuple[RatePoint, Percentile]]],
+    servers: dict[str, list[tuple[RatePoint, Percentile]]],
+    traffic: _Traffic,
+) -> list[Mark]:
+    """The percentiles of one server, or of several the upper one alone."""
+    marks = list[Mark]()
+    if len(servers) > 1:
+        for server, colour in colours_of(servers).items():
+            marks += _percentile_marks(servers[server], server, colour, traffic)
+        return marks
+    upper = list(series)[-1]
+    for label, colour in zip(series, ("c5", "c0"), strict=True):
+        dash: Dash = "" if label == upper else "dashed"
+        marks += _percentile_marks(series[label], label, colour, traffic, dash=dash)
+    return marks
 
 
 def _percentile_marks(
