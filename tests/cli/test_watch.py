@@ -58,6 +58,22 @@ def in_turn(*pages):
 STARTED = "process_start_time_seconds 1.79527926839e+09"
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "running"), [("nim", "nim", 6), ("trtllm", "tensorrt-llm", 4)]
+)
+def test_the_page_of_a_single_look_shows_who_ran_and_waited(name, kind, running, tmp_path):
+    how = ("--once", "--window", "1.2s", "--every", "0.3s", "--no-limit")
+    with in_turn(page(name)) as url:
+        found = run("watch", url, *how, "--json", "--report", "page.html", folder=tmp_path)
+    (server,), (history,) = (json.loads(found.stdout)[one] for one in ("servers", "histories"))
+    assert (server["server"], server["n_running"], server["n_waiting"]) == (kind, running, 2)
+    assert (set(history["running"]), set(history["waiting"])) == ({running}, {2})
+    assert len(history["at_s"]) == len(history["running"]) >= 3
+    text = (tmp_path / "page.html").read_text()
+    assert f"At most {running} running and 2 waiting at once" in text
+    assert "data-x-title" in text
+
+
 @pytest.mark.parametrize("start", [STARTED.replace("1.79", "1.80"), ""])
 def test_servers_that_answer_in_turn_are_named_and_have_no_rates(start, tmp_path):
     first = page("vllm-0.32-after")

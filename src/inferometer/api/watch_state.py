@@ -127,6 +127,17 @@ class WatchedServer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerHistory:
+    """Requests in a server at each scrape of the window; None: not answered, or not reported."""
+
+    url: str
+    at_s: tuple[float, ...]
+    """Since the start of the window."""
+    running: tuple[float | None, ...]
+    waiting: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchAnswer(Answer):
     """The servers at the end, and every change of regime before."""
 
@@ -138,6 +149,8 @@ class WatchAnswer(Answer):
     objective: str | None
     slo_verdict: Verdict | None
     """Verdict of all servers' windows at the end."""
+    histories: tuple[ServerHistory, ...] = ()
+    """Of the window of a single look (--once), of servers that answered twice or more."""
 
     @property
     def exit_code(self) -> int:
@@ -448,6 +461,23 @@ class WatchedUrl:
     def samples(self) -> list[tuple[int, tuple[exposition.PageSample, ...] | None]]:
         """The window's pages, to be read by another thread."""
         return list(self._scrapes)
+
+    def history(self) -> ServerHistory | None:
+        """Requests in the server over the window; None before its second answer."""
+        if len(self._scrapes) < 2:
+            return None
+        record = server_series.server_record(server_series.table_of(self._scrapes))
+        at_s = (record.scraped_ns - record.scraped_ns[0]) / NS_PER_S
+        found = [server_series.gauge_series(record, name) for name in ("running", "waiting")]
+        running, waiting = (
+            (None,) * len(at_s)
+            if one is None
+            else tuple(value if math.isfinite(value) else None for value in one.value.tolist())
+            for one in found
+        )
+        return ServerHistory(
+            url=self.url, at_s=tuple(at_s.tolist()), running=running, waiting=waiting
+        )
 
     def state(self, at_utc: str) -> WatchedServer:
         """The server now."""
