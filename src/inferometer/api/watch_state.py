@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -16,7 +17,13 @@ from inferometer.decide.watching import certainty, intervals, regimes
 from inferometer.errors import EXIT_OF_SLO, InferometerError, MeasureError, RecordError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, percentile_name
-from inferometer.measure.scrape import MetricsPage, MetricsSource, metrics_url
+from inferometer.measure.scrape import (
+    NOT_FOUND,
+    MetricsPage,
+    MetricsSource,
+    metrics_url,
+    other_metrics_urls,
+)
 from inferometer.records import exposition, server_names, server_series, server_summaries
 from inferometer.records.types import ServerSampleTable
 from inferometer.stats.estimate import Verdict
@@ -417,7 +424,7 @@ class WatchedUrl:
         Its instant is that at which the page was there: a server that is late wrote it just before.
         """
         try:
-            page = self._page.get()
+            page = self._fetched()
             at_ns = now_ns()
             samples = self._reader.read(page)
         except (MeasureError, RecordError) as error:
@@ -430,6 +437,23 @@ class WatchedUrl:
         if changes:
             self.changed_s = at_ns / NS_PER_S
         return changes
+
+    def _fetched(self) -> bytes:
+        """The page, at another usual address where the first one is not there at the first look."""
+        try:
+            return self._page.get()
+        except MeasureError as error:
+            if self._scrapes or error.what != NOT_FOUND:
+                raise
+            for url in other_metrics_urls(self.url):
+                page = MetricsPage(MetricsSource(url=url), _TIMEOUT_S)
+                with suppress(MeasureError):
+                    found = page.get()
+                    self._page.close()
+                    self._page = page
+                    return found
+                page.close()
+            raise
 
     def _taken(
         self, at_ns: int, samples: tuple[exposition.PageSample, ...]
