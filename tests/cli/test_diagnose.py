@@ -112,6 +112,12 @@ def test_a_log_of_steps_without_prompts_has_no_answers_held_up(tmp_path):
     assert "does not tell the context" in done.stdout
 
 
+def test_steps_are_of_no_replica(tmp_path):
+    (tmp_path / "x.log").write_text("nothing\n")
+    refused = run("diagnose", "x.log", "--replica", "engine=1", folder=tmp_path)
+    check_refused(refused, 2, "--replica", "'engine=1' of steps without metrics")
+
+
 def test_a_file_without_steps_is_refused(tmp_path):
     (tmp_path / "x.log").write_text("nothing\n")
     check_refused(run("diagnose", "x.log", folder=tmp_path), 4, "no steps are in this file")

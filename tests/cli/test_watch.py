@@ -34,14 +34,18 @@ def test_what_cannot_be_is_refused(words, code, said, tmp_path):
 
 
 @contextmanager
-def in_turn(*pages):
-    """The address of what passes requests on to several servers, one after the other."""
+def in_turn(*pages, path=None):
+    """The address of what passes requests on to several servers, one after the other.
+
+    Its pages are at any path, or at this one alone.
+    """
     turns = cycle(pages)
 
     class Balancer(BaseHTTPRequestHandler):
         def do_GET(self):
-            text = next(turns).encode()
-            self.send_response(200)
+            is_there = path in {None, self.path}
+            text = next(turns).encode() if is_there else b""
+            self.send_response(200 if is_there else 404)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
@@ -56,6 +60,23 @@ def in_turn(*pages):
 
 
 STARTED = "process_start_time_seconds 1.79527926839e+09"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "running", "path"),
+    [("nim", "nim", 6, "/v1/metrics"), ("trtllm", "tensorrt-llm", 4, "/prometheus/metrics")],
+)
+def test_the_page_of_a_single_look_shows_who_ran_and_waited(name, kind, running, path, tmp_path):
+    how = ("--once", "--window", "1.2s", "--every", "0.3s", "--no-limit")
+    with in_turn(page(name), path=path) as url:
+        found = run("watch", url, *how, "--json", "--report", "page.html", folder=tmp_path)
+    (server,), (history,) = (json.loads(found.stdout)[one] for one in ("servers", "histories"))
+    assert (server["server"], server["n_running"], server["n_waiting"]) == (kind, running, 2)
+    assert (set(history["running"]), set(history["waiting"])) == ({running}, {2})
+    assert len(history["at_s"]) == len(history["running"]) >= 3
+    text = (tmp_path / "page.html").read_text()
+    assert f"At most {running} running and 2 waiting at once" in text
+    assert "data-x-title" in text
 
 
 @pytest.mark.slow

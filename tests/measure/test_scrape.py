@@ -183,6 +183,40 @@ def test_a_server_without_metrics_is_an_error(server):
         pass
 
 
+def only_at(path):
+    """An answer for every request: the page is at this path alone."""
+
+    def answer(handler):
+        body = PAGE.format(n=handler.server.n_asked).encode()
+        is_there = handler.path == path
+        handler.send_response(200 if is_there else 404)
+        handler.send_header("Content-Length", str(len(body) if is_there else 0))
+        handler.end_headers()
+        handler.wfile.write(body if is_there else b"")
+
+    return answer
+
+
+@pytest.mark.parametrize("path", ["/v1/metrics", "/prometheus/metrics"])
+def test_metrics_at_another_usual_address_are_found(server, path):
+    """NVIDIA NIM's and trtllm-serve's; the pages that were not there leave no failed scrape."""
+    server.answers["always"] = only_at(path)
+    with scraped(server, 4) as scraper:
+        pass
+    assert set(server.paths[3:]) == {path}
+    table = scraper.table()
+    assert (table.value[table.name == "up"] == 1).all()
+    assert scraper.problems == ()
+
+
+def test_no_other_page_is_looked_for_where_one_was_named(server):
+    server.answers["always"] = only_at("/v1/metrics")
+    source = MetricsSource(url=f"{server.url}/metrics")
+    with pytest.raises(MeasureError, match="HTTP 404"), scraping(source, started_ns=0):
+        pass
+    assert server.paths == ["/metrics"]
+
+
 def test_nobody_there_is_an_error():
     with pytest.raises(MeasureError, match="refused"), scraping("http://127.0.0.1:9", started_ns=0):
         pass

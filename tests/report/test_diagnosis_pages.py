@@ -1,5 +1,6 @@
 """The pages of a diagnosis and of spans: numbers, chart, and how they look in a browser."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from inferometer.inputs.otlp_spans import Span, SpanEvent
 from inferometer.records.request_spans import span_times
 from inferometer.report.charts.plot import Dots, Line
 from inferometer.report.charts.predicted import Effect, effects_chart
+from inferometer.report.charts.svg import drawn
 from inferometer.report.html import render_page
 from inferometer.simulate import step_cost
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -48,6 +50,11 @@ def test_effects_stand_with_their_intervals_the_largest_first():
     assert [tuple(line.xs) for line in marks(chart, Line)] == [(5, 12), (-2, 4)]
     assert [row[0] for row in chart.rows] == ["large", "small"]
     assert effects_chart([], **words) is None
+    (label,) = re.findall(r'<text class="row ([^"]*)"[^>]*>small', drawn(chart.plots[0]))
+    assert label == "halo", "the line at zero goes behind the labels of rows"
+    assert "rows: changes" in chart.plots[0].y.title
+    of_causes = effects_chart(effects, **words, row="cause")
+    assert ("rows: causes" in of_causes.plots[0].y.title, of_causes.header[0]) == (True, "cause")
 
 
 @pytest.fixture(scope="module")

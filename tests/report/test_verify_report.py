@@ -77,6 +77,12 @@ def test_each_unit_has_its_chart_of_what_was_measured():
     )
 
 
+def test_what_buckets_leave_open_has_no_error_in_words():
+    open_ = replace(CLAIMS[0], error_fraction=None, verdict="undecided")
+    (chart,) = verified_charts(replace(VIEW, claims=(open_,)))
+    assert chart.finding == "0 of 1 held; the server's buckets do not tell the errors."
+
+
 def test_both_intervals_are_drawn_where_they_are_known():
     ms, rate = verified_charts(VIEW)
     ttft = marks(ms, Dots)[0]

@@ -162,6 +162,12 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
             try_="60s",
         )
     if _is_steps_alone(question):
+        if question.replica is not None:
+            raise SpecError(
+                f"{question.replica!r} of steps without metrics",
+                where="--replica",
+                try_="the same command without --replica",
+            )
         return steps_answer(Path(question.target))
     source = _source(question)
     found = _probed(question, source)

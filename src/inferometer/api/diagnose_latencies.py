@@ -99,7 +99,7 @@ def replica_cautions(replica: Replica | None) -> Cautions:
     return (
         Caution(
             code="one_of_several_replicas",
-            text=f"its page has {replica.n_replicas} replicas, told apart by"
+            text=f"its page has {replica.n_replicas} replicas, which differ in"
             f" {', '.join(replica.labels)}: this is {replica.name}; latencies, limits and changes"
             " are those of this one",
             remedy=f"{suggestions.flags('--replica', replica.another)} for another one",

@@ -85,6 +85,7 @@ def _chart(answer: DiagnoseAnswer, cause: CauseRow | None) -> Chart | None:
         finding=f"{_title(answer, cause)}.",
         axis=f"of {_first(answer)}, ms",
         legend="filled: what limits · lines: intervals",
+        row="cause",
     )
 
 

@@ -1,12 +1,9 @@
 """What does a simulation answer: the likely run, the ends of its interval, the verdict?"""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, Literal, NamedTuple
-
-import numpy as np
 
 from inferometer import suggestions
 from inferometer.api import simulated_record
@@ -248,9 +245,8 @@ class Simulator:
         """
         requests = self._simulation(servers, until_ns=self.sent_until_ns).requests
         is_sent = requests.intended_send_ns <= (self.sent_until_ns or 0)
-        rows = np.zeros(self.workload.plan.n_requests, np.bool_)
-        rows[requests.request_index[is_sent]] = True
-        return replace(self.workload, plan=plan.only_requests(self.workload.plan, rows))
+        places = requests.request_index[is_sent]
+        return replace(self.workload, plan=plan.only_at(self.workload.plan, places))
 
     def _window_ns(self, simulation: outcome.Simulation, around: run_series.Around) -> F64 | None:
         """Wait of each request for its window; None: no windows, or inseparable from the queue."""
@@ -330,12 +326,10 @@ def simulate_workload(
     """
     workload = simulator.workload
     promised = workload.class_objectives
-    cases = executor.map(
-        simulator.at,
-        simulator.cases(
-            record_steps=record_steps, record_parts=record_parts, is_likely_alone=is_likely_alone
-        ),
+    wanted = simulator.cases(
+        record_steps=record_steps, record_parts=record_parts, is_likely_alone=is_likely_alone
     )
+    cases = tuple(executor.map(simulator.at, wanted))
     likely = cases[0]
     workload = replace(workload, plan=likely.plan)
     run, levels = likely.run, tuple(case.level for case in cases)
@@ -363,10 +357,7 @@ def simulate_workload(
         slos=slos,
         gate=simulator.gate,
         verdict=worst_verdict(one.verdict for one in (*_of_all(levels), *slos)),
-        cautions=(
-            *_cautions(replace(simulator, workload=workload), levels[0], run),
-            *_ran_out(simulator, cases),
-        ),
+        cautions=_cautions(simulator, cases),
         record=None,
     )
     return Simulated(
@@ -376,10 +367,10 @@ def simulate_workload(
     )
 
 
-def _ran_out(simulator: Simulator, cases: Sequence[At]) -> tuple[Caution, ...]:
+def _ran_out(simulator: Simulator, n_sent: tuple[int, ...]) -> tuple[Caution, ...]:
     """A caution where a closed loop sent all that it had before its time was over."""
     n_made = simulator.workload.plan.n_requests
-    n_out = sum(case.plan.n_requests == n_made for case in cases)
+    n_out = n_sent.count(n_made)
     if simulator.sent_until_ns is None or not n_out:
         return ()
     return (
@@ -387,15 +378,17 @@ def _ran_out(simulator: Simulator, cases: Sequence[At]) -> tuple[Caution, ...]:
             code="RAN_OUT",
             text=f"all {n_made:,} requests had been sent before"
             f" {format_duration(simulator.sent_until_ns / NS_PER_S)} were over, at {n_out} of"
-            f" {len(cases)} step times: the users were then idle",
+            f" {len(n_sent)} step times: the users were then idle",
             remedy="a shorter --for, or more --requests without it",
         ),
     )
 
 
-def _cautions(simulator: Simulator, likely: Level, run: types.Run) -> tuple[Caution, ...]:
+def _cautions(simulator: Simulator, cases: tuple[At, ...]) -> tuple[Caution, ...]:
     """Cautions on step times, workload, gate and run, in this order."""
-    workload, requests = simulator.workload, run.requests
+    likely, run = cases[0].level, cases[0].run
+    workload = replace(simulator.workload, plan=cases[0].plan)
+    requests = run.requests
     assert requests is not None  # noqa: S101 -- a simulation has requests
     return (
         *dict.fromkeys(
@@ -407,6 +400,7 @@ def _cautions(simulator: Simulator, likely: Level, run: types.Run) -> tuple[Caut
         *equals_cautions(simulator.gate, workload),
         *unused_cautions(simulator.servers),
         *run.manifest.cautions,
+        *_ran_out(simulator, tuple(case.plan.n_requests for case in cases)),
     )
 
 

@@ -223,6 +223,11 @@ class _Watching:
             watched_s=self._at_s(),
             objective=None if self._wanted.objective is None else self._wanted.objective.text,
             slo_verdict=worst_verdict(state.slo_verdict for state in states),
+            histories=tuple(
+                one
+                for server in self._servers
+                if self._is_once and (one := server.history()) is not None
+            ),
         )
 
     def _look(self) -> None:

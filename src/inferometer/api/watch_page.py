@@ -6,12 +6,15 @@ from typing import Final
 from inferometer import suggestions
 from inferometer.api.watch_state import (
     RegimeChange,
+    ServerHistory,
     WatchAnswer,
     WatchedLatency,
     WatchedServer,
 )
 from inferometer.decide.watching.regimes import WORDS, Condition
-from inferometer.report.page import Chip, Page, lines_of
+from inferometer.report.charts.load import served_chart
+from inferometer.report.charts.plot import Chart
+from inferometer.report.page import Chip, Page, Section, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.units import format_duration, format_fraction, format_number
 
@@ -26,20 +29,34 @@ def watch_pages(answer: WatchAnswer) -> tuple[Page, ...]:
             one,
             tuple(change for change in answer.changes if change.url == one.url),
             answer.objective,
+            next((history for history in answer.histories if history.url == one.url), None),
         )
         for one in answer.servers
     )
 
 
 def server_page(
-    server: WatchedServer, changes: tuple[RegimeChange, ...], objective: str | None
+    server: WatchedServer,
+    changes: tuple[RegimeChange, ...],
+    objective: str | None,
+    history: ServerHistory | None = None,
 ) -> Page:
     """The regime, numbers of the window, what limits the server, and recent changes."""
+    table = _table(server)
+    chart = None if history is None else _chart(history)
+    beside = (
+        Section(
+            id="latencies", title="How long do requests take?", nav="Latencies", tables=(table,)
+        )
+        if chart is not None and table is not None
+        else None
+    )
     return Page(
         title=f"{server.url} is {_regime(server)}",
         subtitle=_load(server),
         chips=_chips(server),
-        table=_table(server),
+        table=table,
+        chart=chart,
         lines=lines_of(
             ("LIMIT", "" if server.limit is None else server.limit.words),
             ("WHY", _state(server)),
@@ -54,7 +71,17 @@ def server_page(
             ),
             ("NEXT", _next(server, objective)),
         ),
+        sections=() if beside is None else (beside,),
     )
+
+
+def _chart(history: ServerHistory) -> Chart | None:
+    """Requests in the server over the window."""
+    running, waiting = (
+        tuple(math.nan if one is None else one for one in values)
+        for values in (history.running, history.waiting)
+    )
+    return served_chart(history.at_s, running, waiting)
 
 
 def _regime(server: WatchedServer) -> str:

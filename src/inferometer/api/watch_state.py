@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -16,7 +17,13 @@ from inferometer.decide.watching import certainty, intervals, regimes
 from inferometer.errors import EXIT_OF_SLO, InferometerError, MeasureError, RecordError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, percentile_name
-from inferometer.measure.scrape import MetricsPage, MetricsSource, metrics_url
+from inferometer.measure.scrape import (
+    NOT_FOUND,
+    MetricsPage,
+    MetricsSource,
+    metrics_url,
+    other_metrics_urls,
+)
 from inferometer.records import exposition, server_names, server_series, server_summaries
 from inferometer.records.types import ServerSampleTable
 from inferometer.stats.estimate import Verdict
@@ -127,6 +134,17 @@ class WatchedServer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerHistory:
+    """Requests in a server at each scrape of the window; None: not answered, or not reported."""
+
+    url: str
+    at_s: tuple[float, ...]
+    """Since the start of the window."""
+    running: tuple[float | None, ...]
+    waiting: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchAnswer(Answer):
     """The servers at the end, and every change of regime before."""
 
@@ -138,6 +156,8 @@ class WatchAnswer(Answer):
     objective: str | None
     slo_verdict: Verdict | None
     """Verdict of all servers' windows at the end."""
+    histories: tuple[ServerHistory, ...] = ()
+    """Of the window of a single look (--once), of servers that answered twice or more."""
 
     @property
     def exit_code(self) -> int:
@@ -404,7 +424,7 @@ class WatchedUrl:
         Its instant is that at which the page was there: a server that is late wrote it just before.
         """
         try:
-            page = self._page.get()
+            page = self._fetched()
             at_ns = now_ns()
             samples = self._reader.read(page)
         except (MeasureError, RecordError) as error:
@@ -417,6 +437,23 @@ class WatchedUrl:
         if changes:
             self.changed_s = at_ns / NS_PER_S
         return changes
+
+    def _fetched(self) -> bytes:
+        """The page, at another usual address where the first one is not there at the first look."""
+        try:
+            return self._page.get()
+        except MeasureError as error:
+            if self._scrapes or error.what != NOT_FOUND:
+                raise
+            for url in other_metrics_urls(self.url):
+                page = MetricsPage(MetricsSource(url=url), _TIMEOUT_S)
+                with suppress(MeasureError):
+                    found = page.get()
+                    self._page.close()
+                    self._page = page
+                    return found
+                page.close()
+            raise
 
     def _taken(
         self, at_ns: int, samples: tuple[exposition.PageSample, ...]
@@ -448,6 +485,23 @@ class WatchedUrl:
     def samples(self) -> list[tuple[int, tuple[exposition.PageSample, ...] | None]]:
         """The window's pages, to be read by another thread."""
         return list(self._scrapes)
+
+    def history(self) -> ServerHistory | None:
+        """Requests in the server over the window; None before its second answer."""
+        if len(self._scrapes) < 2:
+            return None
+        record = server_series.server_record(server_series.table_of(self._scrapes))
+        at_s = (record.scraped_ns - record.scraped_ns[0]) / NS_PER_S
+        found = [server_series.gauge_series(record, name) for name in ("running", "waiting")]
+        running, waiting = (
+            (None,) * len(at_s)
+            if one is None
+            else tuple(value if math.isfinite(value) else None for value in one.value.tolist())
+            for one in found
+        )
+        return ServerHistory(
+            url=self.url, at_s=tuple(at_s.tolist()), running=running, waiting=waiting
+        )
 
     def state(self, at_utc: str) -> WatchedServer:
         """The server now."""

@@ -62,6 +62,30 @@ def metrics_url(url: str) -> str:
     ).geturl()
 
 
+NOT_FOUND: Final = f"HTTP {int(http.client.NOT_FOUND)}"
+"""Problem of a server that has no such page."""
+
+
+def other_metrics_urls(url: str) -> tuple[str, ...]:
+    """Where the metrics are if ``metrics_url`` is not there: NVIDIA NIM's, trtllm-serve's.
+
+    Empty where the page itself was named.
+
+    Example
+    -------
+    >>> other_metrics_urls("http://127.0.0.1:8000")
+    ('http://127.0.0.1:8000/v1/metrics', 'http://127.0.0.1:8000/prometheus/metrics')
+    """
+    if urlsplit(url).path.rstrip("/").endswith("/metrics"):
+        return ()
+    parts = urlsplit(metrics_url(url))
+    base = parts.path.removesuffix("/metrics")
+    return tuple(
+        parts._replace(path=f"{base}{path}").geturl()
+        for path in ("/v1/metrics", "/prometheus/metrics")
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSource:
     """URL of a server's metrics, with the proxy and TLS settings of its requests."""
@@ -276,8 +300,8 @@ class Scraper:
     def __init__(
         self, source: MetricsSource, *, started_ns: int, every_s: float, limits: ScrapeLimits
     ) -> None:
-        at = replace(source, url=metrics_url(source.url))
-        self._page = MetricsPage(at, limits.timeout_s)
+        self._source = source
+        self._page = self._page_at(metrics_url(source.url), limits)
         self._started_ns = started_ns
         self._every_s = every_s
         self._limits = limits
@@ -316,12 +340,31 @@ class Scraper:
             There is no page, or none of a known model server.
         """
         first = self._scrape()
+        if first.problem == NOT_FOUND:
+            first = self._elsewhere() or first
         try:
             self.kind = self._kind_of(first)
         except MeasureError:
             self._page.close()
             raise
         self._thread.start()
+
+    def _page_at(self, url: str, limits: ScrapeLimits) -> MetricsPage:
+        return MetricsPage(replace(self._source, url=url), limits.timeout_s)
+
+    def _elsewhere(self) -> Scrape | None:
+        """The first scrape of another usual page; None where the server has none of them."""
+        usual = self._page
+        for url in other_metrics_urls(self._source.url):
+            self._page = self._page_at(url, self._limits)
+            found = self._scrape()
+            if found.page is not None:
+                usual.close()
+                self._scrapes = [found]
+                return found
+            self._page.close()
+        self._page = usual
+        return None
 
     def stop(self) -> None:
         """Scrape a last time, after the scrape under way."""

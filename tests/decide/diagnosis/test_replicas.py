@@ -75,7 +75,7 @@ def test_another_one_is_observed_where_it_is_wanted():
     assert found.replica.name == "engine=2"
     assert found.summary == observed_window(alone(2)).summary
     (caution,) = replica_cautions(found.replica)
-    assert "3 replicas, told apart by engine: this is engine=2" in caution.text
+    assert "3 replicas, which differ in engine: this is engine=2" in caution.text
     assert caution.remedy.startswith("--replica engine=1")
 
 

@@ -139,6 +139,13 @@ def only_requests(plan: RequestPlan, rows: NDArray[np.bool_]) -> RequestPlan:
     )
 
 
+def only_at(plan: RequestPlan, places: I32) -> RequestPlan:
+    """Only the requests at these places of N; links to others become NONE."""
+    rows = np.zeros(plan.n_requests, np.bool_)
+    rows[places] = True
+    return only_requests(plan, rows)
+
+
 def has_workflows(plan: RequestPlan) -> bool:
     """Does a request wait for several others (subtasks, or beams of a search)?"""
     return bool(((plan.joins != NONE) | (plan.accompanies != NONE)).any())

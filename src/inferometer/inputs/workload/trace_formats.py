@@ -143,9 +143,8 @@ Id = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 class MooncakeLine(msgspec.Struct, frozen=True):
     """A request of a Mooncake trace, or of Qwen's (``chat_id``); other keys are ignored.
 
-    AIPerf adds sessions: each later line with the same ``session_id`` is sent ``delay`` ms after the
-    answer to the one before, and holds only what it adds to the conversation (in the
-    ``context_mode`` ``message_array_with_responses`` the whole of it).
+    AIPerf's later lines with a ``session_id`` come ``delay`` ms after the answer to the one before,
+    and hold what they add to it (in ``message_array_with_responses`` the whole conversation).
     """
 
     output_length: Count

@@ -211,7 +211,7 @@ def read_trace(source: TraceSource) -> ReadTrace:
     if has_instants and (kind in _WALL_CLOCK or start_ns > _A_YEAR_NS):
         # wall-clock times: the first request is at 0
         rows = [row._replace(arrival_ns=(row.arrival_ns or 0) - start_ns) for row in rows]
-    cautions = [*_estimates(rows)]
+    cautions = [*_estimates(rows), *_unread(rows)]
     if source.skip_empty:
         n_before = len(rows)
         rows = _without_empty(rows)
@@ -370,16 +370,6 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[Caution]:
             text=f"nothing says the unit of the trace's instants: they are taken as {unit}seconds",
             remedy=f"{suggestions.flags('--speed-up', ratio)} if they are {other}seconds",
         )
-    cached = next((row.cached_column for row in rows if row.cached_column), "")
-    if cached:
-        yield Caution(
-            code="cached_tokens_not_read",
-            text=(
-                f"{cached} is not read: it is what the recording server's cache held, and does not"
-                " say with which request a prompt begins alike"
-            ),
-            remedy="hash_ids of the prompts' blocks (mooncake), or prefix_request and prefix_tokens",
-        )
     n_later = sum(row.n_later_turns for row in rows)
     if n_later:
         yield Caution(
@@ -398,6 +388,17 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[Caution]:
             ),
             remedy="a trace with counts of tokens: a batch's output file has usage.completion_tokens",
         )
+
+
+def _unread(rows: Sequence[TraceRow]) -> list[Caution]:
+    """A caution where a column of cached tokens is not read."""
+    cached = next((row.cached_column for row in rows if row.cached_column), "")
+    text = (
+        f"{cached} is not read: it is what the recording server's cache held, and does not say"
+        " with which request a prompt begins alike"
+    )
+    remedy = "hash_ids of the prompts' blocks (mooncake), or prefix_request and prefix_tokens"
+    return [Caution(code="cached_tokens_not_read", text=text, remedy=remedy)] if cached else []
 
 
 def _coarse(rows: Sequence[TraceRow]) -> list[Caution]:

@@ -4,12 +4,21 @@ Requests that run and wait, KV blocks and preemptions over time.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from inferometer.records.columns import F64
 from inferometer.records.run_series import StepSeries
-from inferometer.report.charts.plot import Axis, Chart, Mark, Plot, Rule, held_band, held_line
+from inferometer.report.charts.plot import (
+    Axis,
+    Chart,
+    Line,
+    Mark,
+    Plot,
+    Rule,
+    held_band,
+    held_line,
+)
 from inferometer.report.views import RequestReportView
 from inferometer.units import format_duration, format_fraction, format_number
 
@@ -41,6 +50,56 @@ def queue_chart(view: RequestReportView) -> Chart | None:
             "waiting, most",
         ),
         rows=_table(load, lines),
+    )
+
+
+def served_chart(
+    at_s: Sequence[float], running: Sequence[float], waiting: Sequence[float]
+) -> Chart | None:
+    """Requests in a server's batch and waiting at each scrape; None where it reports neither.
+
+    A scrape without an answer is NaN.
+    """
+    lines = {"running": running, "waiting": waiting}
+    seen = {
+        name: [value for value in values if not math.isnan(value)] for name, values in lines.items()
+    }
+    if not any(seen.values()):
+        return None
+    most = " and ".join(f"{int(max(values)):,} {name}" for name, values in seen.items() if values)
+    marks = [
+        Line(
+            xs=at_s,
+            ys=values,
+            name=name,
+            colour=f"c{rank}",
+            dash="dashed" if rank else "",
+            is_stepped=True,
+        )
+        for rank, (name, values) in enumerate(lines.items())
+        if seen[name]
+    ]
+    every = 1 + len(at_s) // 24
+    rows = zip(at_s[::every], running[::every], waiting[::every], strict=True)
+    return Chart(
+        chart_id="served",
+        title="Requests running and waiting in the window",
+        finding=f"At most {most} at once.",
+        plots=(
+            Plot(
+                x=Axis(title="s since the start of the window", low=at_s[0], high=at_s[-1]),
+                y=Axis(title="requests", has_zero=True),
+                marks=tuple(marks),
+                height=190,
+                has_brush=True,
+                legend="at each scrape",
+            ),
+        ),
+        header=("at, s", "running", "waiting"),
+        rows=tuple(
+            (f"{at:.1f}", *("–" if math.isnan(one) else format_number(one) for one in values))
+            for at, *values in rows
+        ),
     )
 
 

@@ -243,6 +243,8 @@ def _verified_finding(claims: Sequence[ClaimRow]) -> str:
     errors = [claim.error_fraction for claim in claims if claim.error_fraction is not None]
     n_near = sum(abs(error) <= BAND_FRACTION for error in errors)
     n_held = sum(claim.verdict == "held" for claim in claims)
+    if not errors:
+        return f"{n_held} of {len(claims)} held; the server's buckets do not tell the errors."
     size = format_number(100 * median(abs(error) for error in errors))
     which = "median error" if len(errors) > 1 else "error"
     return (
@@ -274,9 +276,16 @@ class Effect(NamedTuple):
 
 
 def effects_chart(
-    effects: Sequence[Effect], *, chart_id: str, title: str, finding: str, axis: str, legend: str
+    effects: Sequence[Effect],
+    *,
+    chart_id: str,
+    title: str,
+    finding: str,
+    axis: str,
+    legend: str,
+    row: str = "change",
 ) -> Chart | None:
-    """The largest first, zero as a line; None where nothing was found."""
+    """The largest first, zero as a line; None where nothing was found. A ``row`` is a change."""
     if not effects:
         return None
     ranked = sorted(effects, key=lambda one: -one.gain.value)
@@ -307,14 +316,14 @@ def effects_chart(
         marks,
         legend,
         n_all=len(ranked),
-        rows="rows: changes",
+        rows=f"rows: {row}s",
     )
     return Chart(
         chart_id=chart_id,
         title=title,
         finding=finding,
         plots=(plot,),
-        header=("change", axis),
+        header=(row, axis),
         rows=tuple((one.name, one.words) for one in ranked),
     )
 

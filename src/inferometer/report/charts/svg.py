@@ -79,6 +79,7 @@ _FILE_STYLE: Final = (
     ".line{stroke-width:2}.faint{opacity:.5}.dashed{stroke-dasharray:6 4}"
     ".dotted{stroke-dasharray:1.5 4}.dot{stroke-width:8;stroke-linecap:round}"
     ".hole{stroke:#fff;stroke-width:4;stroke-linecap:round}"
+    ".halo{paint-order:stroke;stroke:#fff;stroke-width:4px;stroke-linejoin:round}"
     ".dust{stroke-width:3;stroke-linecap:round;opacity:.4}.on-dark{fill:#fff}"
 )
 
@@ -298,7 +299,7 @@ class _Drawing:
         """Text of line ends, rules and rows."""
         height = self.plot.height
         parts = [
-            f'<text class="row" x="0" y="{height * (rank + 0.34) / len(self.plot.rows):.1f}">'
+            f'<text class="row halo" x="0" y="{height * (rank + 0.34) / len(self.plot.rows):.1f}">'
             f"{escape(text)}</text>"
             for rank, text in enumerate(self.plot.rows)
         ]
