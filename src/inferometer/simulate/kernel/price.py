@@ -114,7 +114,7 @@ def step_duration_ns(  # noqa: PLR0913, PLR0917 -- compiled code takes plain num
     n_drafts: int,
     n_group_rows: int,
 ) -> int:
-    """As ``step_cost.group_duration_ns``.
+    """As ``step_cost.duration_ns``.
 
     Times of matrix products are reused from the last step if it had the same number of rows.
     """
