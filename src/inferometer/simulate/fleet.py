@@ -241,11 +241,11 @@ class KvLink:
             raise SpecError(
                 f"shape = {self.shape!r}", where=_WHERE_POOLS, allowed=", ".join(LINK_SHAPES)
             )
-        if not self.bytes_per_s > 0 or self.block_ps > _MAX_BLOCK_PS:
+        if self.block_bytes < 1 or not self.bytes_per_s > 0 or self.block_ps > _MAX_BLOCK_PS:
             raise SpecError(
-                f"bytes_per_s = {self.bytes_per_s}",
+                f"blocks of {self.block_bytes} bytes with bytes_per_s = {self.bytes_per_s}",
                 where=_WHERE_POOLS,
-                allowed="a block within a second; inf: no time at all",
+                allowed="a block of 1 byte or more within a second; inf: no time at all",
             )
         if not 0 <= self.latency_s * 1e9 <= _MAX_LATENCY_NS:
             raise SpecError(
