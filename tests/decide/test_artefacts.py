@@ -484,7 +484,10 @@ def test_names_and_addresses_that_nobody_takes_are_refused(wishes, what):
 
 def test_addresses_of_replicas_are_names_or_numbers():
     backends = ("[2001:db8::1]:8000", "gpu_1.example.org:65535", "10.0.0.1:1")
-    assert packaging_of(fleet(), Wishes(namespace="7-a", backends=backends)).backends == backends
+    assert (
+        packaging_of(fleet(), Wishes(namespace="7-a", backends=backends)).wishes.backends
+        == backends
+    )
 
 
 def test_the_autoscaler_reads_what_the_adapter_offers():

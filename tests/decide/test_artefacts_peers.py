@@ -441,7 +441,7 @@ def served_by_vllm(folder, made, packaging):
         )
     try:
         until_s = time.monotonic() + 400
-        while not is_healthy(packaging.port):
+        while not is_healthy(packaging.wishes.port):
             assert process.poll() is None, (folder / "server.log").read_text(errors="replace")[
                 -3000:
             ]
@@ -449,7 +449,7 @@ def served_by_vllm(folder, made, packaging):
                 -3000:
             ]
             time.sleep(0.5)
-        yield f"127.0.0.1:{packaging.port}"
+        yield f"127.0.0.1:{packaging.wishes.port}"
     finally:
         process.terminate()
         process.wait(60)

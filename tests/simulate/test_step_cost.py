@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from inferometer.simulate.kernel import price
 from inferometer.simulate.kernel.state import KnownTimes
 from inferometer.simulate.pointers import blank, pointed
-from inferometer.simulate.step_cost import duration_ns, group_duration_ns, linear_cost
+from inferometer.simulate.step_cost import duration_ns, linear_cost
 
 MIXTURE = linear_cost(
     launch_s=1e-3,
@@ -57,7 +57,7 @@ def test_plain_and_compiled_agree(n_prefill, n_decode, more_tokens, cached_pairs
             statistics = (n_prefill, n_decode, prefill_tokens, pairs, n_decode * (1 + tokens), 0)
             assert from_python(price.step_duration_ns)(
                 known, cost, *statistics, n_rows
-            ) == group_duration_ns(MIXTURE, *statistics, n_rows)
+            ) == duration_ns(MIXTURE, *statistics, n_rows)
 
 
 @given(st.integers(0, 8), st.integers(0, 64), st.integers(0, 2000), st.integers(0, 10**5))

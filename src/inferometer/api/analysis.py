@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from inferometer.api.rows import row_of
+from inferometer.api.answer import row_of
 from inferometer.errors import ModelError
 from inferometer.fit.sweeps.step_time import HeldOutPoint, fit_and_validate
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, SweepPoint

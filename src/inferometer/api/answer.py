@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
@@ -177,6 +178,32 @@ def _finite(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Row = TypeVar("Row")
+
+
+def row_of(kind: type[Row], *sources: object, **own: object) -> Row:
+    """The row with its ``own`` fields; each other one is that of the only source with this name.
+
+    Raises
+    ------
+    TypeError
+        No source has a field, or several have it.
+
+    Example
+    -------
+    >>> from inferometer.inputs.types import Caution
+    >>> row_of(Caution, Caution(code="A", text="b", remedy="c"), text="of the row").text
+    'of the row'
+    """
+    values: dict[str, Any] = dict(own)
+    for name in (one.name for one in fields(kind) if one.name not in own):  # type: ignore[arg-type]
+        found = [one for one in sources if hasattr(one, name)]
+        if len(found) != 1:
+            raise TypeError(f"{len(found)} of the sources of {kind.__name__} have {name}")
+        values[name] = getattr(found[0], name)
+    return kind(**values)
 
 
 def _called(functions: Mapping[str, str], answer: Answer) -> object:

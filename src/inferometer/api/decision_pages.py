@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from inferometer.api.answer import Answer
+from inferometer.api.answer import Answer, row_of
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
-from inferometer.api.rows import row_of
 from inferometer.api.size_page import size_page
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.decide import curves, sizing_types

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from inferometer import __version__
 from inferometer.api.explore import DEFAULT_MODEL, DEFAULTS, command_of, query_of, state_of
 from inferometer.api.explored import ExploreAnswer, Explored
 from inferometer.api.simulate_page import simulate_page
@@ -135,6 +136,7 @@ def _curves(
             else "few requests, and what step times leave open"
         ),
         files=(),
+        tool_version=__version__,
     )
     decision = DecisionView(
         trades=answer.trades,

@@ -28,7 +28,6 @@ from inferometer.decide import curves
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs import objectives
 from inferometer.measure.executors.local import Executor
-from inferometer.perfmodel.roofline import usd_per_million_tokens
 from inferometer.records import latencies, request_summaries, run_series, slot_timeline
 from inferometer.records.request_summaries import Percentile, RequestSummary
 from inferometer.report import decision_views
@@ -282,6 +281,8 @@ def limit_costs(
     return tuple(costs)
 
 
+_TOKENS: Final = 1e6
+_SECONDS_PER_HOUR: Final = 3600.0
 _WINDOWS: Final = 120
 """Windows of charts over time, which are half as wide as a report's."""
 
@@ -408,10 +409,15 @@ def _own_knobs(question: Explore) -> list[str]:
 
 
 def _per_million(usd_per_hour: float, rate: Estimate) -> Estimate:
-    """Dollars per million tokens at this many tokens per second."""
-    is_positive = rate.low is not None and rate.low > 0
-    bounded = rate if is_positive else replace(rate, low=None, high=None)
-    return usd_per_million_tokens(bounded, usd_per_hour=usd_per_hour)
+    """Dollars per million tokens at this many tokens per second; ends are swapped."""
+    of_one = usd_per_hour / _SECONDS_PER_HOUR * _TOKENS
+    has_ends = rate.low is not None and rate.high is not None and rate.low > 0
+    return replace(
+        rate,
+        value=of_one / rate.value,
+        low=of_one / rate.high if has_ends and rate.high else None,
+        high=of_one / rate.low if has_ends and rate.low else None,
+    )
 
 
 def _usd_per_hour(question: Explore, answer: simulation.SimulateAnswer) -> float | None:

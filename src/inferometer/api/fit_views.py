@@ -9,7 +9,6 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.api.analysis import Analysis, decode_shape_of, held_out_estimate, prefill_shape_of
 from inferometer.api.fitted_steps import ServedFit
-from inferometer.api.rows import row_of
 from inferometer.fit.loads import conclusions, server_fit
 from inferometer.fit.loads.server import KnobFit
 from inferometer.fit.sweeps import diagnostics, step_time
@@ -203,10 +202,13 @@ def held_out_rows(analysis: Analysis) -> tuple[HeldOutRow, ...]:
     if analysis.model is None:
         return ()
     return tuple(
-        row_of(
-            HeldOutRow,
-            error,
+        HeldOutRow(
             run_label=analysis.label,
+            phase=error.phase,
+            n_points=error.n_points,
+            median_fraction=error.median_fraction,
+            p95_fraction=error.p95_fraction,
+            coverage_fraction=error.coverage_fraction,
         )
         for error in analysis.model.held_out
     )

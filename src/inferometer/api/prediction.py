@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, TypeAlias
 
-from inferometer.api.answer import Answer
-from inferometer.api.rows import row_of
+from inferometer.api.answer import Answer, row_of
 from inferometer.errors import EXIT_OF_SLO, SizingError, SpecError
 from inferometer.fit.loads import server_fit
 from inferometer.inputs import catalog

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from inferometer.api.answer import row_of
 from inferometer.api.request_view import RequestQuestion, request_view
-from inferometer.api.rows import row_of
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
 from inferometer.records import (

@@ -8,7 +8,6 @@ import numpy as np
 from inferometer import __version__, suggestions
 from inferometer.api.cluster import Groups, Servers, gate_text
 from inferometer.api.progress import command_line
-from inferometer.api.rows import row_of
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.types import Caution, Source
 from inferometer.perfmodel.steptime_levels import Basis
@@ -274,21 +273,24 @@ def group_views(groups: Groups | None, run: Run) -> tuple[GroupView, ...]:
 def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentView:
     """The description of a server and the number of its replicas."""
     engine, config = deployment.engine, deployment.config
-    return row_of(
-        DeploymentView,
-        deployment,
-        engine,
-        n_kv_blocks=config.n_kv_blocks,
-        n_replicas=rules.n_replicas,
+    return DeploymentView(
         model_id=deployment.model.model_id,
         hardware=None if deployment.hardware is None else deployment.hardware.name,
+        dtype=engine.dtype,
+        quantization=engine.quantization,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        n_devices=deployment.n_devices,
+        parallelism=deployment.parallelism,
         engine=config.engine,
         knobs=msgspec.to_builtins(
             {name: value for name, value in asdict(config).items() if name != "kv_pools"}
         ),
+        n_kv_blocks=config.n_kv_blocks,
+        kv_block_bytes=deployment.kv_block_bytes,
         kv_blocks_from=deployment.kv_origin,
         step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,
+        n_replicas=rules.n_replicas,
         data_parallel_size=rules.n_replicas if rules.in_lockstep else 1,
         router=rules.router if rules.n_replicas > 1 else None,
     )

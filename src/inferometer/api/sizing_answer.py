@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
 from inferometer.api import best_use_view, missed as misses, sizing_cautions
-from inferometer.api.answer import Answer
-from inferometer.api.rows import row_of
+from inferometer.api.answer import Answer, row_of
 from inferometer.api.sized_groups import SizedGroups
 from inferometer.decide.candidates import DEFAULT_TP, Candidates, Offer, Refusal
 from inferometer.decide.capacity import TIME_LIMIT

@@ -241,15 +241,11 @@ class KvLink:
             raise SpecError(
                 f"shape = {self.shape!r}", where=_WHERE_POOLS, allowed=", ".join(LINK_SHAPES)
             )
-        if self.block_bytes < 1:
+        if self.block_bytes < 1 or not self.bytes_per_s > 0 or self.block_ps > _MAX_BLOCK_PS:
             raise SpecError(
-                f"block_bytes = {self.block_bytes}", where=_WHERE_POOLS, allowed="1 or more"
-            )
-        if not self.bytes_per_s > 0 or self.block_ps > _MAX_BLOCK_PS:
-            raise SpecError(
-                f"bytes_per_s = {self.bytes_per_s}",
+                f"blocks of {self.block_bytes} bytes with bytes_per_s = {self.bytes_per_s}",
                 where=_WHERE_POOLS,
-                allowed="a block within a second; inf: no time at all",
+                allowed="a block of 1 byte or more within a second; inf: no time at all",
             )
         if not 0 <= self.latency_s * 1e9 <= _MAX_LATENCY_NS:
             raise SpecError(
@@ -341,17 +337,10 @@ class DisaggregatedConfig:
         return prefill, decode
 
     @property
-    def slots(self) -> tuple[int, ...]:
-        """Requests that may run at once on each replica."""
+    def engine_of_replicas(self) -> tuple[EngineConfig, ...]:
+        """The engine of each replica."""
         prefill, decode = self.engines
-        return (prefill.max_num_active,) * self.prefill.n_replicas + (
-            decode.max_num_active,
-        ) * self.decode.n_replicas
-
-    @property
-    def n_replicas(self) -> int:
-        """The number of replicas; prefill replicas come first."""
-        return self.prefill.n_replicas + self.decode.n_replicas
+        return (prefill,) * self.prefill.n_replicas + (decode,) * self.decode.n_replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -586,10 +575,9 @@ class Fleet:
     @property
     def engine_of_replicas(self) -> tuple[EngineConfig, ...]:
         """The engine of each replica."""
-        if self.placement is not None:
-            return self.placement.engine_of_replicas
-        n_prefill = self.n_replicas - self.replicas.n_replicas
-        return self.engines[:1] * n_prefill + self.engines[-1:] * self.replicas.n_replicas
+        kinds = self.placement or self.pools
+        alike = (self.replicas.engine,) * self.replicas.n_replicas
+        return alike if kinds is None else kinds.engine_of_replicas
 
     @property
     def step_times_of_groups(self) -> tuple[StepTimeArrays, ...]:

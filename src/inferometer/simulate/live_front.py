@@ -177,15 +177,17 @@ class LiveFront:
 
 
 def _one(kind: Kind, prompt: int, stop: int, most: int, *, priority: int = 0) -> Demand:
-    numbers = {
-        "prompt_tokens": prompt,
-        "output_tokens": stop,
-        "max_tokens": most,
-        "priority": priority,
-        "class_index": kind.class_index,
-        "tenant_index": kind.tenant_index,
-    }
-    return _ONE._replace(**{name: np.array([one], np.int32) for name, one in numbers.items()})
+    def one(number: int) -> I32:
+        return np.array([number], np.int32)
+
+    return _ONE._replace(
+        prompt_tokens=one(prompt),
+        output_tokens=one(stop),
+        max_tokens=one(most),
+        priority=one(priority),
+        class_index=one(kind.class_index),
+        tenant_index=one(kind.tenant_index),
+    )
 
 
 def _longer_gate(old: GateState, n_slots: int) -> GateState:

@@ -253,11 +253,9 @@ def cautions_of(
     Requests without an end are counted here, never dropped.
     """
     pools = config if isinstance(config, DisaggregatedConfig) else None
-    if isinstance(config, Placement):
+    if isinstance(config, Placement | DisaggregatedConfig):
         slots = tuple(engine.max_num_active for engine in config.engine_of_replicas)
-        config = config.cluster.engine
-    elif isinstance(config, DisaggregatedConfig):
-        slots, config = config.slots, config.decode.engine
+        config = config.cluster.engine if isinstance(config, Placement) else config.decode.engine
     else:
         slots = (config.max_num_active,) * len(simulation.busy_ns)
     return (

@@ -12,11 +12,7 @@ from typing import Final
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.perfmodel.steptime_arrays import (
-    StepTimeArrays,
-    group_step_duration_s,
-    step_duration_s,
-)
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays, group_step_duration_s
 
 _TINY_S: Final = 1e-30
 """Stands for no time where the closed form divides by the larger of two times."""
@@ -65,7 +61,7 @@ def linear_cost(
     )
 
 
-def duration_ns(
+def duration_ns(  # noqa: PLR0913, PLR0917 -- as compiled code, which takes plain numbers
     cost: StepTimeArrays,
     n_prefill: int,
     n_decode: int,
@@ -73,36 +69,15 @@ def duration_ns(
     pairs_tokens2: int,
     context_tokens: int,
     n_drafts: int = 0,
+    n_group_rows: int | None = None,
 ) -> int:
     """The whole nanoseconds of a step with these statistics, at least 1.
+
+    ``n_group_rows``: rows of all replicas that share experts with this one; None: it has its own.
 
     vLLM computes logits for one position of each request, and for each draft that it verifies;
     ``prefill_tokens`` has these too.
     """
-    seconds = step_duration_s(
-        cost,
-        n_prefill,
-        n_decode,
-        prefill_tokens,
-        pairs_tokens2,
-        context_tokens,
-        n_prefill + n_decode + n_drafts,
-    )
-    return max(int(seconds * 1e9 + 0.5), 1)
-
-
-def group_duration_ns(  # noqa: PLR0913, PLR0917 -- compiled code takes plain numbers
-    cost: StepTimeArrays,
-    n_prefill: int,
-    n_decode: int,
-    prefill_tokens: int,
-    pairs_tokens2: int,
-    context_tokens: int,
-    n_drafts: int,
-    n_group_rows: int,
-) -> int:
-    """As ``duration_ns``, of one of several replicas with shared experts."""
-    n_logits = n_prefill + n_decode + n_drafts
     seconds = group_step_duration_s(
         cost,
         n_prefill,
@@ -110,7 +85,7 @@ def group_duration_ns(  # noqa: PLR0913, PLR0917 -- compiled code takes plain nu
         prefill_tokens,
         pairs_tokens2,
         context_tokens,
-        n_logits,
-        n_group_rows,
+        n_prefill + n_decode + n_drafts,
+        prefill_tokens + n_decode if n_group_rows is None else n_group_rows,
     )
     return max(int(seconds * 1e9 + 0.5), 1)

@@ -36,7 +36,7 @@ class SplitCluster(Cluster):
     ) -> None:
         super().__init__(clients, pools.replicas, pools.routers[0], config.prefill, entry)
         self._pools = pools
-        self._link = Link(config.link, config.n_replicas)
+        self._link = Link(config.link, config.prefill.n_replicas + config.decode.n_replicas)
 
     @property
     def _entrances(self) -> Sequence[Replica]:

@@ -63,7 +63,7 @@ def _computing_ns(
     num_spec_tokens = sum(part.num_spec_tokens for part in batch.scheduled)
     if batch.num_read_tokens is not None:
         step = step._replace(context_tokens=batch.num_read_tokens)
-    step_ns = step_cost.group_duration_ns(cost, *step, num_spec_tokens, shared.n_rows)
+    step_ns = step_cost.duration_ns(cost, *step, num_spec_tokens, shared.n_rows)
     if draft is None:
         return step_ns
     drafting_ns = step_ns
@@ -72,7 +72,7 @@ def _computing_ns(
         context_tokens = sum(part.num_computed_tokens + part.num_tokens for part in yielding)
         if batch.num_read_tokens is not None:
             context_tokens = batch.num_drafted_read_tokens
-        drafting_ns += (draft.num_speculative_tokens - 1) * step_cost.group_duration_ns(
+        drafting_ns += (draft.num_speculative_tokens - 1) * step_cost.duration_ns(
             cost, 0, len(yielding), 0, 0, context_tokens, 0, shared.n_yielding
         )
     return step_ns + (drafting_ns * draft.draft_cost_millionths + 500_000) // 1_000_000

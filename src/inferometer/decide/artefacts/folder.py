@@ -132,14 +132,14 @@ def adapter_config(packaging: Packaging) -> Manifest:
 
 
 def _replicas(packaging: Packaging) -> Manifest:
-    if packaging.backends:
-        return {"static_configs": [{"targets": list(packaging.backends)}]}
+    if packaging.wishes.backends:
+        return {"static_configs": [{"targets": list(packaging.wishes.backends)}]}
     return {
         "dns_sd_configs": [
             {
                 "names": [replica_host(packaging)],
                 "type": "A",
-                "port": packaging.port,
+                "port": packaging.wishes.port,
                 "refresh_interval": _INTERVAL,
             }
         ]

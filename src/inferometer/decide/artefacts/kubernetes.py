@@ -73,14 +73,14 @@ def metadata(packaging: Packaging, suffix: str = "") -> Manifest:
     """Name, namespace and labels of an object."""
     return {
         "name": packaging.name + suffix,
-        "namespace": packaging.namespace,
+        "namespace": packaging.wishes.namespace,
         "labels": labels(packaging),
     }
 
 
 def claim_name(packaging: Packaging) -> str:
     """The claim that holds the weights."""
-    return packaging.model_claim or f"{packaging.name}-weights"
+    return packaging.wishes.model_claim or f"{packaging.name}-weights"
 
 
 def pod_template(fleet: Fleet, packaging: Packaging, part: Part) -> Manifest:
@@ -93,7 +93,7 @@ def pod_template(fleet: Fleet, packaging: Packaging, part: Part) -> Manifest:
 def _scraped(packaging: Packaging) -> dict[str, object]:
     return {
         "prometheus.io/scrape": "true",
-        "prometheus.io/port": str(packaging.port),
+        "prometheus.io/port": str(packaging.wishes.port),
         "prometheus.io/path": "/metrics",
     }
 
@@ -123,8 +123,8 @@ def _pod(fleet: Fleet, packaging: Packaging, part: Part) -> Manifest:
         pod["tolerations"] = [
             {"key": packaging.resource, "operator": "Exists", "effect": "NoSchedule"}
         ]
-    if packaging.node_labels:
-        pod["nodeSelector"] = dict(packaging.node_labels)
+    if packaging.wishes.node_labels:
+        pod["nodeSelector"] = dict(packaging.wishes.node_labels)
     return pod
 
 
@@ -150,7 +150,7 @@ def _container(arguments: Sequence[str], packaging: Packaging, part: Part) -> Ma
 
 def _serving_container(packaging: Packaging) -> Manifest:
     return {
-        "ports": [{"name": "http", "containerPort": packaging.port}],
+        "ports": [{"name": "http", "containerPort": packaging.wishes.port}],
         "startupProbe": _probe(START_S // _PROBE_PERIOD_S),
         "readinessProbe": _probe(3),
         "livenessProbe": _probe(6),
@@ -179,7 +179,7 @@ _REPLICAS: Final = "-replicas"
 
 def volume_manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
     """The PersistentVolumeClaim and the job that downloads the weights; none where they lie on a claim."""
-    if packaging.model_claim is not None:
+    if packaging.wishes.model_claim is not None:
         return []
     return [_claim(fleet, packaging), _fetching(packaging)]
 
@@ -199,8 +199,8 @@ def _claim(fleet: Fleet, packaging: Packaging) -> Manifest:
         "accessModes": ["ReadWriteMany"],
         "resources": {"requests": {"storage": f"{storage_gib(fleet)}Gi"}},
     }
-    if packaging.storage_class is not None:
-        spec["storageClassName"] = packaging.storage_class
+    if packaging.wishes.storage_class is not None:
+        spec["storageClassName"] = packaging.wishes.storage_class
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -258,7 +258,7 @@ def in_flight_metric(packaging: Packaging) -> str:
 
 def replica_host(packaging: Packaging) -> str:
     """DNS name that resolves to the addresses of all replicas."""
-    return f"{packaging.name}{_REPLICAS}.{packaging.namespace}.svc.cluster.local"
+    return f"{packaging.name}{_REPLICAS}.{packaging.wishes.namespace}.svc.cluster.local"
 
 
 def _deployment(fleet: Fleet, packaging: Packaging) -> Manifest:
@@ -280,14 +280,14 @@ def _service(fleet: Fleet, packaging: Packaging) -> Manifest:
     """Any replica, at random: for a router that is none, and for looking."""
     spec = {
         "selector": _answering(fleet, packaging),
-        "ports": [{"name": "http", "port": packaging.port, "targetPort": "http"}],
+        "ports": [{"name": "http", "port": packaging.wishes.port, "targetPort": "http"}],
     }
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata(packaging), "spec": spec}
 
 
 def _replica_service(fleet: Fleet, packaging: Packaging) -> Manifest:
     """The headless service with the addresses of all ready replicas."""
-    ports = [{"name": "http", "port": packaging.port, "targetPort": "http"}]
+    ports = [{"name": "http", "port": packaging.wishes.port, "targetPort": "http"}]
     spec = {"clusterIP": "None", "selector": _answering(fleet, packaging), "ports": ports}
     return {
         "apiVersion": "v1",
@@ -345,7 +345,7 @@ def _answering(fleet: Fleet, packaging: Packaging) -> dict[str, object]:
 def _budget(packaging: Packaging) -> Manifest:
     """The PodDisruptionBudget; losing one pod of a group loses the group."""
     spec = {
-        "maxUnavailable": max(1, packaging.n_spare),
+        "maxUnavailable": max(1, packaging.wishes.n_spare),
         "selector": {"matchLabels": labels(packaging)},
     }
     return {

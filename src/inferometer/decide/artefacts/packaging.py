@@ -213,27 +213,20 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packaging:
-    """The names and numbers that all files share."""
+    """The names and numbers that all files share: the wishes, and what they left open."""
 
+    wishes: Wishes
     served_name: str
     """What clients call the model; ``model_name`` of the metrics."""
     model_source: str
     name: str
     """Name of the Kubernetes objects."""
-    namespace: str
-    port: int
     image: str | None
     """None: unknown."""
     resource: str | None
     n_least: int
     """Replicas that run: those that the traffic needs, and spare ones."""
-    n_spare: int
-    n_surge: int
     n_most: int
-    model_claim: str | None
-    storage_class: str | None
-    node_labels: tuple[tuple[str, str], ...]
-    backends: tuple[str, ...]
 
     @property
     def is_folder(self) -> bool:
@@ -249,7 +242,7 @@ class Packaging:
     @property
     def has_weights(self) -> bool:
         """Can a pod get the weights: downloaded, or from a claim?"""
-        is_mounted = self.model_source.startswith("/") and self.model_claim is not None
+        is_mounted = self.model_source.startswith("/") and self.wishes.model_claim is not None
         return is_mounted or not self.is_folder
 
     @property
@@ -260,7 +253,7 @@ class Packaging:
     @property
     def n_places(self) -> int:
         """The largest number of replicas that may serve at the same time."""
-        return self.n_most + self.n_surge
+        return self.n_most + self.wishes.n_surge
 
     @property
     def rollout(self) -> dict[str, object]:
@@ -269,7 +262,7 @@ class Packaging:
         Where devices are free, the new pod starts before the old one ends. On a full fleet it would
         wait forever, so the old one ends first.
         """
-        return {"maxSurge": self.n_surge, "maxUnavailable": 0 if self.n_surge else 1}
+        return {"maxSurge": self.wishes.n_surge, "maxUnavailable": 0 if self.wishes.n_surge else 1}
 
 
 def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
@@ -293,23 +286,16 @@ def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
     platform = _PLATFORMS.get((fleet.hardware.vendor, fleet.hardware.kind), _Platform(None, None))
     source = wanted.model_source or fleet.model.hf_id or fleet.model.model_id
     packaging = Packaging(
+        wishes=wanted,
         served_name=wanted.served_name or source,
         model_source=source,
         name=kubernetes_name(fleet.model.model_id),
-        namespace=wanted.namespace,
-        port=wanted.port,
         image=wanted.image or platform.image,
         resource=platform.resource,
         n_least=n_least,
-        n_spare=wanted.n_spare,
-        n_surge=wanted.n_surge,
         n_most=n_most,
-        model_claim=wanted.model_claim,
-        storage_class=wanted.storage_class,
-        node_labels=wanted.node_labels,
-        backends=wanted.backends,
     )
-    if packaging.image is not None and not (packaging.has_weights or packaging.backends):
+    if packaging.image is not None and not (packaging.has_weights or wanted.backends):
         raise SpecError(
             f"no pod has the folder {source}",
             where="--model-source",

@@ -148,7 +148,7 @@ def _room(fleet: Fleet, packaging: Packaging) -> str:
     """Requests that this router may have in flight at each replica: its share of the limit."""
     if fleet.gate is None or fleet.gate.max_in_flight is None:
         return ""
-    n_routers = 1 if packaging.backends else _N_ROUTERS
+    n_routers = 1 if packaging.wishes.backends else _N_ROUTERS
     return f" maxconn {max(fleet.gate.max_in_flight // n_routers, 1)}"
 
 
@@ -239,7 +239,7 @@ def _most_connections(fleet: Fleet, packaging: Packaging) -> int:
 
 def _resolvers(packaging: Packaging) -> dict[str, list[str]]:
     """HAProxy's resolver of Kubernetes' DNS, from the pod's resolv.conf."""
-    if packaging.backends:
+    if packaging.wishes.backends:
         return {}
     return {
         "resolvers kubernetes": [
@@ -253,11 +253,13 @@ def _resolvers(packaging: Packaging) -> dict[str, list[str]]:
 
 def _servers(packaging: Packaging) -> list[str]:
     """HAProxy's server lines: each address, or as many templates as there may be replicas."""
-    if packaging.backends:
-        return [f"server replica{i} {address}" for i, address in enumerate(packaging.backends)]
+    if packaging.wishes.backends:
+        return [
+            f"server replica{i} {address}" for i, address in enumerate(packaging.wishes.backends)
+        ]
     return [
         (
-            f"server-template replica {packaging.n_places} {replica_host(packaging)}:{packaging.port}"
+            f"server-template replica {packaging.n_places} {replica_host(packaging)}:{packaging.wishes.port}"
             " resolvers kubernetes init-addr none"
         )
     ]

@@ -77,7 +77,7 @@ def serve_arguments(fleet: Fleet, packaging: Packaging) -> tuple[str, ...]:
         "--host",
         "0.0.0.0",  # noqa: S104 -- a replica is reached from outside its pod or machine
         "--port",
-        str(packaging.port),
+        str(packaging.wishes.port),
     )
     watched = (
         ("--kv-cache-metrics", "--kv-cache-metrics-sample", f"{KV_SAMPLE_FRACTION:g}")

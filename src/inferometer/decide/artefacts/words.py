@@ -84,7 +84,7 @@ def assumptions(fleet: Fleet, packaging: Packaging) -> list[str]:
         f"prompts of {format_number(fleet.prompt_mean_tokens)} and outputs of"
         f" {format_number(fleet.output_mean_tokens)} tokens in the mean"
     )
-    spare = f"{packaging.n_spare} of {packaging.n_least} replicas are spare"
+    spare = f"{packaging.wishes.n_spare} of {packaging.n_least} replicas are spare"
     return [
         (
             f"Model: {fleet.model.model_id}, {engine.formats}, KV cache in"
@@ -132,7 +132,9 @@ def _decision(fleet: Fleet, packaging: Packaging) -> str:
         fleet.verdict
     ]
     paces = "at fast, likely and slow step times together"
-    tested = "In simulation, without what is spare," if packaging.n_spare else "In simulation"
+    tested = (
+        "In simulation, without what is spare," if packaging.wishes.n_spare else "In simulation"
+    )
     lines = [f"{_running(fleet, packaging)}. {tested} it {verdict} the SLO {paces}."]
     lines += [f"Weakest link: {fleet.weakest}."] if fleet.weakest else []
     lines += (
@@ -156,7 +158,7 @@ def _running(fleet: Fleet, packaging: Packaging) -> str:
     """What runs, what it costs, and how much of both is spare."""
     each = None if fleet.usd_per_hour is None else fleet.usd_per_hour / fleet.n_replicas
     running = _fleet_of(fleet, packaging.n_least) + _cost(each, packaging.n_least)
-    n_spare = packaging.n_spare
+    n_spare = packaging.wishes.n_spare
     return f"{running}; spare of it: {n_spare}{_cost(each, n_spare)}" if n_spare else running
 
 
@@ -270,8 +272,8 @@ def _before(fleet: Fleet, packaging: Packaging, names: list[str]) -> list[str]:
     ]
     if "kubernetes.yaml" in names:
         known = (
-            f"{dict(packaging.node_labels)} does it"
-            if packaging.node_labels
+            f"{dict(packaging.wishes.node_labels)} does it"
+            if packaging.wishes.node_labels
             else "name their labels with --node-label KEY=VALUE"
         )
         target = f"more than {in_flight_target(fleet)} requests are in flight in each"
@@ -315,9 +317,9 @@ def _scaling(packaging: Packaging, target: str) -> str:
 
 
 def _rollout(packaging: Packaging) -> str:
-    if packaging.n_surge:
+    if packaging.wishes.n_surge:
         return (
-            f"A rollout starts {packaging.n_surge} new replicas beside the old ones: keep the"
+            f"A rollout starts {packaging.wishes.n_surge} new replicas beside the old ones: keep the"
             " devices for them free."
         )
     if packaging.n_least == 1:
@@ -328,18 +330,18 @@ def _rollout(packaging: Packaging) -> str:
     left = f"{packaging.n_least - 1} of {packaging.n_least} replicas answer"
     slo = (
         "which is enough for the SLO"
-        if packaging.n_spare
+        if packaging.wishes.n_spare
         else "too few for the SLO at the planned load: roll out at a quiet hour"
     )
-    more = "" if packaging.n_spare else ", or give --spare 1, or --surge 1 and free devices"
+    more = "" if packaging.wishes.n_spare else ", or give --spare 1, or --surge 1 and free devices"
     return f"During a rollout {left}, {slo}{more}."
 
 
 def _weights(fleet: Fleet, packaging: Packaging) -> str:
-    if packaging.model_claim is not None:
+    if packaging.wishes.model_claim is not None:
         top = ", the model's files at its top" if packaging.mount == packaging.model_source else ""
         return (
-            f"The weights are on the claim {packaging.model_claim}, mounted at"
+            f"The weights are on the claim {packaging.wishes.model_claim}, mounted at"
             f" {packaging.mount}{top}; it must be readable from every node."
         )
     return (

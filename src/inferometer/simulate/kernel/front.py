@@ -57,7 +57,7 @@ def new_front(requests: Demand, fleet: Fleet) -> Front:
         new_router_state(requests, pools.prefill),
         new_gate_state(*gate),
         new_router_state(requests, pools.decode, first=pools.prefill.n_replicas),
-        new_link(pools.link, pools.n_replicas),
+        new_link(pools.link, fleet.n_replicas),
     )
 
 

@@ -119,7 +119,7 @@ def step_duration_ns(  # noqa: PLR0913, PLR0917 -- compiled code takes plain num
     n_drafts: int,
     n_group_rows: int,
 ) -> int:
-    """Duration of one step in nanoseconds, the same as ``step_cost.group_duration_ns``.
+    """Duration of one step in nanoseconds, the same as ``step_cost.duration_ns``.
 
     The times of matrix products are reused from the last step if the number of rows is the same.
     """
