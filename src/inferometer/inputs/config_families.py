@@ -16,7 +16,6 @@ from inferometer.inputs.family_fields import (
     fill_deepseek_v4,
     fill_falcon,
     fill_falcon_h1,
-    fill_gemma4,
     fill_gpt2,
     fill_granite_hybrid,
     fill_jamba,
@@ -31,6 +30,9 @@ from inferometer.inputs.family_fields import (
     fill_opt,
     fill_stablelm,
 )
+from inferometer.inputs.gemma_families import GEMMA_FAMILIES
+from inferometer.inputs.older_families import OLDER_FAMILIES
+from inferometer.inputs.state_families import STATE_FAMILIES
 
 _ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)
 _MLP_BIAS: Final = Flag(name="mlp_bias", default=False)
@@ -53,28 +55,6 @@ _PLAIN: Final = replace(_LLAMA, mlp_bias=False)
 _QWEN3: Final = replace(
     _PLAIN, class_name="Qwen3ForCausalLM", qk_norm=True, window="switch", defaults={"head_dim": 128}
 )
-_GEMMA: Final = replace(
-    _PLAIN, class_name="GemmaForCausalLM", ties_by_default=True, defaults={"head_dim": 256}
-)
-_GEMMA3_DEFAULTS: Final = {
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "vocab_size": 262_208,
-    "max_position_embeddings": 131_072,
-    "sliding_window": 4096,
-}
-_GEMMA4_DEFAULTS: Final = _GEMMA3_DEFAULTS | {
-    "num_hidden_layers": 30,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "vocab_size": 262_144,
-    "sliding_window": 512,
-    "full_head_dim": 512,
-    "hidden_size_per_layer_input": 256,
-    "vocab_size_per_layer_input": 262_144,
-    "enable_moe_block": False,
-}
 _MIMO_V2_DEFAULTS: Final = {
     "num_hidden_layers": 48,
     "hidden_size": 4096,
@@ -164,6 +144,9 @@ _GPT2: Final = replace(
 )
 
 FAMILIES: Final[dict[str, Family]] = {
+    **GEMMA_FAMILIES,
+    **OLDER_FAMILIES,
+    **STATE_FAMILIES,
     "bamba": _BAMBA,
     "cohere": _COHERE,
     "cohere2": replace(
@@ -205,39 +188,6 @@ FAMILIES: Final[dict[str, Family]] = {
         mlp_bias=Flag(name="bias", default=False),
         norm="layernorm",
         norm_has_bias=True,
-    ),
-    "gemma": _GEMMA,
-    "gemma2": replace(
-        _GEMMA,
-        class_name="Gemma2ForCausalLM",
-        norms_per_layer=4,
-        window="pattern",
-        full_attention_every=2,
-    ),
-    "gemma3_text": replace(
-        _GEMMA,
-        class_name="Gemma3ForCausalLM",
-        norms_per_layer=4,
-        qk_norm=True,
-        window="pattern",
-        full_attention_every=6,
-        defaults=_GEMMA3_DEFAULTS,
-    ),
-    "gemma4_text": replace(
-        _GEMMA,
-        class_name="Gemma4ForCausalLM",
-        names={
-            "num_experts_per_tok": "top_k_experts",
-            "full_head_dim": "global_head_dim",
-            "full_key_value_heads": "num_global_key_value_heads",
-        },
-        qk_norm=True,
-        window="pattern",
-        full_attention_every=6,
-        experts="num_experts",
-        router_bias=True,
-        fill=fill_gemma4,
-        defaults=_GEMMA4_DEFAULTS,
     ),
     "glm": _GLM,
     "glm4": replace(_GLM, class_name="Glm4ForCausalLM", norms_per_layer=4),
@@ -503,9 +453,9 @@ FAMILIES: Final[dict[str, Family]] = {
 
 ALIASES: Final = {
     "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
-    "gemma4_unified": "gemma4_text",
-    "gemma4_unified_text": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "llama4": "llama4_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",

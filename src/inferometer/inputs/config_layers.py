@@ -9,19 +9,17 @@ from typing import Final
 from inferometer.errors import SpecError
 from inferometer.inputs.family import Family, Flag
 from inferometer.inputs.foreign_bytes import ConfigFields, shortened
-from inferometer.inputs.types import (
+from inferometer.inputs.model_parts import (
     BlockCounts,
     CompressedSpec,
-    DType,
     IndexerSpec,
-    KvSharing,
-    MlaSpec,
-    MoeSpec,
     PerLayerInputSpec,
     RecurrentSpec,
+    StateDType,
 )
+from inferometer.inputs.types import KvSharing, MlaSpec, MoeSpec
 
-PLAIN_DTYPES: Final[dict[str, DType]] = {
+PLAIN_DTYPES: Final[dict[str, StateDType]] = {
     "float32": "float32", "float16": "float16", "bfloat16": "bfloat16"
 }  # fmt: skip
 LAYER_KINDS: Final = frozenset(
@@ -237,9 +235,14 @@ def read_mixture(fields: ConfigFields, family: Family) -> MoeSpec:
 
 
 def read_per_layer_inputs(fields: ConfigFields) -> PerLayerInputSpec | None:
-    """Gemma 4's additional embedding for each layer; None if there is none."""
+    """The additional embedding for each layer of Gemma 4 and 3n; None if there is none."""
     size = fields.optional_count("hidden_size_per_layer_input", minimum=0)
     vocab_size = fields.optional_count("vocab_size_per_layer_input")
     if not size or vocab_size is None:
         return None
-    return PerLayerInputSpec(size=size, vocab_size=vocab_size)
+    return PerLayerInputSpec(
+        size=size,
+        vocab_size=vocab_size,
+        n_streams=fields.count("altup_num_inputs", 1),
+        laurel_rank=fields.optional_count("laurel_rank"),
+    )

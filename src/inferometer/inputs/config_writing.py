@@ -459,22 +459,114 @@ def _granite_hybrid(model: ModelSpec) -> dict[str, object]:
     return fields | {"shared_intermediate_size": shared}
 
 
+def _mamba(model: ModelSpec) -> dict[str, object]:
+    """The fields of Mamba and Mamba-2 without attention."""
+    state = model.recurrent
+    if state is None:
+        return {}
+    fields: dict[str, object] = {
+        "state_size": state.key_head_dim,
+        "conv_kernel": state.conv_kernel,
+        "expand": state.value_width // model.hidden_size,
+        "use_conv_bias": state.has_conv_bias,
+        "use_bias": state.has_projection_bias,
+    }
+    if state.kind == "mamba1":
+        return fields | {"time_step_rank": state.step_rank}
+    return fields | {
+        "num_heads": state.n_value_heads,
+        "head_dim": state.value_head_dim,
+        "n_groups": state.n_key_heads,
+    }
+
+
+def _gemma3n(model: ModelSpec) -> dict[str, object]:
+    """Gemma 3n's fields: KV sharing, per-layer inputs and residual streams."""
+    inputs, sharing = model.per_layer_inputs, model.attention.kv_sharing
+    fields: dict[str, object] = {
+        "num_kv_shared_layers": 0 if sharing is None else sharing.n_layers,
+        "head_dim": model.attention.head_dim,
+    }
+    if inputs is None:
+        return fields | {"hidden_size_per_layer_input": 0}
+    return fields | {
+        "hidden_size_per_layer_input": inputs.size,
+        "vocab_size_per_layer_input": inputs.vocab_size,
+        "altup_num_inputs": inputs.n_streams,
+        "laurel_rank": inputs.laurel_rank,
+    }
+
+
+def _bloom(model: ModelSpec) -> dict[str, object]:
+    return {
+        "n_layer": model.n_layers,
+        "n_head": model.attention.n_heads,
+        "seq_length": model.max_position_tokens,
+    }
+
+
+def _chatglm(model: ModelSpec) -> dict[str, object]:
+    heads = model.attention
+    return {
+        "multi_query_attention": heads.n_kv_heads != heads.n_heads,
+        "multi_query_group_num": heads.n_kv_heads,
+        "kv_channels": heads.head_dim,
+        "add_bias_linear": heads.has_out_bias,
+        "add_qkv_bias": heads.has_qkv_bias,
+        "post_layer_norm": model.has_final_norm,
+    }
+
+
+def _dbrx(model: ModelSpec) -> dict[str, object]:
+    moe = model.moe
+    fields: dict[str, object] = {"attn_config": {"kv_n_heads": model.attention.n_kv_heads}}
+    if moe is None:
+        return fields
+    experts = {
+        "ffn_hidden_size": moe.intermediate_size,
+        "moe_num_experts": moe.n_experts,
+        "moe_top_k": moe.n_experts_per_token,
+    }
+    return fields | {"ffn_config": experts}
+
+
+def _gpt_neo(model: ModelSpec) -> dict[str, object]:
+    is_full = [one == "full_attention" for one in _layer_kinds(model, n_last=0)]
+    kinds = [[["global" if one else "local"], 1] for one in is_full]
+    window = model.attention.sliding_window_tokens or 256  # the class needs one, used or not
+    return {"attention_types": kinds, "layer_types": None, "window_size": window}
+
+
+def _qwen(model: ModelSpec) -> dict[str, object]:
+    return {"intermediate_size": 2 * model.mlp.intermediate_size}
+
+
 _OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "bamba": _bamba,
+    "bloom": _bloom,
+    "chatglm": _chatglm,
+    "dbrx": _dbrx,
     "falcon": _falcon,
     "falcon_h1": _mamba2,
+    "falcon_mamba": _mamba,
+    "gemma3n_text": _gemma3n,
     "gemma4_text": _gemma4,
+    "gemma4_unified_text": _gemma4,
     "gpt_bigcode": _bigcode,
+    "gpt_neo": _gpt_neo,
     "granitemoehybrid": _granite_hybrid,
     "jamba": _jamba,
     "kimi_linear": _kimi_linear,
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2,
     "llama4_text": _llama4,
+    "mamba": _mamba,
+    "mamba2": _mamba,
     "mimo_v2_flash": _mimo_v2,
     "mpt": _mpt,
     "nemotron_h": _nemotron_h,
     "opt": _opt,
+    "qwen": _qwen,
     "stablelm": _stablelm,
 }
 

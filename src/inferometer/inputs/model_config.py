@@ -159,7 +159,7 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         filled=silent | ({} if family.fill is None else family.fill(config)),
     )
     model = _model(fields, family, model_type=model_type, model_id=model_id)
-    if model.n_attention_layers < 1:
+    if model.n_attention_layers < 1 and family.attends:
         raise _not_known(f"model_type {model_type!r} has no layer that attends", where=where)
     if not _STATING_FORMATS & config.keys():
         return replace(model, note=note)
@@ -243,7 +243,8 @@ def _alien_fields(config: Mapping[str, object], family: Family | None) -> list[s
     if family is not None and family.is_hybrid:  # its own function reads them
         return []
     has_states = family is not None and family.recurrent == "lightning"
-    alien = [name for name in NOT_ATTENTION_FIELDS if config.get(name) is not None]
+    read = frozenset[str]() if family is None else family.read_fields
+    alien = [one for one in NOT_ATTENTION_FIELDS if config.get(one) is not None and one not in read]
     linear = {"linear_attention"} if config.get("linear_num_value_heads") else set[str]()
     if family is None and not kinds <= LAYER_KINDS | linear:
         alien.append("layer_types")
@@ -319,6 +320,7 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         norm_has_bias=family.norm_has_bias,
         norms_per_layer=family.norms_per_layer if norms_per_layer is None else norms_per_layer,
         has_final_norm=fields.flag("has_final_norm", default=family.has_final_norm),
+        has_embedding_norm=family.has_embedding_norm,
         position="alibi" if position == "alibi" else family.position,
         n_learned_positions=(
             max_position_tokens + family.n_extra_positions if family.position == "learned" else 0

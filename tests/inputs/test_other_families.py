@@ -1,0 +1,173 @@
+"""Are models without attention, of Gemma 3n's kind and with fields of their own read as published?
+
+Counts are those of the classes of transformers 5.23, built from these fields on the meta device,
+or those of the published checkpoints.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inferometer.errors import SpecError
+from inferometer.inputs.model_config import model_from_config
+from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.kv_cache import kv_bytes_per_token, state_bytes, state_paging
+from inferometer.perfmodel.weights import n_active_parameters, n_parameters
+
+CASES = json.loads((Path(__file__).parent / "small_configs.json").read_text())
+
+
+def read(config):
+    return model_from_config(config, where="config.json", model_id="m")
+
+
+FALCON_MAMBA_7B = {
+    "model_type": "falcon_mamba",
+    "num_hidden_layers": 64,
+    "hidden_size": 4096,
+    "intermediate_size": 8192,
+    "expand": 16,  # which the stated size overrules
+    "state_size": 16,
+    "conv_kernel": 4,
+    "time_step_rank": 256,
+    "use_conv_bias": True,
+    "use_bias": False,
+    "tie_word_embeddings": False,
+    "vocab_size": 65024,
+}
+
+
+def test_mamba_has_a_state_and_no_keys_and_values():
+    """tiiuae/falcon-mamba-7b: 7,272,665,088 parameters in its checkpoint."""
+    model = read(FALCON_MAMBA_7B)
+    assert n_parameters(model) == 7_272_665_088
+    assert (model.n_attention_layers, model.n_feed_forward_layers, model.n_blocks) == (0, 0, 64)
+    assert kv_bytes_per_token(model, "bfloat16") == 0
+    assert state_bytes(model, "bfloat16") == 64 * (8192 * 16 + 8192 * 3) * 2
+    small = FALCON_MAMBA_7B | {"model_type": "mamba", "num_hidden_layers": 24, "hidden_size": 768}
+    small |= {"intermediate_size": None, "expand": 2, "time_step_rank": 48, "vocab_size": 50280}
+    # state-spaces/mamba-130m-hf
+    assert n_parameters(read(small | {"tie_word_embeddings": None})) == 129_135_360
+
+
+CODESTRAL = {
+    "model_type": "mamba2",
+    "num_hidden_layers": 64,
+    "hidden_size": 4096,
+    "num_heads": 128,
+    "head_dim": 64,
+    "n_groups": 8,
+    "state_size": 128,
+    "expand": 2,
+    "vocab_size": 32768,
+}
+
+
+def test_mamba_2_alone():
+    """mistralai/Mamba-Codestral-7B-v0.1: 7,285,403,648 parameters in its checkpoint."""
+    model = read(CODESTRAL)
+    assert n_parameters(model) == 7_285_403_648
+    assert state_bytes(model, "bfloat16") == 64 * (128 * 64 * 128 + (8192 + 2 * 8 * 128) * 3) * 2
+
+
+def test_a_block_of_a_model_without_attention_is_a_request_of_any_length():
+    model = read(CODESTRAL)
+    paging = state_paging(model, EngineSpec(dtype="bfloat16"), "bfloat16", block_tokens=16)
+    assert (paging.n_blocks, paging.block_tokens) == (0, model.max_position_tokens)
+    assert "no layer attends" in paging.words
+
+
+def test_a_hybrid_without_attention_is_still_refused():
+    bamba = CASES["bamba"][0] | {"model_type": "bamba", "attn_layer_indices": []}
+    with pytest.raises(SpecError, match="has no layer that attends"):
+        read(bamba)
+
+
+GEMMA_3N_E4B = {
+    "model_type": "gemma3n_text",
+    "hidden_size": 2048,
+    "intermediate_size": [16384] * 35,
+    "num_hidden_layers": 35,
+    "vocab_size": 262400,
+    "num_kv_shared_layers": 15,
+}
+
+
+def test_gemma_3n_with_its_streams_and_what_its_files_leave_out():
+    """google/gemma-3n-E4B's language model: 6.84 billion, of which a token multiplies 4.5."""
+    nested = {"model_type": "gemma3n", "text_config": GEMMA_3N_E4B, "vision_config": {"depth": 2}}
+    model = read(nested)
+    assert n_parameters(model) == 6_835_235_568
+    assert n_active_parameters(model) < 4.6e9
+    # 20 layers store keys and values; of them every fifth attends to the whole context.
+    assert kv_bytes_per_token(model, "bfloat16") == 20 * 2 * 2 * 256 * 2
+    assert model.attention.full_attention_every == 5
+
+
+def test_gemma_4_unified_has_no_inputs_of_each_layer():
+    """Its class has no such field: that of Gemma 4 assumes 256, two thirds more parameters."""
+    text = {"model_type": "gemma4_unified_text", "hidden_size": 2304, "num_hidden_layers": 30}
+    model = read({"model_type": "gemma4_unified", "text_config": text})
+    assert model.per_layer_inputs is None
+    assert n_parameters(model) == 3_010_758_400
+    assert model.max_position_tokens == 262_144
+
+
+@pytest.mark.parametrize(
+    ("config", "n_expected", "kv_elements"),
+    [
+        (  # bigscience/bloom-7b1, whose file has the older names
+            {"model_type": "bloom", "n_embed": 4096, "n_layer": 30, "num_attention_heads": 32,
+             "seq_length": 2048, "vocab_size": 250880},
+            7_069_016_064,
+            30 * 2 * 4096,
+        ),
+        (  # databricks/dbrx-base
+            {"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40,
+             "max_seq_len": 32768, "vocab_size": 100352, "tie_word_embeddings": False,
+             "attn_config": {"kv_n_heads": 8, "clip_qkv": 8},
+             "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}},
+            131_596_523_520,
+            40 * 2 * 8 * 128,
+        ),
+        (  # THUDM/chatglm3-6b
+            {"model_type": "chatglm", "num_layers": 28, "hidden_size": 4096,
+             "num_attention_heads": 32, "kv_channels": 128, "multi_query_attention": True,
+             "multi_query_group_num": 2, "ffn_hidden_size": 13696, "padded_vocab_size": 65024,
+             "vocab_size": 65024, "seq_length": 8192, "add_qkv_bias": True,
+             "tie_word_embeddings": False},
+            6_243_584_000,
+            28 * 2 * 2 * 128,
+        ),
+        (  # THUDM/glm-4-9b-chat
+            {"model_type": "chatglm", "num_layers": 40, "hidden_size": 4096,
+             "num_attention_heads": 32, "kv_channels": 128, "multi_query_attention": True,
+             "multi_query_group_num": 2, "ffn_hidden_size": 13696, "padded_vocab_size": 151552,
+             "vocab_size": 151552, "seq_length": 131072, "add_qkv_bias": True,
+             "tie_word_embeddings": False},
+            9_399_951_360,
+            40 * 2 * 2 * 128,
+        ),
+        (  # Qwen/Qwen-7B
+            {"model_type": "qwen", "num_hidden_layers": 32, "hidden_size": 4096,
+             "num_attention_heads": 32, "intermediate_size": 22016, "vocab_size": 151936,
+             "max_position_embeddings": 32768, "seq_length": 8192, "no_bias": True,
+             "tie_word_embeddings": False},
+            7_721_324_544,
+            32 * 2 * 4096,
+        ),
+        (  # EleutherAI/gpt-neo-1.3B
+            {"model_type": "gpt_neo", "num_layers": 24, "hidden_size": 2048, "num_heads": 16,
+             "attention_types": [[["global", "local"], 12]], "window_size": 256,
+             "vocab_size": 50257, "max_position_embeddings": 2048},
+            1_315_575_808,
+            24 * 2 * 2048,
+        ),
+    ],
+    ids=["bloom", "dbrx", "chatglm3", "glm4", "qwen", "gpt_neo"],
+)  # fmt: skip
+def test_files_with_fields_of_their_own(config, n_expected, kv_elements):
+    model = read(config)
+    assert (n_parameters(model), model.note) == (n_expected, None)
+    assert kv_bytes_per_token(model, "bfloat16") == 2 * kv_elements
