@@ -12,7 +12,12 @@ import pytest
 from inferometer.errors import SpecError
 from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.kv_cache import kv_bytes_per_token, state_bytes, state_paging
+from inferometer.perfmodel.kv_cache import (
+    cache_rows,
+    kv_bytes_per_token,
+    state_bytes,
+    state_paging,
+)
 from inferometer.perfmodel.weights import n_active_parameters, n_parameters
 
 CASES = json.loads((Path(__file__).parent / "small_configs.json").read_text())
@@ -171,3 +176,31 @@ def test_files_with_fields_of_their_own(config, n_expected, kv_elements):
     model = read(config)
     assert (n_parameters(model), model.note) == (n_expected, None)
     assert kv_bytes_per_token(model, "bfloat16") == 2 * kv_elements
+
+
+def test_minimax_m3_reads_chosen_blocks_in_all_but_the_first_layers():
+    """Its language model has 426.2 billion parameters by its class; vLLM stores its keys apart."""
+    dense_first = [0] * 3 + [1] * 57
+    chosen = {
+        "use_sparse_attention": True,
+        "sparse_index_dim": 128,
+        "sparse_num_index_heads": 4,
+        "sparse_topk_blocks": 16,
+        "sparse_block_size": 128,
+        "sparse_attention_freq": dense_first,
+    }
+    text = {
+        "model_type": "minimax_m3_text",
+        "intermediate_size": 3072,
+        "moe_layer_freq": dense_first,
+        "sparse_attention_config": chosen,
+    }
+    model = read({"model_type": "minimax_m3_vl", "text_config": text})
+    assert n_parameters(model) == 426_174_572_928
+    # Keys and values of 4 heads in each layer, and the indexer's key, of 16 bits in any case.
+    assert kv_bytes_per_token(model, "float8") == 60 * 2 * 4 * 128 + 57 * 128 * 2
+    read_tokens = {rows.most_read_tokens: rows.n_layers for rows in cache_rows(model)[:2]}
+    assert read_tokens == {2048: 57, None: 3}
+    whole = read(text | {"sparse_attention_config": chosen | {"use_sparse_attention": False}})
+    assert whole.indexer is None
+    assert {rows.most_read_tokens for rows in cache_rows(whole)} == {None}

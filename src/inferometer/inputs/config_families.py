@@ -25,6 +25,7 @@ from inferometer.inputs.family_fields import (
     fill_llama4,
     fill_mimo_v2,
     fill_minimax,
+    fill_minimax_m3,
     fill_mpt,
     fill_nemotron_h,
     fill_opt,
@@ -68,6 +69,20 @@ _MIMO_V2_DEFAULTS: Final = {
     "full_key_value_heads": 4,
     "full_head_dim": 192,
     "full_value_head_dim": 128,
+}
+_MINIMAX_M3_DEFAULTS: Final = {
+    "num_hidden_layers": 60,
+    "hidden_size": 6144,
+    "intermediate_size": 12_288,
+    "moe_intermediate_size": 3072,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "n_shared_experts": 1,
+    "vocab_size": 200_064,
+    "max_position_embeddings": 524_288,
 }
 _OLMO2: Final = replace(
     _PLAIN, class_name="Olmo2ForCausalLM", qk_norm=True, has_full_width_qk_norm=True
@@ -341,6 +356,21 @@ FAMILIES: Final[dict[str, Family]] = {
         router_bias=True,
         defaults={"head_dim": 128},
     ),
+    "minimax_m3_vl_text": replace(
+        _PLAIN,
+        class_name="MiniMaxM3VLForCausalLM",
+        names={
+            "intermediate_size": "dense_intermediate_size",
+            "moe_intermediate_size": "intermediate_size",
+            "shared_expert_intermediate_size": "all_shared_experts_size",
+        },
+        qk_norm=True,
+        fill=fill_minimax_m3,
+        read_fields=frozenset(("sparse_attention_config",)),
+        experts="num_local_experts",
+        router_bias=True,
+        defaults=_MINIMAX_M3_DEFAULTS,
+    ),
     "mistral": Family(
         class_name="MistralForCausalLM",
         window="all",
@@ -463,6 +493,9 @@ ALIASES: Final = {
     "mimo_v2": "mimo_v2_flash",
     "code_llama": "llama",
     "minimax_m1": "minimax",
+    "minimax_m3": "minimax_m3_vl_text",
+    "minimax_m3_text": "minimax_m3_vl_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "minimax_text_01": "minimax",
     "ministral": "mistral",
     "deepseek_ref": "deepseek_v4",

@@ -154,9 +154,9 @@ def read_latent(fields: ConfigFields) -> MlaSpec:
 def read_indexer(fields: ConfigFields) -> IndexerSpec | None:
     """The indexer, which chooses the tokens of sparse attention; None without ``index_topk``."""
     top_k_tokens = fields.optional_count("index_topk")
-    if top_k_tokens is None:
-        return None
     n_layers, types = fields.count("num_hidden_layers"), fields.texts("indexer_types")
+    if top_k_tokens is None or (types is not None and "full" not in types):
+        return None
     compressed = None if fields.value("compress_ratios") is None else read_compressed(fields)
     if compressed is not None:
         n_layers, top_k_tokens = (
@@ -168,6 +168,7 @@ def read_indexer(fields: ConfigFields) -> IndexerSpec | None:
         head_dim=fields.count("index_head_dim"),
         top_k_tokens=top_k_tokens,
         n_layers=n_layers if types is None else types.count("full"),
+        chooses_blocks=fields.value("index_block_size") is not None,
     )
 
 

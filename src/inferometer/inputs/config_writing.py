@@ -177,6 +177,8 @@ def _indexed(model: ModelSpec) -> dict[str, object]:
             "hc_mult": compressed.n_streams,
             "num_hash_layers": 0 if model.moe is None else model.moe.n_hashed_layers,
         }
+    if indexer.chooses_blocks:
+        return {}  # ``_minimax_m3``
     types = ["full"] * indexer.n_layers + ["shared"] * (model.n_layers - indexer.n_layers)
     return {
         "index_n_heads": indexer.n_heads,
@@ -459,6 +461,30 @@ def _granite_hybrid(model: ModelSpec) -> dict[str, object]:
     return fields | {"shared_intermediate_size": shared}
 
 
+def _minimax_m3(model: ModelSpec) -> dict[str, object]:
+    """MiniMax-M3's fields, the last layers being those with experts and with chosen blocks."""
+    indexer, moe, n_layers = model.indexer, model.moe, model.n_layers
+    n_dense = 0 if moe is None else moe.n_dense_layers
+    n_whole = n_layers if indexer is None else n_layers - indexer.n_layers
+    fields: dict[str, object] = {
+        "head_dim": model.attention.head_dim,
+        "layer_types": ["full_attention"] * n_whole + ["minimax_m3_sparse"] * (n_layers - n_whole),
+        "mlp_layer_types": ["dense"] * n_dense + ["sparse"] * (n_layers - n_dense),
+        "mlp_only_layers": None,
+    }
+    if moe is not None:
+        fields["n_shared_experts"] = moe.n_shared_experts
+        fields["shared_intermediate_size"] = moe.n_shared_experts * moe.intermediate_size
+    if indexer is None:
+        return fields
+    return fields | {
+        "index_n_heads": indexer.n_heads,
+        "index_head_dim": indexer.head_dim,
+        "index_block_size": 1,
+        "index_topk_blocks": indexer.top_k_tokens,
+    }
+
+
 def _mamba(model: ModelSpec) -> dict[str, object]:
     """The fields of Mamba and Mamba-2 without attention."""
     state = model.recurrent
@@ -563,6 +589,7 @@ _OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "mamba": _mamba,
     "mamba2": _mamba,
     "mimo_v2_flash": _mimo_v2,
+    "minimax_m3_vl_text": _minimax_m3,
     "mpt": _mpt,
     "nemotron_h": _nemotron_h,
     "opt": _opt,

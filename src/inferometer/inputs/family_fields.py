@@ -163,6 +163,39 @@ def fill_minimax(config: Config) -> dict[str, object]:
     }
 
 
+def fill_minimax_m3(config: Config) -> dict[str, object]:
+    """MiniMax-M3: which layers choose blocks of tokens, how many, and which have experts.
+
+    The published files nest these fields, transformers writes them flat. If no list states the
+    layers, vLLM 0.32.0 assumes that the first three attend to everything and have no experts.
+    """
+    nested, n_layers = config.get("sparse_attention_config"), _n_layers(config) or 0
+    sparse: Config = (
+        {str(key): one for key, one in nested.items()} if isinstance(nested, dict) else {}
+    )
+    usual = [index > 2 for index in range(n_layers)]
+    chooses = _flags(config.get("layer_types"), "minimax_m3_sparse")
+    chooses = chooses or _flags(sparse.get("sparse_attention_freq"), "1") or usual
+    experts = _flags(config.get("mlp_layer_types"), "sparse")
+    experts = experts or _flags(config.get("moe_layer_freq"), "1") or usual
+    block = sparse.get("sparse_block_size", config.get("index_block_size", 128))
+    n_blocks = sparse.get("sparse_topk_blocks", config.get("index_topk_blocks", 16))
+    is_on = sparse.get("use_sparse_attention", True)
+    are_counts = isinstance(block, int) and isinstance(n_blocks, int)
+    return {
+        "indexer_types": ["full" if one and is_on else "none" for one in chooses],
+        "index_topk": block * n_blocks if are_counts else None,
+        "index_block_size": block,
+        "index_n_heads": sparse.get("sparse_num_index_heads", config.get("index_n_heads", 4)),
+        "index_head_dim": sparse.get("sparse_index_dim", config.get("index_head_dim", 128)),
+        "mlp_layer_types": ["sparse" if one else "dense" for one in experts],
+    }
+
+
+def _flags(listed: object, word: str) -> list[bool] | None:
+    return [str(one) == word for one in listed] if isinstance(listed, list) else None
+
+
 def fill_bamba(config: Config) -> dict[str, object]:
     """Bamba: Mamba-2 as linear attention, and which layers have attention instead."""
     n_layers, attends = _n_layers(config), config.get("attn_layer_indices") or []

@@ -13,12 +13,15 @@ class IndexerSpec:
 
     Small heads score them, and attention reads the best ``top_k_tokens``. ``n_layers`` have
     an indexer; the others take over the choice of the layer before (GLM-5.2).
+    ``chooses_blocks``: whole blocks of tokens, by keys of 16 bits and without weights of the heads,
+    and layers without an indexer attend to everything (MiniMax-M3).
     """
 
     n_heads: int
     head_dim: int
     top_k_tokens: int
     n_layers: int
+    chooses_blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

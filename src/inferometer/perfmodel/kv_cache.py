@@ -13,6 +13,8 @@ from inferometer.perfmodel.types import BatchShape
 
 _INDEX_KEY_BITS: Final = 8.25
 """Bits of an element of an indexer's key: 8, and a 32-bit scale for each 128 of them."""
+_BLOCK_KEY_BITS: Final = 16.0
+"""The same where whole blocks are chosen: vLLM 0.32.0, ``vllm/models/minimax_m3/common/indexer.py``."""
 _LATENT_UNIT: Final = 128
 """Blocks of latent attention in models with recurrent states have a multiple of these tokens."""
 _ALIKE_RATIO: Final = 1.5
@@ -121,10 +123,12 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
     else:
         rows = _rows_of_heads(model, top_k)
     if indexer is not None:
-        scores = 2.0 * indexer.n_heads * indexer.head_dim
-        rows.append(
-            CacheRows(indexer.n_layers, indexer.head_dim, scores, scores, bits=_INDEX_KEY_BITS)
-        )
+        scores, bits = 2.0 * indexer.n_heads * indexer.head_dim, _INDEX_KEY_BITS
+        if indexer.chooses_blocks:
+            bits, n_whole = _BLOCK_KEY_BITS, rows[0].n_layers - indexer.n_layers
+            whole = rows[0]._replace(n_layers=n_whole, most_read_tokens=None)
+            rows = [rows[0]._replace(n_layers=indexer.n_layers), whole]
+        rows.append(CacheRows(indexer.n_layers, indexer.head_dim, scores, scores, bits=bits))
     return tuple(rows)
 
 

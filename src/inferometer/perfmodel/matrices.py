@@ -248,7 +248,7 @@ def _compressed_attention(model: ModelSpec, compressed: CompressedSpec) -> list[
 
 
 def _indexer(model: ModelSpec) -> list[Linear]:
-    """DeepSeek Sparse Attention's indexer: vLLM copies its matrices to each device.
+    """The indexer of sparse attention: vLLM copies DeepSeek's matrices to each device.
 
     Source: DeepSeek-V3.2 (arXiv 2512.02556), section 2.1; queries start from MLA's own latent.
     """
@@ -261,13 +261,14 @@ def _indexer(model: ModelSpec) -> list[Linear]:
         rank, n_keys = model.compressed.q_lora_rank, 4 * indexer.head_dim
     n_query_in = rank or model.hidden_size
     part = partial(Linear, n_layers=indexer.n_layers, split="none")
-    return [
+    projections = [
         part(name="index_query", n_in=n_query_in, n_out=indexer.n_heads * indexer.head_dim),
         part(name="index_key", n_in=model.hidden_size, n_out=n_keys),
-        part(
-            name="index_weights", n_in=model.hidden_size, n_out=indexer.n_heads, is_quantised=False
-        ),
     ]
+    if indexer.chooses_blocks:  # each head chooses for the heads of one KV head
+        return [replace(projections[0], split="kv_heads"), projections[1]]
+    weights = part(name="index_weights", n_in=model.hidden_size, n_out=indexer.n_heads)
+    return [*projections, replace(weights, is_quantised=False)]
 
 
 def _recurrent(model: ModelSpec) -> list[Linear]:
