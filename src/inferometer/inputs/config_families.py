@@ -73,7 +73,7 @@ _MIMO_V2_DEFAULTS: Final = {
 _MINIMAX_M3_DEFAULTS: Final = {
     "num_hidden_layers": 60,
     "hidden_size": 6144,
-    "intermediate_size": 12_288,
+    "dense_intermediate_size": 12_288,  # by the file's name, as "intermediate_size" is another
     "moe_intermediate_size": 3072,
     "num_attention_heads": 64,
     "num_key_value_heads": 4,
