@@ -168,7 +168,7 @@ def test_a_familys_own_names_are_used_in_errors():
             LLAMA | {"model_type": "next", "architectures": ["NextModel"], "is_decoder": False},
             "an encoder",
         ),
-        ({"model_type": "zamba2", "mamba_d_state": 16}, "not known here .field 'mamba_d_state'"),
+        (LLAMA | {"model_type": "newcomer", "mamba_d_state": 16}, "here .field 'mamba_d_state'"),
     ],
 )
 def test_models_that_are_no_decoders_are_refused(config, message):

@@ -204,3 +204,76 @@ def test_minimax_m3_reads_chosen_blocks_in_all_but_the_first_layers():
     whole = read(text | {"sparse_attention_config": chosen | {"use_sparse_attention": False}})
     assert whole.indexer is None
     assert {rows.most_read_tokens for rows in cache_rows(whole)} == {None}
+
+
+LLAMA = CASES["llama"][0] | {"model_type": "newcomer"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"model_type": "zamba2"}, "attention blocks that several layers share"),
+        ({"model_type": "rwkv7"}, "time mixing"),
+        ({"model_type": "jetmoe"}, "experts in attention"),
+        ({"model_type": "LLaDA"}, "a diffusion model"),
+        ({"model_type": "clip", "text_config": LLAMA, "vision_config": {}}, "is an encoder"),
+        ({"text_config": LLAMA | {"model_type": "siglip_text_model"}}, "is an encoder"),
+        ({"H_cycles": 2}, "'H_cycles'"),
+        ({"loop_num": 2}, "'loop_num'"),
+        ({"ple_layer_ids": [1]}, "'ple_layer_ids'"),
+        # Windows of latents, and a choice of tokens whose number no field states.
+        ({"kv_lora_rank": 16, "layer_types": ["sliding_attention"] * 4}, "'layer_types'"),
+        ({"layer_types": ["indexed_attention"] * 4}, "'layer_types'"),
+    ],
+)
+def test_what_would_be_read_wrongly_is_refused(changes, what):
+    with pytest.raises(SpecError, match=what) as refused:
+        read(LLAMA | changes)
+    assert refused.value.allowed
+    assert read(LLAMA | {"ple_layer_ids": []}).note
+
+
+def test_the_window_of_an_unknown_model_is_in_the_layers_that_its_fields_state():
+    windowed = LLAMA | {"sliding_window": 64, "layer_types": None}
+    assert read(windowed).attention.full_attention_every is None
+    # As Qwen-like files write it: a window that is off.
+    off = read(windowed | {"use_sliding_window": False}).attention
+    assert (off.sliding_window_tokens, off.full_attention_every) == (None, 1)
+    some = read(windowed | {"global_attn_every_n_layers": 2}).attention
+    assert (some.sliding_window_tokens, some.full_attention_every) == (64, 2)
+
+
+@pytest.mark.parametrize("name", ["num_attention_groups", "multi_query_group_num", "num_kv_heads"])
+def test_the_kv_heads_of_an_unknown_model_by_any_name(name):
+    """Otherwise each query head counted as a KV head: eight times Step-3.5's cache."""
+    config = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+    assert read(config).attention.n_kv_heads == 4
+    assert read(config | {name: 2}).attention.n_kv_heads == 2
+
+
+def test_experts_in_the_words_of_step_and_moondream():
+    experts = {
+        "moe_num_experts": 8,
+        "moe_top_k": 2,
+        "moe_layers_enum": "2,3",
+        "share_expert_dim": 32,
+    }
+    step = read(LLAMA | experts | {"moe_intermediate_size": 32}).moe
+    assert (step.n_experts_per_token, step.n_dense_layers, step.n_shared_experts) == (2, 2, 1)
+    moondream = {"num_local_experts": 8, "num_experts_per_tok": 2, "moe_expert_inner_dim": 48}
+    moe = read(LLAMA | moondream | {"moe_start_layer": 1}).moe
+    assert (moe.intermediate_size, moe.n_dense_layers) == (48, 1)
+    assert read(LLAMA | {"moe_num_experts": 0}).moe is None
+
+
+def test_the_thinker_of_an_omni_model_is_its_language_model():
+    text = CASES["qwen2"][0] | {"model_type": "qwen2_5_omni_text"}
+    thinker = {"text_config": text, "audio_config": {"d_model": 8}, "vision_config": {"depth": 2}}
+    omni = {
+        "model_type": "qwen2_5_omni",
+        "thinker_config": thinker | {"model_type": "qwen2_5_omni_thinker"},
+        "talker_config": {"hidden_size": 8},
+    }
+    model = read(omni)
+    assert n_parameters(model) == n_parameters(read(text | {"model_type": "qwen2"}))
+    assert all(name in model.note for name in ("talker_config", "audio_config", "vision_config"))

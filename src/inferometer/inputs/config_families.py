@@ -499,6 +499,10 @@ ALIASES: Final = {
     "minimax_text_01": "minimax",
     "ministral": "mistral",
     "deepseek_ref": "deepseek_v4",
+    "dots_ocr": "qwen2",
+    "qwen2_5_omni_text": "qwen2",
+    "qwen3_asr_text": "qwen3",
+    "qwen3_omni_moe_text": "qwen3_moe",
     **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_text"), "qwen3"),
     **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text"), "qwen3_moe"),
@@ -523,35 +527,3 @@ NESTED_DEFAULTS: Final = {
 """Sizes that multimodal files (LLaVA) omit, since the class of their language model has them.
 
 A file of the language model alone must state them."""
-
-NOT_DECODERS: Final = frozenset((
-    "albert", "bert", "camembert", "clip", "deberta", "deberta-v2", "distilbert", "electra", "esm",
-    "eurobert", "modernbert", "mpnet", "roberta", "siglip", "vit", "xlm-roberta",
-))  # fmt: skip
-"""``model_type`` of encoders, which generate no tokens; others are recognised by ``architectures``.
-"""
-
-DECODING_CLASSES: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""Endings of class names of decoders, even if the file has ``is_decoder: false``."""
-
-NOT_ATTENTION_FIELDS: Final = (
-    "ssm_cfg",
-    "ssm_state_size",
-    "hybrid_override_pattern",
-    "attn_layer_period",
-    "mixer_types",
-    "state_size",
-    "mamba_d_state",
-    "mamba_n_heads",
-    "mamba_num_heads",
-    "linear_attn_config",
-    "layers_block_type",
-    "sparse_attention_config",
-    "conv_L_cache",
-    "lru_width",
-    "rwkv_hidden_size",
-    "block_configs",
-    "altup_num_inputs",
-)
-"""Fields of a config.json that are understood only in known families: of state-space models,
-convolutions, block-sparse attention, and layers of different shapes."""

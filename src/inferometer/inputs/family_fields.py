@@ -181,15 +181,25 @@ def fill_minimax_m3(config: Config) -> dict[str, object]:
     block = sparse.get("sparse_block_size", config.get("index_block_size", 128))
     n_blocks = sparse.get("sparse_topk_blocks", config.get("index_topk_blocks", 16))
     is_on = sparse.get("use_sparse_attention", True)
-    are_counts = isinstance(block, int) and isinstance(n_blocks, int)
+    n_tokens = block * n_blocks if isinstance(block, int) and isinstance(n_blocks, int) else None
     return {
         "indexer_types": ["full" if one and is_on else "none" for one in chooses],
-        "index_topk": block * n_blocks if are_counts else None,
+        "index_topk": n_tokens,
         "index_block_size": block,
         "index_n_heads": sparse.get("sparse_num_index_heads", config.get("index_n_heads", 4)),
         "index_head_dim": sparse.get("sparse_index_dim", config.get("index_head_dim", 128)),
         "mlp_layer_types": ["sparse" if one else "dense" for one in experts],
     }
+
+
+def fill_unknown(config: Config) -> dict[str, object]:
+    """An unknown ``model_type``: which layers have experts, as Step and MiMo write it."""
+    enum, freq, n_layers = config.get("moe_layers_enum"), None, _n_layers(config)
+    if isinstance(enum, str | list) and n_layers is not None:
+        listed = {str(one).strip() for one in (enum.split(",") if isinstance(enum, str) else enum)}
+        freq = [str(index) in listed for index in range(n_layers)]
+    freq = freq or _flags(config.get("moe_layer_freq"), "1")
+    return {"mlp_layer_types": freq and ["sparse" if one else "dense" for one in freq]}
 
 
 def _flags(listed: object, word: str) -> list[bool] | None:
