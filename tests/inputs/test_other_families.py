@@ -169,8 +169,23 @@ def test_gemma_4_unified_has_no_inputs_of_each_layer():
             1_315_575_808,
             24 * 2 * 2048,
         ),
+        (  # LGAI-EXAONE/EXAONE-3.0-7.8B-Instruct
+            {"model_type": "exaone", "num_layers": 32, "hidden_size": 4096,
+             "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+             "vocab_size": 102400, "max_position_embeddings": 4096, "tie_word_embeddings": False},
+            7_818_448_896,
+            32 * 2 * 8 * 128,
+        ),
+        (  # the class of Muse Glimmer with its defaults, whose queries have a gate
+            {"model_type": "muse_glimmer_text", "num_hidden_layers": 52, "hidden_size": 6656,
+             "intermediate_size": 19968, "num_attention_heads": 32, "num_key_value_heads": 2,
+             "head_dim": 128, "vocab_size": 202048, "max_position_embeddings": 131072,
+             "sliding_window": 2048, "tie_word_embeddings": False},
+            27_854_780_928,
+            52 * 2 * 2 * 128,
+        ),
     ],
-    ids=["bloom", "dbrx", "chatglm3", "glm4", "qwen", "gpt_neo"],
+    ids=["bloom", "dbrx", "chatglm3", "glm4", "qwen", "gpt_neo", "exaone", "muse_glimmer"],
 )  # fmt: skip
 def test_files_with_fields_of_their_own(config, n_expected, kv_elements):
     model = read(config)

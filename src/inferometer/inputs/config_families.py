@@ -32,6 +32,7 @@ from inferometer.inputs.family_fields import (
     fill_stablelm,
 )
 from inferometer.inputs.gemma_families import GEMMA_FAMILIES
+from inferometer.inputs.newer_families import NEWER_FAMILIES
 from inferometer.inputs.older_families import OLDER_FAMILIES
 from inferometer.inputs.state_families import STATE_FAMILIES
 
@@ -160,6 +161,7 @@ _GPT2: Final = replace(
 
 FAMILIES: Final[dict[str, Family]] = {
     **GEMMA_FAMILIES,
+    **NEWER_FAMILIES,
     **OLDER_FAMILIES,
     **STATE_FAMILIES,
     "bamba": _BAMBA,
@@ -498,6 +500,7 @@ ALIASES: Final = {
     "minimax_m3_vl": "minimax_m3_vl_text",
     "minimax_text_01": "minimax",
     "ministral": "mistral",
+    "muse_glimmer": "muse_glimmer_text",
     "deepseek_ref": "deepseek_v4",
     "dots_ocr": "qwen2",
     "qwen2_5_omni_text": "qwen2",

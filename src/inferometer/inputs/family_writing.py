@@ -373,11 +373,41 @@ def _qwen(model: ModelSpec) -> dict[str, object]:
     return {"intermediate_size": 2 * model.mlp.intermediate_size}
 
 
+def _afmoe(model: ModelSpec) -> dict[str, object]:
+    moe = model.moe
+    fields: dict[str, object] = {"layer_types": _layer_kinds(model, n_last=0)}
+    if moe is not None:
+        fields |= {
+            "num_dense_layers": moe.n_dense_layers,
+            "num_shared_experts": moe.n_shared_experts,
+            "mlp_only_layers": None,
+        }
+    return fields
+
+
+def _ernie(model: ModelSpec) -> dict[str, object]:
+    moe = model.moe
+    if moe is None:
+        return {}
+    return {
+        "moe_layer_start_index": moe.n_dense_layers,
+        "moe_num_shared_experts": moe.n_shared_experts,
+        "mlp_only_layers": None,
+    }
+
+
+def _listed_kinds(model: ModelSpec) -> dict[str, object]:
+    return {"layer_types": _layer_kinds(model, n_last=0), "sliding_window_pattern": None}
+
+
 OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
+    "afmoe": _afmoe,
     "bamba": _bamba,
     "bloom": _bloom,
     "chatglm": _chatglm,
     "dbrx": _dbrx,
+    "ernie4_5_moe": _ernie,
+    "exaone4": _listed_kinds,
     "falcon": _falcon,
     "falcon_h1": _mamba2,
     "falcon_mamba": _mamba,

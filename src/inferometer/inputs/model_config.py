@@ -71,6 +71,7 @@ _OTHER_NAMES: Final = {
     ),
     "moe_intermediate_size": ("moe_expert_inner_dim", "expert_ffn_hidden_size"),
     "shared_expert_intermediate_size": ("share_expert_dim",),
+    "moe_latent_size": ("moe_hidden_size", "latent_moe_hidden_size", "routed_expert_hidden_size"),
     "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "top_k_experts", "moe_experts_per_token"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers", "moe_start_layer"),
@@ -87,7 +88,7 @@ _SHARED_FIELDS: Final = (
 _UNREAD_FIELDS: Final = re.compile(
     r"(swa|num_swa|num_global|global)_.*(heads?|dim)|.*_per_layer(_config|_input)?|per_layer_config"
     r"|num_kv_shared_layers|cross_attention_layers|hc_(mult|count)|gated_norm_rank|gating"
-    r"|attention_other_setting|use_head_wise_attn_gate|share_q_dim"
+    r"|attention_other_setting|use_cla|use_head_wise_attn_gate|share_q_dim"
 )
 """Fields that give some layers another shape, which is not counted here."""
 
@@ -177,15 +178,16 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
     model = _model(fields, family, model_type=model_type, model_id=model_id)
     if model.n_attention_layers < 1 and family.attends:
         raise not_known(f"model_type {model_type!r} has no layer that attends", where=where)
+    model = _with_towers(replace(model, note=note), config)
     if not _STATING_FORMATS & config.keys():
-        return replace(model, note=note)
+        return model
     stored = stored_formats(config, model, fields.texts("layer_types"))
     return replace(
         model,
         checkpoint_dtype=stored.whole,
         stored_apart=stored.apart,
         stored_bits=stored.bits,
-        note="; ".join(filter(None, (note, *stored.notes))) or None,
+        note="; ".join(filter(None, (model.note, *stored.notes))) or None,
     )
 
 

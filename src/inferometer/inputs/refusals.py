@@ -46,6 +46,8 @@ _NOT_ATTENTION_FIELDS: Final = (
     "ngram_vocab_size_ratio",
     "ple_layer_ids",
     "indexer_budget",
+    "mova_num_experts",
+    "blocksparse_block_size",
 )
 """Fields of a config.json that are understood only in known families: of state-space models,
 convolutions, block-sparse attention, layers of different shapes, layers that run several times or
@@ -144,7 +146,7 @@ def _alien_fields(config: Mapping[str, object], family: Family | None) -> list[s
     alien = [
         one
         for one in _NOT_ATTENTION_FIELDS
-        if config.get(one) not in (None, []) and one not in read
+        if config.get(one) not in (None, 0, []) and one not in read
     ]
     linear = {"linear_attention"} if config.get("linear_num_value_heads") else set[str]()
     slides = "sliding_attention" in kinds and config.get("kv_lora_rank") is not None
