@@ -459,6 +459,7 @@ def check_states(
             f"{what} for {model.model_id!r}, which has a state and no keys and values",
             where="--set" if engine == "vllm" else "--policy",
             allowed="vLLM's scheduler without settings of the KV cache",
+            try_=f"the same command without {'--set' if engine == 'vllm' else '--policy'}",
         )
 
 
