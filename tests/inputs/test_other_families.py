@@ -281,6 +281,13 @@ def test_experts_in_the_words_of_step_and_moondream():
     assert read(LLAMA | {"moe_num_experts": 0}).moe is None
 
 
+def test_more_dense_layers_than_there_are_need_no_memory():
+    kimi = CASES["kimi_linear"][0] | {"model_type": "kimi_linear", "mlp_layer_types": None}
+    assert read(kimi | {"first_k_dense_replace": 10**9}).n_expert_layers == 0
+    with pytest.raises(SpecError, match="first_k_dense_replace"):
+        read(kimi | {"first_k_dense_replace": 10**30})
+
+
 def test_the_thinker_of_an_omni_model_is_its_language_model():
     text = CASES["qwen2"][0] | {"model_type": "qwen2_5_omni_text"}
     thinker = {"text_config": text, "audio_config": {"d_model": 8}, "vision_config": {"depth": 2}}

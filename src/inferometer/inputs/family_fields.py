@@ -336,7 +336,7 @@ def fill_kimi_linear(config: Config) -> dict[str, object]:
     experts = config.get("mlp_layer_types")
     if not isinstance(experts, list) and n_layers is not None:
         n_dense = config.get("first_k_dense_replace", 1)
-        experts = ["dense"] * (n_dense if isinstance(n_dense, int) else 0)
+        experts = ["dense"] * min(n_dense if isinstance(n_dense, int) else 0, n_layers)
     return {
         "block_kinds": kinds,
         "mlp_layer_types": experts,
