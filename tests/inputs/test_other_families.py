@@ -281,6 +281,30 @@ def test_experts_in_the_words_of_step_and_moondream():
     assert read(LLAMA | {"moe_num_experts": 0}).moe is None
 
 
+def test_latent_attention_and_experts_in_the_words_of_pangu():
+    """Pangu Ultra MoE has 718 billion parameters; without these names it was 43, with heads' KV."""
+    model = read({
+        "model_type": "pangu_ultra_moe", "num_hidden_layers": 61, "hidden_size": 7680,
+        "intermediate_size": 18432, "num_attention_heads": 128, "num_key_value_heads": 128,
+        "vocab_size": 153600, "max_position_embeddings": 131072, "num_routed_experts": 256,
+        "num_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+        "num_dense_layers": 3, "attention_kv_lora_dim": 512, "attention_q_lora_dim": 1536,
+        "attention_qk_dim": 128, "attention_qk_rope_dim": 64, "attention_v_dim": 128,
+        "tie_word_embeddings": False,
+    })  # fmt: skip
+    assert n_parameters(model) == pytest.approx(718e9, rel=0.002)
+    assert kv_bytes_per_token(model, "bfloat16") == 61 * 576 * 2
+
+
+def test_kv_heads_that_differ_between_layers_are_refused():
+    """DeciLM-7B: its four heads were taken as 32."""
+    config = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+    name = "num_key_value_heads_per_layer"
+    assert read(config | {name: [2, 2, 2, 2]}).attention.n_kv_heads == 2
+    with pytest.raises(SpecError, match=name):
+        read(config | {name: [2, 4, 2, 2]})
+
+
 def test_more_dense_layers_than_there_are_need_no_memory():
     kimi = CASES["kimi_linear"][0] | {"model_type": "kimi_linear", "mlp_layer_types": None}
     assert read(kimi | {"first_k_dense_replace": 10**9}).n_expert_layers == 0

@@ -32,7 +32,9 @@ _COMPRESSED: Final = (0, 4, 128)
 """Tokens that a layer of DeepSeek-V4 compresses into a KV row: none, few (fine), many (coarse).
 
 Of fine rows attention reads only those that its indexer chooses."""
-EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
+EXPERT_COUNTS: Final = (
+    "n_routed_experts", "num_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"
+)  # fmt: skip
 
 
 def read_sharing(fields: ConfigFields) -> KvSharing | None:

@@ -67,8 +67,13 @@ _OTHER_NAMES: Final = {
     ),
     "num_key_value_heads": (
         "num_attention_groups", "multi_query_group_num", "num_query_groups", "num_kv_heads",
-        "n_kv_heads", "n_head_kv",
+        "n_kv_heads", "n_head_kv", "num_key_value_heads_per_layer",
     ),
+    "q_lora_rank": ("attention_q_lora_dim",),
+    "kv_lora_rank": ("attention_kv_lora_dim",),
+    "qk_nope_head_dim": ("attention_qk_dim",),
+    "qk_rope_head_dim": ("attention_qk_rope_dim",),
+    "v_head_dim": ("attention_v_dim",),
     "moe_intermediate_size": ("moe_expert_inner_dim", "expert_ffn_hidden_size"),
     "shared_expert_intermediate_size": ("share_expert_dim",),
     "moe_latent_size": ("moe_hidden_size", "latent_moe_hidden_size", "routed_expert_hidden_size"),
@@ -77,7 +82,7 @@ _OTHER_NAMES: Final = {
     "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers", "moe_start_layer"),
 }  # fmt: skip
 """Of an unknown ``model_type``: of the longest context in vLLM's order, others as ERNIE, EXAONE,
-AFMoE, Step and Moondream write them."""
+Step, Moondream and Pangu write them."""
 
 _SHARED_FIELDS: Final = (
     "tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "compression_config",
@@ -258,7 +263,7 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
         is_gated=activation not in _UNGATED_ACTIVATIONS or config.get("model_type") == "bitnet",
         experts=experts,
         expert_size=size,
-        has_latent_attention=config.get("kv_lora_rank") is not None,
+        has_latent_attention=config.get(named.get("kv_lora_rank", "kv_lora_rank")) is not None,
         output_gate=Flag(name=gate, default=False),
         window="none" if has_linear else _window_rule(config, named),
         defaults={"full_attention_interval": 4} if has_linear else {},
