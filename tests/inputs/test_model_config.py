@@ -36,7 +36,7 @@ def test_every_family_is_read(model_type, index):
     assert model.architecture == model_type
     assert (model.n_layers, model.hidden_size, model.vocab_size) == (4, 64, 500)
     assert model.attention.n_heads == 4 or not model.n_attention_layers
-    assert model.note is None
+    assert model.note == FAMILIES[model_type].note
     assert model.source.kind == "config"
 
 

@@ -72,6 +72,8 @@ class Family:
     conv_bias: bool | Flag = False
     projection_bias: bool | Flag = False
     state_norm: bool | Flag = True
+    note: str | None = None
+    """A sentence for the user about all models of the family."""
     read_fields: frozenset[str] = frozenset()
     """Fields of kinds of layers that are unknown in other families, and that this one reads."""
     blocks: Literal["pairs", "alone", "beside"] = "pairs"

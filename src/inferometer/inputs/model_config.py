@@ -233,7 +233,7 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
     check_decodes(config, model_type, where=where)
     check_layers(config, family, model_type, where=where)
     if family is not None:
-        return family, ALIASES.get(model_type, model_type), None
+        return family, ALIASES.get(model_type, model_type), family.note
     likeness, found = _likeness(config)
     note = (
         f"model_type {model_type!r} is not known here: read as if it were Llama"

@@ -75,6 +75,8 @@ _MAMBA: Final = Family(
     recurrent="mamba1",
     is_hybrid=True,
     attends=False,
+    note="its file states no longest context: vLLM takes 2,048 tokens unless --max-model-len states"
+    " more",
     blocks="alone",
     conv_bias=Flag(name="use_conv_bias", default=True),
     projection_bias=Flag(name="use_bias", default=False),
