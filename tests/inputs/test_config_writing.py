@@ -119,8 +119,14 @@ def test_transformers_builds_as_many_parameters(model):
     assert count_on_meta(config_from_model(model)) == n_parameters(model)
 
 
+# Not among the classes that transformers 5.23 builds by these names and fields.
+UNBUILT = {
+    "chatglm", "dbrx", "exaone", "hunyuan_v1_dense", "muse_glimmer_text", "qwen", "telechat",
+}  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("model_type", "index"), FLAT)
+@pytest.mark.parametrize(("model_type", "index"), [one for one in FLAT if one[0] not in UNBUILT])
 def test_transformers_builds_what_we_read_and_what_we_write(model_type, index):
     config = CASES[model_type][index] | {"model_type": model_type}
     model = read(config)

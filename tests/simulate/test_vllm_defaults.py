@@ -7,6 +7,7 @@ import pytest
 from inferometer.api.server import fit_cautions
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.kv_cache import state_bytes
 from inferometer.perfmodel.memory import default_limits
@@ -197,3 +198,24 @@ def test_states_that_lie_beside_the_kv_cache_leave_room_for_it(own):
     assert states / cache == pytest.approx(0.9, rel=0.08)  # fewer sequences have fewer logits
     with pytest.raises(SpecError, match="leaves no memory"):
         deployment_of("qwen3.5-35b-a3b", "h200_sxm", own=own, shared={"max_num_seqs": 1024})
+
+
+def test_a_block_of_a_model_without_attention_is_the_state_of_a_request():
+    """Falcon-Mamba-7B's states of 15.6 MiB; vLLM does not cache prefixes of such models."""
+    fields = {
+        "model_type": "falcon_mamba", "num_hidden_layers": 64, "hidden_size": 4096,
+        "intermediate_size": 8192, "state_size": 16, "conv_kernel": 4, "time_step_rank": 256,
+        "tie_word_embeddings": False, "vocab_size": 65024,
+    }  # fmt: skip
+    model = model_from_config(fields, where="config.json", model_id="falcon-mamba")
+    hardware, engine = find_hardware("h100_sxm"), EngineSpec(dtype="bfloat16", device="cuda")
+    levels = datasheet_levels(model, engine, hardware)
+    server = deploy(model, engine, hardware, levels, Knobs())
+    config = server.config
+    assert not config.enable_prefix_caching
+    assert config.n_blocks_of(1) == config.n_blocks_of(500_000) == 1
+    assert server.kv_block_bytes == state_bytes(model, "bfloat16") == 64 * 8192 * 19 * 2
+    assert 55e9 < config.num_blocks * server.kv_block_bytes < 66e9  # what weights of 14.5 GB leave
+    for refused in (Knobs(policy="sglang"), Knobs(own={"preemption_mode": "swap"})):
+        with pytest.raises(SpecError, match="no keys and values"):
+            deploy(model, engine, hardware, levels, refused)

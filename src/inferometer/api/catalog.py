@@ -408,7 +408,7 @@ def _model_card(entry: CatalogModel) -> Page:
         ("layers x hidden", f"{model.n_layers} x {model.hidden_size}"),
         (
             "heads, KV heads, head dim",
-            attention.shape_text,
+            attention.shape_text if model.n_attention_layers else "none: no layer attends",
         ),
         ("KV cache, 16 bit", f"{entry.kv_bfloat16_bytes_per_token:,} B/token"),
         ("vocabulary", f"{model.vocab_size:,}{' (tied)' if model.tie_word_embeddings else ''}"),

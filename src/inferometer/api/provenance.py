@@ -179,7 +179,7 @@ def _model_facts(model: ModelSpec) -> tuple[tuple[str, str], ...]:
         ("layers, hidden", f"{model.n_layers}, {model.hidden_size}"),
         (
             "heads, KV heads, head dim",
-            attention.shape_text,
+            attention.shape_text if model.n_attention_layers else "none: no layer attends",
         ),
         ("KV cache per token, 16 bit", format_bytes(kv_bytes_per_token(model, "bfloat16"))),
         ("source", f"{model.source.kind}: {model.source.where}"),

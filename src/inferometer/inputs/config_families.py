@@ -16,7 +16,6 @@ from inferometer.inputs.family_fields import (
     fill_deepseek_v4,
     fill_falcon,
     fill_falcon_h1,
-    fill_gemma4,
     fill_gpt2,
     fill_granite_hybrid,
     fill_jamba,
@@ -26,11 +25,16 @@ from inferometer.inputs.family_fields import (
     fill_llama4,
     fill_mimo_v2,
     fill_minimax,
+    fill_minimax_m3,
     fill_mpt,
     fill_nemotron_h,
     fill_opt,
     fill_stablelm,
 )
+from inferometer.inputs.gemma_families import GEMMA_FAMILIES
+from inferometer.inputs.newer_families import NEWER_FAMILIES
+from inferometer.inputs.older_families import OLDER_FAMILIES
+from inferometer.inputs.state_families import STATE_FAMILIES
 
 _ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)
 _MLP_BIAS: Final = Flag(name="mlp_bias", default=False)
@@ -53,28 +57,6 @@ _PLAIN: Final = replace(_LLAMA, mlp_bias=False)
 _QWEN3: Final = replace(
     _PLAIN, class_name="Qwen3ForCausalLM", qk_norm=True, window="switch", defaults={"head_dim": 128}
 )
-_GEMMA: Final = replace(
-    _PLAIN, class_name="GemmaForCausalLM", ties_by_default=True, defaults={"head_dim": 256}
-)
-_GEMMA3_DEFAULTS: Final = {
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "vocab_size": 262_208,
-    "max_position_embeddings": 131_072,
-    "sliding_window": 4096,
-}
-_GEMMA4_DEFAULTS: Final = _GEMMA3_DEFAULTS | {
-    "num_hidden_layers": 30,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "vocab_size": 262_144,
-    "sliding_window": 512,
-    "full_head_dim": 512,
-    "hidden_size_per_layer_input": 256,
-    "vocab_size_per_layer_input": 262_144,
-    "enable_moe_block": False,
-}
 _MIMO_V2_DEFAULTS: Final = {
     "num_hidden_layers": 48,
     "hidden_size": 4096,
@@ -88,6 +70,20 @@ _MIMO_V2_DEFAULTS: Final = {
     "full_key_value_heads": 4,
     "full_head_dim": 192,
     "full_value_head_dim": 128,
+}
+_MINIMAX_M3_DEFAULTS: Final = {
+    "num_hidden_layers": 60,
+    "hidden_size": 6144,
+    "dense_intermediate_size": 12_288,  # by the file's name, as "intermediate_size" is another
+    "moe_intermediate_size": 3072,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "n_shared_experts": 1,
+    "vocab_size": 200_064,
+    "max_position_embeddings": 524_288,
 }
 _OLMO2: Final = replace(
     _PLAIN, class_name="Olmo2ForCausalLM", qk_norm=True, has_full_width_qk_norm=True
@@ -164,6 +160,10 @@ _GPT2: Final = replace(
 )
 
 FAMILIES: Final[dict[str, Family]] = {
+    **GEMMA_FAMILIES,
+    **NEWER_FAMILIES,
+    **OLDER_FAMILIES,
+    **STATE_FAMILIES,
     "bamba": _BAMBA,
     "cohere": _COHERE,
     "cohere2": replace(
@@ -205,39 +205,6 @@ FAMILIES: Final[dict[str, Family]] = {
         mlp_bias=Flag(name="bias", default=False),
         norm="layernorm",
         norm_has_bias=True,
-    ),
-    "gemma": _GEMMA,
-    "gemma2": replace(
-        _GEMMA,
-        class_name="Gemma2ForCausalLM",
-        norms_per_layer=4,
-        window="pattern",
-        full_attention_every=2,
-    ),
-    "gemma3_text": replace(
-        _GEMMA,
-        class_name="Gemma3ForCausalLM",
-        norms_per_layer=4,
-        qk_norm=True,
-        window="pattern",
-        full_attention_every=6,
-        defaults=_GEMMA3_DEFAULTS,
-    ),
-    "gemma4_text": replace(
-        _GEMMA,
-        class_name="Gemma4ForCausalLM",
-        names={
-            "num_experts_per_tok": "top_k_experts",
-            "full_head_dim": "global_head_dim",
-            "full_key_value_heads": "num_global_key_value_heads",
-        },
-        qk_norm=True,
-        window="pattern",
-        full_attention_every=6,
-        experts="num_experts",
-        router_bias=True,
-        fill=fill_gemma4,
-        defaults=_GEMMA4_DEFAULTS,
     ),
     "glm": _GLM,
     "glm4": replace(_GLM, class_name="Glm4ForCausalLM", norms_per_layer=4),
@@ -391,6 +358,21 @@ FAMILIES: Final[dict[str, Family]] = {
         router_bias=True,
         defaults={"head_dim": 128},
     ),
+    "minimax_m3_vl_text": replace(
+        _PLAIN,
+        class_name="MiniMaxM3VLForCausalLM",
+        names={
+            "intermediate_size": "dense_intermediate_size",
+            "moe_intermediate_size": "intermediate_size",
+            "shared_expert_intermediate_size": "all_shared_experts_size",
+        },
+        qk_norm=True,
+        fill=fill_minimax_m3,
+        read_fields=frozenset(("sparse_attention_config",)),
+        experts="num_local_experts",
+        router_bias=True,
+        defaults=_MINIMAX_M3_DEFAULTS,
+    ),
     "mistral": Family(
         class_name="MistralForCausalLM",
         window="all",
@@ -503,9 +485,9 @@ FAMILIES: Final[dict[str, Family]] = {
 
 ALIASES: Final = {
     "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
-    "gemma4_unified": "gemma4_text",
-    "gemma4_unified_text": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "llama4": "llama4_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
@@ -513,9 +495,17 @@ ALIASES: Final = {
     "mimo_v2": "mimo_v2_flash",
     "code_llama": "llama",
     "minimax_m1": "minimax",
+    "minimax_m3": "minimax_m3_vl_text",
+    "minimax_m3_text": "minimax_m3_vl_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "minimax_text_01": "minimax",
     "ministral": "mistral",
+    "muse_glimmer": "muse_glimmer_text",
     "deepseek_ref": "deepseek_v4",
+    "dots_ocr": "qwen2",
+    "qwen2_5_omni_text": "qwen2",
+    "qwen3_asr_text": "qwen3",
+    "qwen3_omni_moe_text": "qwen3_moe",
     **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_text"), "qwen3"),
     **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text"), "qwen3_moe"),
@@ -540,35 +530,3 @@ NESTED_DEFAULTS: Final = {
 """Sizes that multimodal files (LLaVA) omit, since the class of their language model has them.
 
 A file of the language model alone must state them."""
-
-NOT_DECODERS: Final = frozenset((
-    "albert", "bert", "camembert", "clip", "deberta", "deberta-v2", "distilbert", "electra", "esm",
-    "eurobert", "modernbert", "mpnet", "roberta", "siglip", "vit", "xlm-roberta",
-))  # fmt: skip
-"""``model_type`` of encoders, which generate no tokens; others are recognised by ``architectures``.
-"""
-
-DECODING_CLASSES: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""Endings of class names of decoders, even if the file has ``is_decoder: false``."""
-
-NOT_ATTENTION_FIELDS: Final = (
-    "ssm_cfg",
-    "ssm_state_size",
-    "hybrid_override_pattern",
-    "attn_layer_period",
-    "mixer_types",
-    "state_size",
-    "mamba_d_state",
-    "mamba_n_heads",
-    "mamba_num_heads",
-    "linear_attn_config",
-    "layers_block_type",
-    "sparse_attention_config",
-    "conv_L_cache",
-    "lru_width",
-    "rwkv_hidden_size",
-    "block_configs",
-    "altup_num_inputs",
-)
-"""Fields of a config.json that are understood only in known families: of state-space models,
-convolutions, block-sparse attention, and layers of different shapes."""

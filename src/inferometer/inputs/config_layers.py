@@ -9,19 +9,17 @@ from typing import Final
 from inferometer.errors import SpecError
 from inferometer.inputs.family import Family, Flag
 from inferometer.inputs.foreign_bytes import ConfigFields, shortened
-from inferometer.inputs.types import (
+from inferometer.inputs.model_parts import (
     BlockCounts,
     CompressedSpec,
-    DType,
     IndexerSpec,
-    KvSharing,
-    MlaSpec,
-    MoeSpec,
     PerLayerInputSpec,
     RecurrentSpec,
+    StateDType,
 )
+from inferometer.inputs.types import KvSharing, MlaSpec, MoeSpec
 
-PLAIN_DTYPES: Final[dict[str, DType]] = {
+PLAIN_DTYPES: Final[dict[str, StateDType]] = {
     "float32": "float32", "float16": "float16", "bfloat16": "bfloat16"
 }  # fmt: skip
 LAYER_KINDS: Final = frozenset(
@@ -34,7 +32,9 @@ _COMPRESSED: Final = (0, 4, 128)
 """Tokens that a layer of DeepSeek-V4 compresses into a KV row: none, few (fine), many (coarse).
 
 Of fine rows attention reads only those that its indexer chooses."""
-EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
+EXPERT_COUNTS: Final = (
+    "n_routed_experts", "num_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"
+)  # fmt: skip
 
 
 def read_sharing(fields: ConfigFields) -> KvSharing | None:
@@ -156,9 +156,9 @@ def read_latent(fields: ConfigFields) -> MlaSpec:
 def read_indexer(fields: ConfigFields) -> IndexerSpec | None:
     """The indexer, which chooses the tokens of sparse attention; None without ``index_topk``."""
     top_k_tokens = fields.optional_count("index_topk")
-    if top_k_tokens is None:
-        return None
     n_layers, types = fields.count("num_hidden_layers"), fields.texts("indexer_types")
+    if top_k_tokens is None or (types is not None and "full" not in types):
+        return None
     compressed = None if fields.value("compress_ratios") is None else read_compressed(fields)
     if compressed is not None:
         n_layers, top_k_tokens = (
@@ -170,6 +170,7 @@ def read_indexer(fields: ConfigFields) -> IndexerSpec | None:
         head_dim=fields.count("index_head_dim"),
         top_k_tokens=top_k_tokens,
         n_layers=n_layers if types is None else types.count("full"),
+        chooses_blocks=fields.value("index_block_size") is not None,
     )
 
 
@@ -237,9 +238,14 @@ def read_mixture(fields: ConfigFields, family: Family) -> MoeSpec:
 
 
 def read_per_layer_inputs(fields: ConfigFields) -> PerLayerInputSpec | None:
-    """Gemma 4's additional embedding for each layer; None if there is none."""
+    """The additional embedding for each layer of Gemma 4 and 3n; None if there is none."""
     size = fields.optional_count("hidden_size_per_layer_input", minimum=0)
     vocab_size = fields.optional_count("vocab_size_per_layer_input")
     if not size or vocab_size is None:
         return None
-    return PerLayerInputSpec(size=size, vocab_size=vocab_size)
+    return PerLayerInputSpec(
+        size=size,
+        vocab_size=vocab_size,
+        n_streams=fields.count("altup_num_inputs", 1),
+        laurel_rank=fields.optional_count("laurel_rank"),
+    )

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from inferometer.inputs.types import RecurrentKind
+from inferometer.inputs.model_parts import RecurrentKind
 
 Config: TypeAlias = Mapping[str, object]
+
+MOST_LISTED_LAYERS: Final = 10_000
+"""Lists of layers are not made for more, whatever number a file states."""
 
 WindowRule: TypeAlias = Literal["none", "all", "switch", "pattern"]
 """Which layers have a sliding window. "none"; "all" (if ``sliding_window`` is set); "switch": those
@@ -46,6 +49,7 @@ class Family:
     norm_has_bias: bool = False
     norms_per_layer: int = 2
     has_final_norm: bool = True
+    has_embedding_norm: bool = False
     position: Literal["rope", "learned", "alibi"] = "rope"
     n_extra_positions: int = 0
     has_head_bias: bool = False
@@ -63,9 +67,15 @@ class Family:
     """The kind of recurrence in its layers with a state."""
     is_hybrid: bool = False
     """Does ``fill`` read which layers attend and which have a recurrent state?"""
+    attends: bool = True
+    """False: no layer attends, in any model of the family."""
     conv_bias: bool | Flag = False
     projection_bias: bool | Flag = False
     state_norm: bool | Flag = True
+    note: str | None = None
+    """A sentence for the user about all models of the family."""
+    read_fields: frozenset[str] = frozenset()
+    """Fields of kinds of layers that are unknown in other families, and that this one reads."""
     blocks: Literal["pairs", "alone", "beside"] = "pairs"
     """What a layer consists of. "pairs": a mixer (such as attention) and a feed-forward block;
     "alone": one of them; "beside": two mixers side by side, and a feed-forward block."""

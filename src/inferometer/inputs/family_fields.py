@@ -7,14 +7,13 @@ described by the fields of linear attention (``linear_...``).
 
 from typing import Final
 
-from inferometer.inputs.family import Config
+from inferometer.inputs.family import MOST_LISTED_LAYERS, Config
 
 _COMPRESSED_KINDS: Final = {
     "sliding_attention": 0,
     "compressed_sparse_attention": 4,
     "heavily_compressed_attention": 128,
 }
-_MOST_LISTED_LAYERS: Final = 10_000
 _FULL: Final = "full_attention"
 _LINEAR: Final = "linear_attention"
 _KIND_OF: Final = {
@@ -90,7 +89,7 @@ def fill_llama4(config: Config) -> dict[str, object]:
     """
     n_layers, listed = config.get("num_hidden_layers"), config.get("moe_layers")
     filled: dict[str, object] = {}
-    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS and isinstance(listed, list):
+    if isinstance(n_layers, int) and n_layers <= MOST_LISTED_LAYERS and isinstance(listed, list):
         filled["mlp_only_layers"] = [index for index in range(n_layers) if index not in listed]
     with_positions = config.get("no_rope_layers")
     if isinstance(with_positions, list) and with_positions:
@@ -111,27 +110,6 @@ def fill_deepseek_v4(config: Config) -> dict[str, object]:
     return filled
 
 
-def fill_gemma4(config: Config) -> dict[str, object]:
-    """Gemma 4: kinds of layers, heads of full-attention layers, norms, experts beside the MLP."""
-    filled, n_layers = dict[str, object](), config.get("num_hidden_layers", 30)
-    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
-        is_full = [not index % 6 or index == n_layers for index in range(1, n_layers + 1)]
-        filled["layer_types"] = [
-            "full_attention" if one else "sliding_attention" for one in is_full
-        ]
-    by_layer = config.get("per_layer_config")  # as transformers writes it since version 5
-    first = next(iter(by_layer.values()), None) if isinstance(by_layer, dict) else None
-    if isinstance(first, dict):
-        filled["full_head_dim"] = first.get("head_dim")
-        filled["full_key_value_heads"] = first.get("num_key_value_heads")
-    has_experts = config.get("enable_moe_block") is True
-    if has_experts:  # beside the MLP, which every token passes like a shared expert
-        filled["shared_expert_intermediate_size"] = config.get("intermediate_size", 9216)
-    has_inputs = bool(config.get("hidden_size_per_layer_input", 256))
-    # With experts: three more norms, and a scale of the router's input of the same size.
-    return filled | {"norms_per_layer": 4 + has_inputs + 4 * has_experts}
-
-
 def fill_mimo_v2(config: Config) -> dict[str, object]:
     """MiMo-V2: which layers have a sliding window or experts, and the heads of windowed layers.
 
@@ -146,7 +124,7 @@ def fill_mimo_v2(config: Config) -> dict[str, object]:
     if isinstance(n_kv_heads, int) and config.get("swa_num_key_value_heads") is None:
         filled["swa_num_key_value_heads"] = 2 * n_kv_heads
     sliding, sparse = config.get("hybrid_layer_pattern"), config.get("moe_layer_freq")
-    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
+    if isinstance(n_layers, int) and n_layers <= MOST_LISTED_LAYERS:
         if not isinstance(sliding, list):
             sliding = [index > 0 and (index + 1) % 6 > 0 for index in range(n_layers)]
         if not isinstance(sparse, list):
@@ -171,7 +149,7 @@ def fill_minimax(config: Config) -> dict[str, object]:
     kinds: object = None
     if isinstance(listed, list):
         kinds = [_MINIMAX_KINDS.get(str(one), str(one)) for one in listed]
-    elif isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
+    elif isinstance(n_layers, int) and n_layers <= MOST_LISTED_LAYERS:
         kinds = [_MINIMAX_KINDS[str((index + 1) % 2)] for index in range(n_layers)]
     return {
         "layer_types": kinds,
@@ -183,6 +161,49 @@ def fill_minimax(config: Config) -> dict[str, object]:
         # vLLM 0.32.0 and transformers 5.23 store the state in the model's own format.
         "mamba_ssm_dtype": config.get("dtype") or config.get("torch_dtype") or "bfloat16",
     }
+
+
+def fill_minimax_m3(config: Config) -> dict[str, object]:
+    """MiniMax-M3: which layers choose blocks of tokens, how many, and which have experts.
+
+    The published files nest these fields, transformers writes them flat. If no list states the
+    layers, vLLM 0.32.0 assumes that the first three attend to everything and have no experts.
+    """
+    nested, n_layers = config.get("sparse_attention_config"), _n_layers(config) or 0
+    sparse: Config = (
+        {str(key): one for key, one in nested.items()} if isinstance(nested, dict) else {}
+    )
+    usual = [index > 2 for index in range(n_layers)]
+    chooses = _flags(config.get("layer_types"), "minimax_m3_sparse")
+    chooses = chooses or _flags(sparse.get("sparse_attention_freq"), "1") or usual
+    experts = _flags(config.get("mlp_layer_types"), "sparse")
+    experts = experts or _flags(config.get("moe_layer_freq"), "1") or usual
+    block = sparse.get("sparse_block_size", config.get("index_block_size", 128))
+    n_blocks = sparse.get("sparse_topk_blocks", config.get("index_topk_blocks", 16))
+    is_on = sparse.get("use_sparse_attention", True)
+    n_tokens = block * n_blocks if isinstance(block, int) and isinstance(n_blocks, int) else None
+    return {
+        "indexer_types": ["full" if one and is_on else "none" for one in chooses],
+        "index_topk": n_tokens,
+        "index_block_size": block,
+        "index_n_heads": sparse.get("sparse_num_index_heads", config.get("index_n_heads", 4)),
+        "index_head_dim": sparse.get("sparse_index_dim", config.get("index_head_dim", 128)),
+        "mlp_layer_types": ["sparse" if one else "dense" for one in experts],
+    }
+
+
+def fill_unknown(config: Config) -> dict[str, object]:
+    """An unknown ``model_type``: which layers have experts, as Step and MiMo write it."""
+    enum, freq, n_layers = config.get("moe_layers_enum"), None, _n_layers(config)
+    if isinstance(enum, str | list) and n_layers is not None:
+        listed = {str(one).strip() for one in (enum.split(",") if isinstance(enum, str) else enum)}
+        freq = [str(index) in listed for index in range(n_layers)]
+    freq = freq or _flags(config.get("moe_layer_freq"), "1")
+    return {"mlp_layer_types": freq and ["sparse" if one else "dense" for one in freq]}
+
+
+def _flags(listed: object, word: str) -> list[bool] | None:
+    return [str(one) == word for one in listed] if isinstance(listed, list) else None
 
 
 def fill_bamba(config: Config) -> dict[str, object]:
@@ -213,7 +234,7 @@ def fill_nemotron_h(config: Config) -> dict[str, object]:
     listed = config.get("layer_types") or config.get("layers_block_type")
     pattern = config.get("hybrid_override_pattern")
     if listed is None and isinstance(pattern, str):
-        listed = list(pattern[:_MOST_LISTED_LAYERS])
+        listed = list(pattern[:MOST_LISTED_LAYERS])
     kinds = _kinds(listed)
     filled: dict[str, object] = {
         "block_kinds": kinds,
@@ -315,7 +336,7 @@ def fill_kimi_linear(config: Config) -> dict[str, object]:
     experts = config.get("mlp_layer_types")
     if not isinstance(experts, list) and n_layers is not None:
         n_dense = config.get("first_k_dense_replace", 1)
-        experts = ["dense"] * (n_dense if isinstance(n_dense, int) else 0)
+        experts = ["dense"] * min(n_dense if isinstance(n_dense, int) else 0, n_layers)
     return {
         "block_kinds": kinds,
         "mlp_layer_types": experts,
@@ -332,7 +353,7 @@ def fill_kimi_linear(config: Config) -> dict[str, object]:
 
 def _n_layers(config: Config) -> int | None:
     n_layers = config.get("num_hidden_layers", 32)
-    is_count = isinstance(n_layers, int) and 0 < n_layers <= _MOST_LISTED_LAYERS
+    is_count = isinstance(n_layers, int) and 0 < n_layers <= MOST_LISTED_LAYERS
     return n_layers if is_count and isinstance(n_layers, int) else None
 
 

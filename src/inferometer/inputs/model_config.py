@@ -10,21 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.config_details import quantisation, stored_formats
 from inferometer.inputs.config_families import (
     ALIASES,
-    DECODING_CLASSES,
     FAMILIES,
     LLAMA_LIKE,
     NESTED_DEFAULTS,
-    NOT_ATTENTION_FIELDS,
-    NOT_DECODERS,
 )
 from inferometer.inputs.config_layers import (
     EXPERT_COUNTS,
-    LAYER_KINDS,
     PLAIN_DTYPES,
     flag_of,
     read_blocks,
@@ -36,8 +31,10 @@ from inferometer.inputs.config_layers import (
     read_recurrent,
     read_sharing,
 )
-from inferometer.inputs.family import Family, Flag
+from inferometer.inputs.family import Family, Flag, WindowRule
+from inferometer.inputs.family_fields import fill_unknown
 from inferometer.inputs.foreign_bytes import ConfigFields, Door
+from inferometer.inputs.refusals import check_decodes, check_layers, not_known
 from inferometer.inputs.types import (
     AttentionSpec,
     DType,
@@ -56,15 +53,36 @@ _DOOR: Final = Door(
 )
 _STATING_FORMATS: Final = frozenset(("quantization_config", "compression_config", "expert_dtype"))
 _MOST_STRETCHED: Final = 1024
-_LANGUAGE_MODELS: Final = ("text_config", "llm_config", "language_config")
-"""Where multimodal files have the configuration of their language model."""
+_LANGUAGE_MODELS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Where multimodal files have the configuration of their language model.
+
+Qwen's Omni models have it in that of the thinker, which vLLM serves without the talker.
+"""
+_NO_TOWERS: Final = re.compile(r".*(quantization|compression|generation|rope|attn|ffn|sparse).*")
 _FORMATS_BESIDE: Final = "hf_quant_config.json"
 _OTHER_NAMES: Final = {
-    "num_experts_per_tok": ("moe_k", "moe_topk", "top_k_experts"),
+    "max_position_embeddings": (
+        "n_positions", "max_seq_len", "seq_length", "model_max_length", "max_sequence_length",
+        "max_seq_length", "seq_len",
+    ),
+    "num_key_value_heads": (
+        "num_attention_groups", "multi_query_group_num", "num_query_groups", "num_kv_heads",
+        "n_kv_heads", "n_head_kv", "num_key_value_heads_per_layer",
+    ),
+    "q_lora_rank": ("attention_q_lora_dim",),
+    "kv_lora_rank": ("attention_kv_lora_dim",),
+    "qk_nope_head_dim": ("attention_qk_dim",),
+    "qk_rope_head_dim": ("attention_qk_rope_dim",),
+    "v_head_dim": ("attention_v_dim",),
+    "moe_intermediate_size": ("moe_expert_inner_dim", "expert_ffn_hidden_size"),
+    "shared_expert_intermediate_size": ("share_expert_dim",),
+    "moe_latent_size": ("moe_hidden_size", "latent_moe_hidden_size", "routed_expert_hidden_size"),
+    "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "top_k_experts", "moe_experts_per_token"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
-    "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers"),
-}
-"""Of an unknown ``model_type``, as ERNIE, EXAONE and AFMoE write them."""
+    "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers", "moe_start_layer"),
+}  # fmt: skip
+"""Of an unknown ``model_type``: of the longest context in vLLM's order, others as ERNIE, EXAONE,
+Step, Moondream and Pangu write them."""
 
 _SHARED_FIELDS: Final = (
     "tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "compression_config",
@@ -74,10 +92,15 @@ _SHARED_FIELDS: Final = (
 
 _UNREAD_FIELDS: Final = re.compile(
     r"(swa|num_swa|num_global|global)_.*(heads?|dim)|.*_per_layer(_config|_input)?|per_layer_config"
-    r"|num_kv_shared_layers|cross_attention_layers"
+    r"|num_kv_shared_layers|cross_attention_layers|hc_(mult|count)|gated_norm_rank|gating"
+    r"|attention_other_setting|use_cla|use_head_wise_attn_gate|share_q_dim"
 )
 """Fields that give some layers another shape, which is not counted here."""
 
+_FULL_EVERY: Final = ("sliding_window_pattern", "global_attn_every_n_layers")
+"""Fields of N where every N-th layer attends to everything."""
+
+_OUTPUT_GATES: Final = ("attn_output_gate", "use_attn_output_gate", "attention_output_gate")
 _UNGATED_ACTIVATIONS: Final = frozenset(("relu", "relu2", "xielu"))
 """An MLP with one of these has no gate: Nemotron, Arcee, Apertus."""
 
@@ -137,14 +160,13 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
     names = (name for name in _LANGUAGE_MODELS if isinstance(config.get(name), dict))
     nested = config.get(next(names, ""))
     if isinstance(nested, dict):
+        check_decodes(config, str(config.get("model_type")), where=where)
         shared = {name: config[name] for name in _SHARED_FIELDS if name in config}
         text_config: dict[str, object] = {str(name): value for name, value in nested.items()}
         text_config.setdefault("model_type", config.get("model_type"))
         shared = NESTED_DEFAULTS.get(str(text_config["model_type"]), {}) | shared
         model = model_from_config(shared | text_config, where=where, model_id=model_id)
-        towers = [name for name in ("vision_config", "audio_config") if config.get(name)]
-        notes = [f"{one} is not counted: its weights come on top" for one in towers]
-        return replace(model, note="; ".join(filter(None, (*notes, model.note))) or None)
+        return _with_towers(model, config)
     family, model_type, note = _family(config, where=where)
     # A null that the file says overrules the class's default: Mistral 0.2 turns its window off so.
     silent = {
@@ -159,18 +181,43 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         filled=silent | ({} if family.fill is None else family.fill(config)),
     )
     model = _model(fields, family, model_type=model_type, model_id=model_id)
-    if model.n_attention_layers < 1:
-        raise _not_known(f"model_type {model_type!r} has no layer that attends", where=where)
+    if model.n_attention_layers < 1 and family.attends:
+        raise not_known(f"model_type {model_type!r} has no layer that attends", where=where)
+    model = _with_towers(replace(model, note=note), config)
     if not _STATING_FORMATS & config.keys():
-        return replace(model, note=note)
+        return model
     stored = stored_formats(config, model, fields.texts("layer_types"))
     return replace(
         model,
         checkpoint_dtype=stored.whole,
         stored_apart=stored.apart,
         stored_bits=stored.bits,
-        note="; ".join(filter(None, (note, *stored.notes))) or None,
+        note="; ".join(filter(None, (model.note, *stored.notes))) or None,
     )
+
+
+def _with_towers(model: ModelSpec, config: Mapping[str, object]) -> ModelSpec:
+    """The model, with a note about the configurations of other parts (vision, audio, speech)."""
+    sizes = {
+        "hidden_size",
+        "d_model",
+        "embed_dim",
+        "num_hidden_layers",
+        "depth",
+        "text_config",
+        "hidden_dim",
+    }
+    towers = [
+        name
+        for name, one in config.items()
+        if isinstance(one, dict)
+        and name.endswith("_config")
+        and sizes & one.keys()
+        and name not in _LANGUAGE_MODELS
+        and not _NO_TOWERS.fullmatch(name)
+    ]
+    notes = [f"{one} is not counted: its weights come on top" for one in towers]
+    return replace(model, note="; ".join(filter(None, (*notes, model.note))) or None)
 
 
 def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, str | None]:
@@ -183,23 +230,10 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
             allowed=f"one of {', '.join(FAMILIES)}, or a Llama-like one",
         )
     family = FAMILIES.get(ALIASES.get(model_type, model_type))
-    is_encoder = _is_encoder(config, model_type)
-    if fields.flag("is_encoder_decoder", default=False) or is_encoder:
-        kind = "an encoder" if is_encoder else "an encoder-decoder model"
-        raise SpecError(
-            f"model_type {model_type!r} is {kind}",
-            where=where,
-            allowed="a decoder-only language model",
-        )
-    alien = _alien_fields(config, family)
-    if alien:
-        raise _not_known(
-            f"model_type {model_type!r} has layers of a kind that is not known here (field"
-            f" {alien[0]!r})",
-            where=where,
-        )
+    check_decodes(config, model_type, where=where)
+    check_layers(config, family, model_type, where=where)
     if family is not None:
-        return family, ALIASES.get(model_type, model_type), None
+        return family, ALIASES.get(model_type, model_type), family.note
     likeness, found = _likeness(config)
     note = (
         f"model_type {model_type!r} is not known here: read as if it were Llama"
@@ -210,54 +244,9 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
     return likeness, model_type, note
 
 
-def _not_known(what: str, *, where: str) -> SpecError:
-    hybrids = ", ".join(name for name, family in FAMILIES.items() if family.is_hybrid)
-    return SpecError(
-        what,
-        where=where,
-        allowed="full, sliding, latent, top-k or linear attention; Mamba or convolutions beside"
-        f" attention in the families {hybrids}",
-        try_="measure a server that runs it, which needs no file of the model: "
-        + suggestions.command("load", "URL", "--model", "MODEL", "--concurrency", "8"),
-    )
-
-
-def _is_encoder(config: Mapping[str, object], model_type: str) -> bool:
-    """Whether its name, its segments of BERT, or the classes that the file names are an encoder's."""
-    listed = config.get("architectures")
-    classes = [str(one) for one in listed] if isinstance(listed, list) else []
-    decodes = any(one.endswith(DECODING_CLASSES) for one in classes)
-    is_masked = any(one.endswith("ForMaskedLM") for one in classes)
-    is_plain = bool(classes) and config.get("is_decoder") is False
-    return (
-        model_type in NOT_DECODERS
-        or config.get("type_vocab_size") is not None
-        or ((is_masked or is_plain) and not decodes)
-    )
-
-
-def _alien_fields(config: Mapping[str, object], family: Family | None) -> list[str]:
-    """Fields of layers that are not understood here."""
-    listed = config.get("layer_types")
-    kinds = {str(kind) for kind in listed} if isinstance(listed, list) else set[str]()
-    if family is not None and family.is_hybrid:  # its own function reads them
-        return []
-    has_states = family is not None and family.recurrent == "lightning"
-    alien = [name for name in NOT_ATTENTION_FIELDS if config.get(name) is not None]
-    linear = {"linear_attention"} if config.get("linear_num_value_heads") else set[str]()
-    if family is None and not kinds <= LAYER_KINDS | linear:
-        alien.append("layer_types")
-    attends, group = config.get("attn_type_list"), config.get("layer_group_size")
-    if isinstance(attends, list) and any(one != 1 for one in attends) and not has_states:
-        alien.append("attn_type_list")  # linear layers, whose sizes only MiniMax's class fixes
-    if group is not None and group != 1:
-        alien.append("layer_group_size")  # Ring's: linear layers but for the last of each group
-    return alien
-
-
 def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
     """Llama with what the fields of an unknown ``model_type`` state, and that in words."""
-    experts = next((name for name in EXPERT_COUNTS if config.get(name) is not None), None)
+    experts = next((name for name in EXPERT_COUNTS if config.get(name) not in (None, 0)), None)
     named = {
         usual: next((name for name in names if config.get(name) is not None), usual)
         for usual, names in _OTHER_NAMES.items()
@@ -265,7 +254,8 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
     }
     activation = str(config.get("hidden_act") or config.get("hidden_activation"))
     size = "moe_intermediate_size"
-    size = "intermediate_size" if config.get(size) is None else size
+    size = "intermediate_size" if config.get(named.get(size, size)) is None else size
+    gate = next((name for name in _OUTPUT_GATES if config.get(name) is not None), _OUTPUT_GATES[0])
     has_linear = config.get("linear_num_value_heads") is not None
     likeness = replace(
         LLAMA_LIKE,
@@ -273,10 +263,11 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
         is_gated=activation not in _UNGATED_ACTIVATIONS or config.get("model_type") == "bitnet",
         experts=experts,
         expert_size=size,
-        has_latent_attention=config.get("kv_lora_rank") is not None,
-        output_gate=Flag(name="attn_output_gate", default=False),
-        window="none" if has_linear else "all",
+        has_latent_attention=config.get(named.get("kv_lora_rank", "kv_lora_rank")) is not None,
+        output_gate=Flag(name=gate, default=False),
+        window="none" if has_linear else _window_rule(config, named),
         defaults={"full_attention_interval": 4} if has_linear else {},
+        fill=fill_unknown,
     )
     states_layers = {"layer_types", "full_attention_interval"} & config.keys()
     kinds = {
@@ -289,6 +280,20 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
     }
     found = ", ".join(name for name, is_so in kinds.items() if is_so)
     return likeness, found
+
+
+def _window_rule(config: Mapping[str, object], named: dict[str, str]) -> WindowRule:
+    """Which layers of an unknown ``model_type`` have its window, where none lists them.
+
+    Names the field of a pattern in ``named``.
+    """
+    if "use_sliding_window" in config:
+        return "switch"
+    every = next((name for name in _FULL_EVERY if isinstance(config.get(name), int)), None)
+    if every is None:
+        return "all"
+    named["sliding_window_pattern"] = every
+    return "pattern"
 
 
 def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: str) -> ModelSpec:
@@ -319,6 +324,7 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         norm_has_bias=family.norm_has_bias,
         norms_per_layer=family.norms_per_layer if norms_per_layer is None else norms_per_layer,
         has_final_norm=fields.flag("has_final_norm", default=family.has_final_norm),
+        has_embedding_norm=family.has_embedding_norm,
         position="alibi" if position == "alibi" else family.position,
         n_learned_positions=(
             max_position_tokens + family.n_extra_positions if family.position == "learned" else 0

@@ -7,11 +7,14 @@ import math
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from inferometer.inputs.types import DTYPE_BITS, CompressedSpec, DType, EngineSpec, ModelSpec
+from inferometer.inputs.model_parts import CompressedSpec
+from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 from inferometer.perfmodel.types import BatchShape
 
 _INDEX_KEY_BITS: Final = 8.25
 """Bits of an element of an indexer's key: 8, and a 32-bit scale for each 128 of them."""
+_BLOCK_KEY_BITS: Final = 16.0
+"""The same where whole blocks are chosen: vLLM 0.32.0, ``vllm/models/minimax_m3/common/indexer.py``."""
 _LATENT_UNIT: Final = 128
 """Blocks of latent attention in models with recurrent states have a multiple of these tokens."""
 _ALIKE_RATIO: Final = 1.5
@@ -120,10 +123,12 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
     else:
         rows = _rows_of_heads(model, top_k)
     if indexer is not None:
-        scores = 2.0 * indexer.n_heads * indexer.head_dim
-        rows.append(
-            CacheRows(indexer.n_layers, indexer.head_dim, scores, scores, bits=_INDEX_KEY_BITS)
-        )
+        scores, bits = 2.0 * indexer.n_heads * indexer.head_dim, _INDEX_KEY_BITS
+        if indexer.chooses_blocks:
+            bits, n_whole = _BLOCK_KEY_BITS, rows[0].n_layers - indexer.n_layers
+            whole = rows[0]._replace(n_layers=n_whole, most_read_tokens=None)
+            rows = [rows[0]._replace(n_layers=indexer.n_layers), whole]
+        rows.append(CacheRows(indexer.n_layers, indexer.head_dim, scores, scores, bits=bits))
     return tuple(rows)
 
 
@@ -357,7 +362,12 @@ def kv_block_fraction(model: ModelSpec) -> float:
 def kv_block_bytes(
     model: ModelSpec, dtype: DType, *, block_tokens: int, is_grouped: bool = False
 ) -> int:
-    """Bytes of a KV block on all devices: of all layers, or of a group."""
+    """Bytes of a KV block on all devices: of all layers, or of a group.
+
+    Of a model without attention: a sequence's state (``state_paging``).
+    """
+    if not model.n_attention_layers:
+        return state_bytes(model, dtype)
     whole_bytes = kv_bytes_per_token(model, dtype) * block_tokens
     if not is_grouped:
         return whole_bytes
@@ -377,6 +387,8 @@ class StatePaging(NamedTuple):
     @property
     def words(self) -> str:
         """Text about these blocks, which continues a sentence on their number."""
+        if self.n_blocks == 0:
+            return "; each is the state of one request, whatever its length (no layer attends)"
         return (
             f"; of {self.block_tokens:,} tokens, as long as a state's page is large, and each"
             f" request holds {self.n_blocks} for its states (vLLM starts with at most as many"
@@ -392,6 +404,8 @@ def state_paging(
     Layers are divided into groups as in ``kv_groups``; each layer's state in a group takes a block.
     With prefix caching a request holds a second such block for two steps at the end of each block,
     and states of earlier prompts are cached only at the ends of steps; neither is modelled.
+    Where no layer attends, a block is the state of a request of any length: vLLM makes it as long
+    as the longest context, and does not cache prefixes.
 
     Source
     ------
@@ -407,7 +421,9 @@ def state_paging(
     """
     linear, n_full = model.recurrent, model.n_attention_layers
     is_windowed = model.attention.sliding_window_tokens is not None
-    if linear is None or is_windowed or model.indexer is not None or not n_full:
+    if linear is not None and not n_full:
+        return StatePaging(block_tokens=model.max_position_tokens, n_blocks=0, fraction=1.0)
+    if linear is None or is_windowed or model.indexer is not None:
         return None
     n_states = linear.n_layers
     fewer, more = sorted((n_full, n_states))

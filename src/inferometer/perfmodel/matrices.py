@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Literal, NamedTuple, TypeAlias
 
+from inferometer.inputs.model_parts import CompressedSpec
 from inferometer.inputs.types import (
     AskedFormat,
-    CompressedSpec,
     DType,
     MlaSpec,
     ModelSpec,
@@ -151,20 +151,36 @@ def _attention(model: ModelSpec) -> list[Linear]:
 
 
 def _per_layer_inputs(model: ModelSpec) -> list[Linear]:
-    """Gemma 4's inputs of each layer: a projection of the embedding, a gate and an output.
+    """Gemma's inputs of each layer: a projection of the embedding, a gate and an output.
 
-    Source: the class of transformers 5.23 (gemma4); vLLM 0.32.0 copies gates and outputs.
+    And Gemma 3n's residual streams, which it projects from the embedding and before the head.
+    Source: the classes of transformers 5.23 (gemma4, gemma3n); vLLM 0.32.0 copies gates and outputs.
     """
     inputs = model.per_layer_inputs
     if inputs is None:
         return []
     part = partial(Linear, n_layers=model.n_layers, split="none")
     width, hidden = inputs.size, model.hidden_size
-    return [
+    parts = [
         Linear(name="layer_inputs", n_in=hidden, n_out=model.n_layers * width, n_layers=1),
         part(name="layer_input_gate", n_in=hidden, n_out=width),
         part(name="layer_input_out", n_in=width, n_out=hidden),
     ]
+    if inputs.laurel_rank is not None:
+        parts += [
+            part(name="laurel_in", n_in=hidden, n_out=inputs.laurel_rank, split="all"),
+            part(name="laurel_out", n_in=inputs.laurel_rank, n_out=hidden, split="all"),
+        ]
+    if (n := inputs.n_streams) > 1:  # each layer predicts all streams from one, and corrects them
+        streams = partial(part, is_quantised=False)
+        parts += [
+            part(name="streams_in", n_in=hidden, n_out=hidden, n_layers=n - 1),
+            part(name="streams_out", n_in=hidden, n_out=hidden, n_layers=n - 1),
+            streams(name="streams_router", n_in=hidden, n_out=n),
+            streams(name="streams_predict", n_in=n, n_out=n * n),
+            streams(name="streams_correct", n_in=n, n_out=n),
+        ]
+    return parts
 
 
 def _latent_attention(model: ModelSpec, mla: MlaSpec) -> list[Linear]:
@@ -232,7 +248,7 @@ def _compressed_attention(model: ModelSpec, compressed: CompressedSpec) -> list[
 
 
 def _indexer(model: ModelSpec) -> list[Linear]:
-    """DeepSeek Sparse Attention's indexer: vLLM copies its matrices to each device.
+    """The indexer of sparse attention: vLLM copies DeepSeek's matrices to each device.
 
     Source: DeepSeek-V3.2 (arXiv 2512.02556), section 2.1; queries start from MLA's own latent.
     """
@@ -245,13 +261,14 @@ def _indexer(model: ModelSpec) -> list[Linear]:
         rank, n_keys = model.compressed.q_lora_rank, 4 * indexer.head_dim
     n_query_in = rank or model.hidden_size
     part = partial(Linear, n_layers=indexer.n_layers, split="none")
-    return [
+    projections = [
         part(name="index_query", n_in=n_query_in, n_out=indexer.n_heads * indexer.head_dim),
         part(name="index_key", n_in=model.hidden_size, n_out=n_keys),
-        part(
-            name="index_weights", n_in=model.hidden_size, n_out=indexer.n_heads, is_quantised=False
-        ),
     ]
+    if indexer.chooses_blocks:  # each head chooses for the heads of one KV head
+        return [replace(projections[0], split="kv_heads"), projections[1]]
+    weights = part(name="index_weights", n_in=model.hidden_size, n_out=indexer.n_heads)
+    return [*projections, replace(weights, is_quantised=False)]
 
 
 def _recurrent(model: ModelSpec) -> list[Linear]:

@@ -253,6 +253,8 @@ def n_kv_blocks_that_fit(
     if is_grouped:
         block_bytes *= kv_block_fraction(model)
     block_bytes *= 1.0 if paging is None else paging.fraction
+    if not model.n_attention_layers:
+        block_bytes = _state_bytes(question)
     states = max_num_seqs * _state_bytes(question) if paging is None else 0.0
     return max(int((budget.free_bytes + budget.kv_bytes - states) / block_bytes), 0)
 

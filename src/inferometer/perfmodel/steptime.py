@@ -402,12 +402,14 @@ def _reach(model: StepTimeModel) -> _Reach:
     def flop(rows: CacheRows) -> float:
         return rows.n_layers * rows.prefill_flop
 
+    # Without attention, which share is of full layers makes no difference.
+    all_bits, all_flop = sum(map(bits, bent)) or 1.0, sum(map(flop, bent)) or 1.0
     return _Reach(
         window_tokens=float(longest or math.inf),
         kv_token_s=sum(map(bits, bent)) * bits_s,
-        full_share_ratio=sum(map(bits, full)) / sum(map(bits, bent)),
+        full_share_ratio=sum(map(bits, full)) / all_bits,
         pair_s=sum(map(flop, bent)) * flop_s,
-        full_pair_share_ratio=sum(map(flop, full)) / sum(map(flop, bent)),
+        full_pair_share_ratio=sum(map(flop, full)) / all_flop,
         kv_sequence_s=state_s
         + sum(bits(one) * (one.most_read_tokens or 0) for one in short) * bits_s,
         row_s=sum(flop(one) * (one.most_read_tokens or 0) for one in short) * flop_s,

@@ -260,7 +260,7 @@ def _small_vectors(model: ModelSpec) -> int:
     per_layer = 0
     if mla is not None:
         per_layer += mla.kv_lora_rank + (mla.q_lora_rank or 0)
-    final = norm if model.has_final_norm else 0
+    ends = norm * (model.has_final_norm + model.has_embedding_norm)
     head_bias = model.vocab_size if model.has_head_bias else 0
     return (
         model.n_layers * model.norms_per_layer * norm
@@ -268,7 +268,7 @@ def _small_vectors(model: ModelSpec) -> int:
         + _small_vectors_of_heads(model)
         + (0 if model.per_layer_inputs is None else model.per_layer_inputs.size)
         + _small_vectors_of_variants(model)
-        + final
+        + ends
         + head_bias
         + sum(part.n_biases for part in linears(model))
     )

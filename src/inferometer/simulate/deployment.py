@@ -42,6 +42,8 @@ _BUDGET_KNOB: Final = "max_num_batched_tokens"
 _POOLS_KNOB: Final = "kv_pools"
 _STATES_KNOB: Final = "num_state_blocks"
 _AMPLE: Final = {"num_blocks": 2**24}
+_NO_PREFIXES: Final = {"enable_prefix_caching": "false"}
+"""vLLM 0.32.0 caches no prefixes of models without attention, unless its user asks for it."""
 _PLAIN_KV_CACHE: Final = {
     "rules": "vllm",
     "preemption_mode": "recompute",
@@ -200,6 +202,8 @@ def deploy(
         or there is no memory left for it.
     """
     engine_config.check_positions(model, knobs.policy, knobs.shared, knobs.own)
+    if not model.n_attention_layers:
+        engine_config.check_states(model, knobs.policy, knobs.own, (*_PLAIN_KV_CACHE, _STATES_KNOB))
     plan = requested_plan(engine, knobs)
     _check_sharing(model, step_times.n_sharing, plan, knobs.data_parallel_size)
     try:
@@ -248,6 +252,7 @@ def _replica(
         block_size = shared["block_size"] = paging.block_tokens
     own = {
         **knobs.own,  # also first, so that errors about unknown settings name the user's own
+        **({} if model.n_attention_layers else _NO_PREFIXES),
         **_window_knobs(model, hardware, knobs),
         **({} if paging is None else {_STATES_KNOB: str(paging.n_blocks)}),
         **_copying_knobs(model, engine, hardware, block_size, knobs.own),

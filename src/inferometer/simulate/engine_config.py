@@ -448,6 +448,21 @@ def check_positions(
         )
 
 
+def check_states(
+    model: ModelSpec, engine: str, own: Mapping[str, str], kv_names: Sequence[str]
+) -> None:
+    """Refuse, for a model without attention, settings of a cache of keys and values."""
+    stated = [name for name in kv_names if name in own]
+    if engine != "vllm" or stated:
+        what = ", ".join(stated) if engine == "vllm" else f"the scheduler of {engine}"
+        raise SpecError(
+            f"{what} for {model.model_id!r}, which has a state and no keys and values",
+            where="--set" if engine == "vllm" else "--policy",
+            allowed="vLLM's scheduler without settings of the KV cache",
+            try_=f"the same command without {'--set' if engine == 'vllm' else '--policy'}",
+        )
+
+
 def engine_config(
     engine: str,
     shared: Mapping[str, int],

@@ -1,0 +1,100 @@
+"""Families that are Llama's but for a few properties: norms, biases, gates, names of fields."""
+
+from dataclasses import replace
+from typing import Final
+
+from inferometer.inputs.family import Config, Family, Flag
+
+_ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)
+_LLAMA: Final = Family(
+    class_name="LlamaForCausalLM", qkv_bias=_ATTENTION_BIAS, out_bias=_ATTENTION_BIAS
+)
+_PLAIN: Final = replace(_LLAMA, qkv_bias=False, out_bias=False)
+_USE_BIAS: Final = Flag(name="use_bias", default=False)
+
+
+def fill_exaone4(config: Config) -> dict[str, object]:
+    """EXAONE 4: every how many layers are full, as a number or a text such as ``LLLG``."""
+    pattern = config.get("sliding_window_pattern", 4)
+    return {"full_every": len(pattern) if isinstance(pattern, str) else pattern}
+
+
+def fill_muse(config: Config) -> dict[str, object]:
+    """Muse Glimmer: every fourth layer attends to everything, if no list states the layers."""
+    del config
+    return {"sliding_window_pattern": 4}
+
+
+NEWER_FAMILIES: Final[dict[str, Family]] = {
+    "afmoe": replace(
+        _LLAMA,
+        class_name="AfmoeForCausalLM",
+        names={
+            "n_shared_experts": "num_shared_experts",
+            "first_k_dense_replace": "num_dense_layers",
+            "sliding_window_pattern": "global_attn_every_n_layers",
+        },
+        defaults={"head_dim": 128},
+        norms_per_layer=4,
+        qk_norm=True,
+        output_gate=True,
+        window="pattern",
+        full_attention_every=4,
+        experts="num_experts",
+        router_bias=True,
+    ),
+    "ernie4_5_moe": replace(
+        _LLAMA,
+        class_name="Ernie4_5_MoeForCausalLM",
+        names={
+            "n_shared_experts": "moe_num_shared_experts",
+            "first_k_dense_replace": "moe_layer_start_index",
+            "num_experts_per_tok": "moe_k",
+        },
+        ties_by_default=True,
+        qkv_bias=_USE_BIAS,
+        out_bias=_USE_BIAS,
+        mlp_bias=_USE_BIAS,
+        experts="moe_num_experts",
+        router_bias=True,
+    ),
+    "exaone": replace(
+        _PLAIN, class_name="ExaoneForCausalLM", names={"num_hidden_layers": "num_layers"}
+    ),
+    "exaone4": replace(
+        _PLAIN,
+        class_name="Exaone4ForCausalLM",
+        names={"sliding_window_pattern": "full_every"},
+        fill=fill_exaone4,
+        qk_norm=True,
+        window="pattern",
+    ),
+    "hunyuan_v1_dense": replace(_LLAMA, class_name="HunYuanDenseV1ForCausalLM", qk_norm=True),
+    "muse_glimmer_text": replace(
+        _LLAMA,
+        class_name="MuseGlimmerForCausalLM",
+        fill=fill_muse,
+        norms_per_layer=4,
+        output_gate=True,
+        window="pattern",
+    ),
+    "seed_oss": replace(
+        _LLAMA,
+        class_name="SeedOssForCausalLM",
+        defaults={"head_dim": 128},
+        qkv_bias=Flag(name="attention_bias", default=True),
+        out_bias=Flag(name="attention_out_bias", default=False),
+        mlp_bias=Flag(name="mlp_bias", default=False),
+    ),
+    "telechat": replace(
+        _PLAIN,
+        class_name="TelechatForCausalLM",
+        names={
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "intermediate_size": "ffn_hidden_size",
+            "max_position_embeddings": "seq_length",
+        },
+        out_bias=True,
+    ),
+}

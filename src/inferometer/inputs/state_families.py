@@ -1,0 +1,97 @@
+"""Families without attention: each layer is a Mamba or Mamba-2 block alone.
+
+Their recurrent state is described as that of linear attention (``RecurrentSpec``); they store no
+keys and values.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from inferometer.inputs.family import MOST_LISTED_LAYERS, Config, Family, Flag
+
+_NO_LIMIT_TOKENS: Final = 2**20
+"""The longest context: these models have no positions, so that their files state none."""
+
+
+def fill_mamba(config: Config) -> dict[str, object]:
+    """Mamba: each channel is a value head, without key heads."""
+    width, rank = config.get("hidden_size"), config.get("time_step_rank", "auto")
+    expand, inner = config.get("expand", 2), config.get("intermediate_size")
+    if isinstance(width, int):
+        rank = -(-width // 16) if rank == "auto" else rank
+        # Falcon-Mamba's file states both, and the latter counts.
+        if inner is None and isinstance(expand, int):
+            inner = expand * width
+    return _heads(inner, 1) | {
+        "block_kinds": _all_linear(config),
+        "intermediate_size": inner,
+        "linear_num_key_heads": 0,
+        "linear_num_value_heads": inner,
+        "linear_key_head_dim": config.get("state_size", 16),
+        "linear_value_head_dim": 1,
+        "linear_conv_kernel_dim": config.get("conv_kernel", 4),
+        "linear_step_rank": rank,
+    }
+
+
+def fill_mamba2(config: Config) -> dict[str, object]:
+    """Mamba-2: its groups, which share B and C, are the key heads."""
+    n_heads, head_dim = config.get("num_heads", 128), config.get("head_dim", 64)
+    inner = n_heads * head_dim if isinstance(n_heads, int) and isinstance(head_dim, int) else None
+    return _heads(n_heads, head_dim) | {
+        "block_kinds": _all_linear(config),
+        "intermediate_size": inner,
+        "linear_num_key_heads": config.get("n_groups", 8),
+        "linear_num_value_heads": n_heads,
+        "linear_key_head_dim": config.get("state_size", 128),
+        "linear_value_head_dim": head_dim,
+        "linear_conv_kernel_dim": config.get("conv_kernel", 4),
+    }
+
+
+def _heads(n_heads: object, head_dim: object) -> dict[str, object]:
+    """The heads of the states, over which tensor parallelism splits the matrices."""
+    return {
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": n_heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": _NO_LIMIT_TOKENS,
+    }
+
+
+def _all_linear(config: Config) -> list[str] | None:
+    n_layers = config.get("num_hidden_layers")
+    is_count = isinstance(n_layers, int) and 0 < n_layers <= MOST_LISTED_LAYERS
+    return ["linear_attention"] * n_layers if is_count and isinstance(n_layers, int) else None
+
+
+_MAMBA: Final = Family(
+    class_name="MambaForCausalLM",
+    names={"layer_types": "block_kinds"},
+    fill=fill_mamba,
+    ties_by_default=True,
+    is_gated=False,
+    norms_per_layer=1,
+    recurrent="mamba1",
+    is_hybrid=True,
+    attends=False,
+    note="its file states no longest context: vLLM takes 2,048 tokens unless --max-model-len states"
+    " more",
+    blocks="alone",
+    conv_bias=Flag(name="use_conv_bias", default=True),
+    projection_bias=Flag(name="use_bias", default=False),
+    state_norm=False,
+)
+
+STATE_FAMILIES: Final[dict[str, Family]] = {
+    "falcon_mamba": replace(_MAMBA, class_name="FalconMambaForCausalLM"),
+    "mamba": _MAMBA,
+    "mamba2": replace(
+        _MAMBA,
+        class_name="Mamba2ForCausalLM",
+        fill=fill_mamba2,
+        ties_by_default=False,
+        recurrent="mamba2",
+        state_norm=True,
+    ),
+}
