@@ -344,11 +344,3 @@ def test_users_of_a_file_have_no_burstiness(tmp_path):
 def test_what_one_replica_on_one_device_has_no_use_for_is_a_caution(options, unused):
     answer = im.simulate("llama-3.1-8b", concurrency=4, **LONE, **options)
     assert {one.code for one in answer.cautions if one.code.endswith("unused")} == unused
-
-
-def test_a_time_does_not_end_a_closed_loop_and_a_number_does():
-    words = {name: value for name, value in LONE.items() if name != "requests"}
-    with pytest.raises(SpecError, match="in 20 s depends on the server") as refused:
-        im.simulate("llama-3.1-8b", concurrency=4, duration="20s", **words)
-    assert refused.value.where.startswith("--for, ")
-    assert refused.value.try_ == "--requests 1000, in place of --for"

@@ -158,15 +158,22 @@ def sha256_of(value: object) -> str:
     return hashlib.sha256(value if isinstance(value, bytes) else canonical(value)).hexdigest()
 
 
-_NEWER: Final = {"blocks", "stored_bits"}
+_NEWER: Final = {"blocks", "stored_bits", "has_embedding_norm"}
 """Fields of models that are newer than the first seals."""
+_NEWER_IN: Final[dict[str, dict[str, object]]] = {
+    "moe": {"latent_size": None},
+    "indexer": {"chooses_blocks": False},
+    "per_layer_inputs": {"n_streams": 1, "laurel_rank": None},
+}
+"""The same of parts of models, with their defaults."""
 
 
 def model_facts(model: ModelSpec) -> dict[str, object]:
     """Fields of the model for a sum; newer ones only where they differ from their defaults."""
     facts: dict[str, object] = msgspec.to_builtins(model)
-    if isinstance(experts := facts["moe"], dict) and experts["latent_size"] is None:
-        del experts["latent_size"]
+    for part, newer in _NEWER_IN.items():
+        if isinstance(known := facts.get(part), dict):
+            facts[part] = {k: v for k, v in known.items() if k not in newer or v != newer[k]}
     return {name: value for name, value in facts.items() if name not in _NEWER or value}
 
 
