@@ -1,4 +1,4 @@
-"""What do other tools' flags mean here?
+"""What do other tools' flags mean here, and is each of ours given once, with a value?
 
 A flag of vLLM, SGLang, TensorRT-LLM, AIPerf, GuideLLM or inference-perf that means exactly one of
 ours is taken as ours; one whose values are written in another way is answered with ours.
@@ -228,6 +228,54 @@ def _in_seconds(written: Sequence[str], words: Sequence[str]) -> list[str]:
         is_bare = is_time and (value if flag == "--for" else word).replace(".", "", 1).isdigit()
         changed.append(f"{word}s" if is_bare else word)
     return changed
+
+
+def check_given(words: Sequence[str], command: click.Command) -> None:
+    """Refuse what click takes in silence: all but the last value, and a flag in a value's place.
+
+    Raises
+    ------
+    SpecError
+        A flag of one value is given several, or another flag of the verb follows it.
+    """
+    own = {
+        flag: one
+        for one in command.params
+        if isinstance(one, click.Option)
+        for flag in (*one.opts, *one.secondary_opts)
+    }
+    ended = list(words).index("--") if "--" in words else len(words)
+    values, flag_before = dict[str, list[str]](), ""
+    for word in words[:ended]:
+        flag, equals, value = word.partition("=")
+        if flag_before and word.startswith("--") and flag in own:
+            raise SpecError(
+                f"{flag_before} has no value: {flag} follows it",
+                where=f"inferometer {command.name}",
+                try_=suggestions.command(command.name or "", "--help"),
+            )
+        if flag_before:
+            values.setdefault(flag_before, []).append(word)
+        elif equals and flag in own:
+            values.setdefault(flag, []).append(value)
+        takes_value = flag in own and not own[flag].is_flag
+        flag_before = flag if takes_value and not equals and not flag_before else ""
+    for flag, given in values.items():
+        if len(set(given)) > 1 and not own[flag].multiple:
+            raise SpecError(
+                f"{flag} is given {len(given)} times: {', '.join(given)}",
+                where=f"inferometer {command.name}",
+                allowed=f"{flag} once",
+                try_=suggestions.flags(flag, _as_one(own[flag], given)),
+            )
+
+
+def _as_one(option: click.Option, given: Sequence[str]) -> str:
+    """Several values in one, where the flag takes a list; else the last."""
+    if option.name == "slo":
+        return ", ".join(dict.fromkeys(given))
+    takes_lists = option.type.name == "several" or option.name == "gpus" or "=" in given[-1]
+    return ",".join(dict.fromkeys(given)) if takes_lists else given[-1]
 
 
 def meant_by(name: str, context: click.Context | None) -> str | None:
