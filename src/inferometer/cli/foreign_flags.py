@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from inferometer import suggestions
+from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
 from inferometer.inputs.synonyms import (
     A_FILE_ELSEWHERE,
@@ -54,6 +55,8 @@ _SPECULATION: Final = (
     "--speculative-algorithm",
     "--speculative-algo",
 )
+_LISTS: Final = ("slo", "gpus")
+"""Options of a list: two flags of it are two parts, of which none may be lost."""
 _HOW: Final = {
     "--speculative": "--speculative eagle (ngram, medusa, mtp, or a draft model)",
     "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7",
@@ -231,12 +234,12 @@ def _in_seconds(written: Sequence[str], words: Sequence[str]) -> list[str]:
 
 
 def check_given(words: Sequence[str], command: click.Command) -> None:
-    """Refuse what click takes in silence: all but the last value, and a flag in a value's place.
+    """Refuse or name what click takes in silence: lost values, and a flag in a value's place.
 
     Raises
     ------
     SpecError
-        A flag of one value is given several, or another flag of the verb follows it.
+        Parts of a list are given by several flags, or another flag follows one that takes a value.
     """
     own = {
         flag: one
@@ -262,20 +265,21 @@ def check_given(words: Sequence[str], command: click.Command) -> None:
         flag_before = flag if takes_value and not equals and not flag_before else ""
     for flag, given in values.items():
         if len(set(given)) > 1 and not own[flag].multiple:
-            raise SpecError(
-                f"{flag} is given {len(given)} times: {', '.join(given)}",
-                where=f"inferometer {command.name}",
-                allowed=f"{flag} once",
-                try_=suggestions.flags(flag, _as_one(own[flag], given)),
-            )
+            _several(own[flag], flag, given, command)
 
 
-def _as_one(option: click.Option, given: Sequence[str]) -> str:
-    """Several values in one, where the flag takes a list; else the last."""
-    if option.name == "slo":
-        return ", ".join(dict.fromkeys(given))
-    takes_lists = option.type.name == "several" or option.name == "gpus" or "=" in given[-1]
-    return ",".join(dict.fromkeys(given)) if takes_lists else given[-1]
+def _several(option: click.Option, flag: str, given: Sequence[str], command: click.Command) -> None:
+    """Refuse parts of one list; of other values the last counts, as it does in most tools."""
+    what = f"{flag} is given {len(given)} times: {', '.join(given)}"
+    if option.name in _LISTS:
+        raise SpecError(
+            what,
+            where=f"inferometer {command.name}",
+            allowed=f"{flag} once, with commas between its parts",
+            try_=suggestions.flags(flag, ", ".join(dict.fromkeys(given))),
+        )
+    each = f"; for each of them {flag} {','.join(given)}" * (option.type.name == "several")
+    talk(f"{what}; the last one counts{each}")
 
 
 def meant_by(name: str, context: click.Context | None) -> str | None:
