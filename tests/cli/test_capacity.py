@@ -10,12 +10,11 @@ from click.testing import CliRunner
 from inferometer.cli.main import app
 from inferometer.errors import SpecError, TooLargeError
 
+SLO = "ttft:p95<1s"
 QUESTION = (
     "llama-3.1-8b",
     "--hardware",
     "l40s",
-    "--slo",
-    "ttft:p95<1s",
     "--probe-requests",
     "200",
     "--requests",
@@ -26,8 +25,8 @@ QUESTION = (
 )
 
 
-def capacity(*flags):
-    done = CliRunner().invoke(app, ["capacity", *QUESTION, *flags])
+def capacity(*flags, slo=SLO):
+    done = CliRunner().invoke(app, ["capacity", *QUESTION, "--slo", slo, *flags])
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -49,7 +48,7 @@ def test_replicas_behind_a_router_carry_together_what_pooling_gives_them():
 def test_sixty_replicas_carry_what_eight_do_for_each(load):
     """All of them in one probe, however long, would be one burst on each that no load overtaxes."""
     eight, sixty = (
-        json.loads(capacity("--json", "--slo", "tpot:p95<60ms", *load, "--replicas", n_replicas))
+        json.loads(capacity("--json", *load, "--replicas", n_replicas, slo="tpot:p95<60ms"))
         for n_replicas in ("8", "60")
     )
     located = [answer["levels"][0]["capacity"]["located_load"] for answer in (eight, sixty)]

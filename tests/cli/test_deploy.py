@@ -57,7 +57,7 @@ def test_what_is_there_is_kept_unless_asked(sized):
 
 
 def test_deploy_writes_the_same_folder_from_the_plan(sized):
-    outcome = run("deploy", "plan/plan.json", "--out", "again", folder=sized)
+    outcome = run("deploy", "plan", "--out", "again", folder=sized)  # the folder, or its plan.json
     assert outcome.returncode == 0, outcome.stderr
     for path in (sized / "plan").iterdir():
         assert (sized / "again" / path.name).read_bytes() == path.read_bytes(), path.name

@@ -128,3 +128,22 @@ def test_our_own_flags_are_never_read_as_others():
         made = command(verb)
         words = [flag for one in made.params if isinstance(one, click.Option) for flag in one.opts]
         assert in_our_words(words, made) == words, verb
+
+
+def test_a_flag_given_twice_loses_no_value_in_silence(tmp_path):
+    """Before, an SLO of two flags lost the first."""
+    sizes = ("--slo", "ttft:p95<1s", "--slo", "tpot:p95<50ms")
+    outcome = run("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", *sizes, folder=tmp_path)
+    check_refused(outcome, 2, "given 2 times", "--slo 'ttft:p95<1s, tpot:p95<50ms'")
+    device = ("--hardware", "l4", "--json")
+    outcome = run("predict", "llama-3.1-8b", *device, "--batch", "1", "--batch=8", folder=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "--batch is given 2 times: 1, 8; the last one counts; for each of them" in outcome.stderr
+    outcome = run("catalog", "models", "--json", "--json", folder=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+
+
+def test_a_flag_is_no_value_of_the_flag_before_it(tmp_path):
+    """Before, `--out --json` wrote into a folder of that name."""
+    outcome = run("import", "bench.json", "--out", "--json", folder=tmp_path)
+    check_refused(outcome, 2, "--out has no value: --json follows it")

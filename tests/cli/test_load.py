@@ -364,6 +364,8 @@ def test_texts_of_a_body_and_a_token_for_the_metrics_are_nowhere(url, folder):
         (("--header", "X-A: hush", "--rate", "5"), ("--header", "X-A: …", "--rate", "5")),
         (("--header=X-A: hush",), ("--header=X-A: …",)),
         (("--header", "X-A: $TEAM"), ("--header", "X-A: $TEAM")),
+        (("--header", "X-A: Bearer ${TEAM}"), ("--header", "X-A: Bearer ${TEAM}")),
+        (("--header", "X-A: $TEAM hush"), ("--header", "X-A: …")),
         (("--proxy", "http://me:hush@p:1"), ("--proxy", "http://…@p:1")),
         (("--proxy=http://me:hush@p:1",), ("--proxy=http://…@p:1",)),
         (("--proxy", "http://p:1", "--body", "a=1"), ("--proxy", "http://p:1", "--body", "a=1")),

@@ -145,6 +145,20 @@ def test_a_budget_below_the_longest_prompt_settles_an_open_chunking(folder):
     assert (knobs["max_num_batched_tokens"], knobs["enable_chunked_prefill"]) == (64, True)
 
 
+def test_every_draw_takes_the_contexts_that_the_server_takes(folder):
+    """Also without chunked prefill: else a capacity counts refusals of longer prompts as misses."""
+    fit = replace(drawn_server(24), model=find_model("llama-3.1-8b"))
+    draws = [
+        replace(draw, knobs=draw.knobs | {"enable_chunked_prefill": False}) for draw in fit.draws
+    ]
+    replace(fit, draws=tuple(draws)).save(folder / "longer.json")
+    asked = ("--workload", "5000x8", "--requests", "10", "--rate", "0.1", "--json")
+    outcome = run("simulate", "hidden", "--fit", "longer.json", *asked, folder=folder)
+    assert outcome.returncode == 0, outcome.stderr
+    for level in json.loads(outcome.stdout)["levels"]:
+        assert dict(level["summary"]["n_by_status"]) == {"length": 10}, level["step_times"]
+
+
 def test_a_batch_is_predicted(folder):
     flags = ("--hardware", "l4", "--batch", "4", "--fit", "server.json", "--json")
     outcome = run("predict", "smollm2-135m", *flags, folder=folder)

@@ -173,3 +173,9 @@ def test_a_limit_of_workflows_is_taken_where_there_may_be_some():
     with pytest.raises(SpecError, match="no workflow is known here") as refused:
         parse_objective("ttft:p95<1s, workflow p95 < 20s")
     assert parse_objective(refused.value.try_).text == "ttft:p95<1000ms, e2e:p95<20s"
+
+
+def test_limits_without_a_comma_between_them_are_named_so():
+    with pytest.raises(SpecError, match="no comma between") as caught:
+        parse_objective("ttft:p95<500ms tpot:p95<50ms")
+    assert caught.value.try_ == "ttft:p95<500ms, tpot:p95<50ms"

@@ -79,6 +79,7 @@ def test_prices_of_tokens_elsewhere(tmp_path):
         ("source: us\ndate_utc: 2026\n", "without a price"),
         (GOOD.replace("2026-11-01", "2026-13-01-01"), "date_utc"),
         (GOOD.replace("2.49", "-1"), r"a price of -1 \$ per hour for h100_sxm"),
+        (GOOD.replace("2.49", '"2,49"'), "usd_per_hour.h100_sxm = '2,49' is no number"),
         (GOOD.replace("h100_sxm", "h1000"), "does not know the hardware 'h1000'"),
         (GOOD.replace("source: our contract\n", ""), "source"),
         (GOOD + "currency: eur\n", "currency"),

@@ -218,6 +218,14 @@ def test_several_tokens_in_a_chunk(tmp_path):
     assert len(log.token_instants_ns(0)) == 8
 
 
+def test_a_share_may_be_in_percent():
+    assert parse_faults("http-429:5%") == parse_faults("http-429:0.05")
+    for text, try_ in (("http-42:5%", "--fault http-429"), ("stall:15", "--fault stall:0.05")):
+        with pytest.raises(SpecError) as caught:
+            parse_faults(text)
+        assert caught.value.try_ == try_
+
+
 def test_the_server_goes_on_after_each_kind():
     rules = parse_faults(
         "reset:0.3(after=1), truncated-sse:0.3, error-event:0.3, http-500:0.3, malformed-json:0.3"

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from inferometer.api import deployment_folder
 from inferometer.api.answer import Answer
 from inferometer.api.question import Option, option
-from inferometer.decide.artefacts.folder import read_plan
+from inferometer.decide.artefacts.folder import PLAN_FILE, read_plan
 from inferometer.decide.artefacts.packaging import Wishes
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import known_model
@@ -94,21 +94,22 @@ def deploy(question: Deploy) -> DeployAnswer:
     SpecError, SizingError
         The plan cannot be read, the folder is not free, or vLLM cannot run what was simulated.
     """
-    if question.plan.suffix == ".toml":
+    path = question.plan / PLAN_FILE if question.plan.is_dir() else question.plan
+    if path.suffix == ".toml":
         raise SpecError(
             "groups of replicas of different kinds are not deployed",
-            where=str(question.plan),
+            where=str(path),
             allowed="the plan.json of inferometer size --out DIR: replicas of one kind",
             try_="inferometer size MODEL --gpus IDS --out DIR for the requests of each group",
         )
-    model = known_model(str(question.plan))
+    model = known_model(str(path))
     text = text_of(
-        question.plan,
+        path,
         noun="plan",
         endings="plan.json",
         try_=sizing_of("MODEL" if model is None else model.model_id),
     )
-    fleet = read_plan(text, where=str(question.plan))
+    fleet = read_plan(text, where=str(path))
     wishes = Wishes(
         served_name=question.served_name,
         model_source=question.model_source,

@@ -428,6 +428,13 @@ def _lasting(workload: types.WorkloadSpec) -> tuple[types.WorkloadSpec, float | 
 
 def _body_key(text: str) -> tuple[str, str]:
     name, has_value, value = text.partition("=")
+    if text.lstrip().startswith("{"):
+        raise SpecError(
+            "a whole JSON object",
+            where="--body",
+            allowed="KEY=JSON, one --body for each key",
+            try_=suggestions.flags("--body", "temperature=0", "--body", "top_p=0.9"),
+        )
     advice = f"--body '{name}=\"…\"'"
     Door(noun="value", allowed="KEY=JSON, texts in double quotes", try_=advice).json(
         value, object, where=f"--body {name}"

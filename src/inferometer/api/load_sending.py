@@ -7,6 +7,7 @@ Whatever is needed only to answer is not imported here: the first request would 
 """
 
 import importlib
+import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,8 @@ from inferometer.records.exports import RequestFormat
 
 _DOOR: Final = foreign_bytes.own_files("description of the load", "another folder with --out")
 
+_NO_SECRET: Final = re.compile(r"(?:(?:Bearer|Basic|Token) )?\$(?:\w+|\{\w+\})")
+"""A header's value whose secret stands in a variable."""
 _TRACEPARENT: Final = "traceparent"
 OPEN_NAME: Final = layout.OPEN_LOAD_NAME
 
@@ -155,7 +158,7 @@ def _redacted(before: str, argument: str) -> str:
 
 def _valueless(header: str) -> str:
     name, _, value = header.partition(":")
-    return header if value.strip().startswith("$") else f"{name}: …"
+    return header if _NO_SECRET.fullmatch(value.strip()) else f"{name}: …"
 
 
 def _textless(key: str) -> str:

@@ -201,13 +201,17 @@ def server_deployment(
     most = max(model.max_position_tokens, fit.max_model_len)  # as long as it was seen to take
     model = replace(model, max_position_tokens=most)
 
+    found = _every_knob(fit, knobs, likely, fit.max_model_len)
+    deployed = deploy(model, fit.engine, hardware, fit.levels(), found)
+    longest = max(fit.max_model_len, deployed.config.max_model_len)
+
     def drawn(draw: ServerDraw) -> Draw:
         one = deploy(
-            model, fit.engine, hardware, fit.drawn_levels(draw), _every_knob(fit, knobs, draw.knobs)
+            *(model, fit.engine, hardware, fit.drawn_levels(draw)),
+            _every_knob(fit, knobs, draw.knobs, longest),
         )
         return Draw(config=one.config, steps=one.step_times.likely, front_end_s=one.front_end_s)
 
-    deployed = deploy(model, fit.engine, hardware, fit.levels(), _every_knob(fit, knobs, likely))
     return replace(
         _with_front_end(deployed, fit, knobs), draws=tuple(drawn(draw) for draw in fit.draws)
     )
@@ -230,14 +234,20 @@ def fitted_model(fit: ServerFit, name: str) -> ModelSpec:
     return _nameless(fit) if fit.model is None else fit.model
 
 
-def _every_knob(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> Knobs:
-    """Settings from flags, else the values ``found`` by the fit."""
+def _every_knob(
+    fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool], longest_tokens: int
+) -> Knobs:
+    """Settings from flags, else the values ``found`` by the fit.
+
+    ``longest_tokens`` is the context that the server takes, also without chunked prefill: a draw
+    differs in what the load tests leave open, not in the requests that it refuses.
+    """
     if knobs.shared.get(
         "max_num_batched_tokens", fit.max_model_len
     ) < fit.max_model_len and fit.knob("enable_chunked_prefill"):
         # whatever the load tests leave open: vLLM does not start without it on such a budget
         found = {**found, "enable_chunked_prefill": True}
-    shared, own = {**_limits(fit, knobs, found), **knobs.shared}, dict(knobs.own)
+    shared, own = {**_limits(fit, knobs, found, longest_tokens), **knobs.shared}, dict(knobs.own)
     if knobs.policy == "vllm":
         switches = {switch: str(found[switch]) for switch in _SWITCHES}
         if fit.model is not None and kv_groups(fit.model).n_sliding:
@@ -246,11 +256,13 @@ def _every_knob(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -
     return replace(knobs, shared=_possible(shared, knobs.shared), own=own)
 
 
-def _limits(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> dict[str, int]:
+def _limits(
+    fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool], longest_tokens: int
+) -> dict[str, int]:
     limits = {name: int(found[name]) for name in ("max_num_seqs", "max_num_batched_tokens")}
     if not found["enable_chunked_prefill"]:
-        limits["max_model_len"] = fit.max_model_len
-        limits["max_num_batched_tokens"] = max(limits["max_num_batched_tokens"], fit.max_model_len)
+        limits["max_model_len"] = longest_tokens
+        limits["max_num_batched_tokens"] = max(limits["max_num_batched_tokens"], longest_tokens)
     if "num_blocks" in knobs.own:
         return limits
     return limits | {"num_blocks": int(found["n_kv_blocks"]) + 1, "block_size": fit.block_tokens}

@@ -387,7 +387,7 @@ def _gpus(question: Size) -> str:
     if question.gpus is None:
         raise SpecError(
             "--gpus is missing: no devices on offer, and no groups of replicas",
-            where="Size",
+            where="--gpus, --groups",
             allowed="--gpus, or --groups",
             try_="--gpus h100_sxm",
         )

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from inferometer import suggestions
 from inferometer.api.question import Field, bounds_in_words, fields_of, is_listed, question_of
-from inferometer.cli.foreign_flags import in_our_words, meant_by
+from inferometer.cli.foreign_flags import check_given, in_our_words, meant_by
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, write_answer
 from inferometer.errors import SpecError
 from inferometer.inputs.objectives import METRICS
@@ -250,7 +250,9 @@ class QuestionCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words, after translating other tools' flags."""
-        return super().parse_args(ctx, in_our_words(args, self))
+        words = in_our_words(args, self)
+        check_given(words, self)
+        return super().parse_args(ctx, words)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The first paragraph; ``--help-all`` has the others."""

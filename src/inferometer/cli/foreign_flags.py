@@ -1,4 +1,4 @@
-"""What do other tools' flags mean here?
+"""What do other tools' flags mean here, and is each of ours given once, with a value?
 
 A flag of vLLM, SGLang, TensorRT-LLM, AIPerf, GuideLLM or inference-perf that means exactly one of
 ours is taken as ours; one whose values are written in another way is answered with ours.
@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from inferometer import suggestions
+from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
 from inferometer.inputs.synonyms import (
     A_FILE_ELSEWHERE,
@@ -54,6 +55,8 @@ _SPECULATION: Final = (
     "--speculative-algorithm",
     "--speculative-algo",
 )
+_LISTS: Final = ("slo", "gpus")
+"""Options of a list: two flags of it are two parts, of which none may be lost."""
 _HOW: Final = {
     "--speculative": "--speculative eagle (ngram, medusa, mtp, or a draft model)",
     "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7",
@@ -228,6 +231,55 @@ def _in_seconds(written: Sequence[str], words: Sequence[str]) -> list[str]:
         is_bare = is_time and (value if flag == "--for" else word).replace(".", "", 1).isdigit()
         changed.append(f"{word}s" if is_bare else word)
     return changed
+
+
+def check_given(words: Sequence[str], command: click.Command) -> None:
+    """Refuse or name what click takes in silence: lost values, and a flag in a value's place.
+
+    Raises
+    ------
+    SpecError
+        Parts of a list are given by several flags, or another flag follows one that takes a value.
+    """
+    own = {
+        flag: one
+        for one in command.params
+        if isinstance(one, click.Option)
+        for flag in (*one.opts, *one.secondary_opts)
+    }
+    ended = list(words).index("--") if "--" in words else len(words)
+    values, flag_before = dict[str, list[str]](), ""
+    for word in words[:ended]:
+        flag, equals, value = word.partition("=")
+        if flag_before and word.startswith("--") and flag in own:
+            raise SpecError(
+                f"{flag_before} has no value: {flag} follows it",
+                where=f"inferometer {command.name}",
+                try_=suggestions.command(command.name or "", "--help"),
+            )
+        if flag_before:
+            values.setdefault(flag_before, []).append(word)
+        elif equals and flag in own:
+            values.setdefault(flag, []).append(value)
+        takes_value = flag in own and not own[flag].is_flag
+        flag_before = flag if takes_value and not equals and not flag_before else ""
+    for flag, given in values.items():
+        if len(set(given)) > 1 and not own[flag].multiple:
+            _several(own[flag], flag, given, command)
+
+
+def _several(option: click.Option, flag: str, given: Sequence[str], command: click.Command) -> None:
+    """Refuse parts of one list; of other values the last counts, as it does in most tools."""
+    what = f"{flag} is given {len(given)} times: {', '.join(given)}"
+    if option.name in _LISTS:
+        raise SpecError(
+            what,
+            where=f"inferometer {command.name}",
+            allowed=f"{flag} once, with commas between its parts",
+            try_=suggestions.flags(flag, ", ".join(dict.fromkeys(given))),
+        )
+    each = f"; for each of them {flag} {','.join(given)}" * (option.type.name == "several")
+    talk(f"{what}; the last one counts{each}")
 
 
 def meant_by(name: str, context: click.Context | None) -> str | None:

@@ -136,6 +136,8 @@ def begun_by(name: str, verb: Verb) -> click.Command:
     return command
 
 
+_STORING: Final = frozenset({"load", "quick", "sweep", "verify", "compare", "tune", "quality"})
+"""Verbs that write what they measure as they go."""
 _SHOWN: Final = 160
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _FIRST_STEPS: Final = """\b
@@ -240,7 +242,8 @@ def _run(ending: Ending) -> None:
         _say(as_spec_error(error))
         sys.exit(SpecError.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        talk("stopped; what was measured is stored")
+        is_stored = not _STORING.isdisjoint(sys.argv[1:2])
+        talk("stopped; what was measured is stored" if is_stored else "stopped")
         sys.exit(ending.exit_code)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)

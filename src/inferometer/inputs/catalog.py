@@ -193,7 +193,7 @@ def _unknown(
         f"the catalogue does not know the {kind} {name!r}",
         where=where,
         allowed=f"one of {len(allowed)}: {', '.join(allowed[:5])}, …"
-        + (", or this: this machine, probed now" if where == _FLAGS else ""),
+        + (", or this: this machine, probed now" if where == _FLAGS and name != "this" else ""),
         try_=f"did you mean {listed}? All of them: {listing}" if listed else listing,
     )
 

@@ -58,6 +58,8 @@ _ALLOWED: Final = (
     " p50, p95, p99.9, …"
 )
 _EXAMPLE: Final = "ttft:p95<500ms, tpot:p95<50ms"
+_TWO_LIMITS: Final = re.compile(r"[<>]")
+"""In what follows a limit's sign: a second limit."""
 _THRESHOLD: Final = re.compile(
     r"(?P<metric>[A-Za-z0-9_]+(?:[ -][A-Za-z0-9_]+)*?)\s*[:"
     r" ]\s*(?P<statistic>[A-Za-z0-9.]+)\s*(?P<sign><=?|>=?|=)\s*(?P<limit>.+)"
@@ -312,6 +314,13 @@ def _threshold(part: str, where: str) -> Threshold:
             where=where,
             allowed="ms, s, us, …",
             try_=try_,
+        )
+    if _TWO_LIMITS.search(match["limit"]):
+        raise SpecError(
+            f"no comma between the limits of {part!r}",
+            where=where,
+            allowed="limits with commas between",
+            try_=_EXAMPLE,
         )
     limit_s = round(parse_duration_s(match["limit"], where=where), 12)
     if limit_s <= 0:

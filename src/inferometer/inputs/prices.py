@@ -28,7 +28,7 @@ import msgspec
 
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog, file_tables
-from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.foreign_bytes import Door, shortened
 from inferometer.inputs.foreign_yaml import yaml_value
 from inferometer.inputs.types import HardwareSpec, PriceSpec, Source
 
@@ -190,6 +190,15 @@ def _read(path: Path) -> _PriceFile:
         raw.get("date_utc"), dt.date | int
     ):  # YAML converts texts that look like dates or numbers
         raw["date_utc"] = str(raw["date_utc"])
+    rents: Any = raw.get("usd_per_hour") if isinstance(raw, dict) else None
+    for device, price in rents.items() if isinstance(rents, dict) else ():
+        if isinstance(price, bool) or not isinstance(price, int | float):
+            raise SpecError(
+                f"usd_per_hour.{device} = {shortened(price)} is no number",
+                where=str(path),
+                allowed="a number with a decimal point",
+                try_=_EXAMPLE,
+            )
     read = file_tables.table_from(raw, _PriceFile, where=str(path), example=_EXAMPLE)
     if not read.usd_per_hour and not read.owned and not read.api:
         raise SpecError(

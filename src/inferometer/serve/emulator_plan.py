@@ -9,6 +9,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.api.cluster import Gate, Servers, gate_of
 from inferometer.errors import SpecError
 from inferometer.inputs.gate import OTHERS, GateSpec
@@ -49,7 +50,7 @@ FaultKind: TypeAlias = Literal[
 ]
 _WHERE: Final = "--fault"
 _RULE: Final = re.compile(
-    r"(?P<kind>[a-z0-9-]+)(?:=(?P<count>\d+))?(?::(?P<share>[0-9.eE+-]+))?(?:\((?P<options>[^()]*)\))?"
+    r"(?P<kind>[a-z0-9-]+)(?:=(?P<count>\d+))?(?::(?P<share>[0-9.eE+-]+%?))?(?:\((?P<options>[^()]*)\))?"
 )
 
 
@@ -72,7 +73,10 @@ class FaultRule:
     def __post_init__(self) -> None:
         if not 0 <= self.share_fraction <= 1:
             raise SpecError(
-                f"{self.kind}:{self.share_fraction}", where=_WHERE, allowed="a share from 0 to 1"
+                f"{self.kind}:{self.share_fraction}",
+                where=_WHERE,
+                allowed="a share from 0 to 1, or 0% to 100%",
+                try_=suggestions.flags("--fault", f"{self.kind}:0.05"),
             )
         if self.count < 1:
             raise SpecError(f"{self.kind}={self.count}", where=_WHERE, allowed="1 or more")
@@ -132,7 +136,8 @@ def _rule(text: str) -> FaultRule:
             f"{text!r} is no fault",
             where=_WHERE,
             allowed=", ".join(kinds),
-            try_="reset:0.02(after=5)",
+            try_=suggestions.nearest("--fault", re.split(r"[:=(]", text)[0], kinds)
+            or suggestions.flags("--fault", "reset:0.02(after=5)"),
         )
     changes: dict[str, int | float] = {}
     if match["share"] is not None:
@@ -162,7 +167,7 @@ def _option(name: str, value: str, text: str) -> dict[str, int]:
         f"{name!r} of {text!r}",
         where=_WHERE,
         allowed="after, for, retry_after, bytes, count",
-        try_="stall:0.01(for=3s)",
+        try_=suggestions.flags("--fault", "stall:0.01(for=3s)"),
     )
 
 
@@ -176,10 +181,10 @@ def _whole(value: str, text: str) -> int:
 
 def _number(value: str, text: str) -> float:
     try:
-        return float(value)
+        return float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
     except ValueError as problem:
         raise SpecError(
-            f"{value!r} in {text!r} is no share", where=_WHERE, allowed="0 to 1"
+            f"{value!r} in {text!r} is no share", where=_WHERE, allowed="0 to 1, or 5%"
         ) from problem
 
 
@@ -220,7 +225,7 @@ class EmulatorPlan:
         if not (math.isfinite(self.time_scale_ratio) and self.time_scale_ratio > 0):
             raise SpecError(
                 f"time scale {self.time_scale_ratio}",
-                where="the emulator's plan",
+                where="--time-scale",
                 allowed="above 0",
             )
         if self.mean_output_tokens is not None and not self.mean_output_tokens >= 1:

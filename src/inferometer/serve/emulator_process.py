@@ -1,6 +1,7 @@
 """How is an emulated server run: in this process, or in one of its own for tests and tools?"""
 
 import asyncio
+import errno
 import gc
 import multiprocessing
 import signal
@@ -11,11 +12,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from inferometer import suggestions
 from inferometer.errors import InferometerError, MeasureError, SpecError
 from inferometer.measure import lifeline
 from inferometer.serve import emulator_server
 from inferometer.serve.emission_log import EmissionWriter
-from inferometer.serve.emulator_plan import EmulatorPlan
+from inferometer.serve.emulator_plan import LOOPBACK, EmulatorPlan
 from inferometer.serve.emulator_server import EmulatorServer, ServedCounts
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.units import NS_PER_S
@@ -142,7 +144,11 @@ async def serve(
         raise SpecError(
             f"cannot listen: {problem}",
             where="--host, --port",
-            try_="--port 0, which takes one that is free",
+            try_=(
+                "--port 0, which takes one that is free"
+                if problem.errno == errno.EADDRINUSE
+                else suggestions.flags("--host", LOOPBACK)
+            ),
         ) from problem
     host, port = listening.sockets[0].getsockname()[:2]
     ready.set_result(f"http://{host}:{port}")

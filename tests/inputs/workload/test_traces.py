@@ -108,6 +108,12 @@ OTHERS = {
     "a log of answers": '{"created": 1715299200, "usage": {"prompt_tokens": 472, '
     '"completion_tokens": 18}}\n{"created": 1715299240, "usage": {"prompt_tokens": 1087, '
     '"completion_tokens": 230}}\n',
+    "a gateway's log of answers": '{"ts": "2024-05-10T00:00:00Z", "request": {"max_tokens": 300}, '
+    '"response": {"usage": {"prompt_tokens": 472, "completion_tokens": 18}}}\n'
+    '{"ts": "2024-05-10T00:00:40Z", "response": {"body": {"usage": {"prompt_tokens": 1087, '
+    '"completion_tokens": 230}}}}\n',
+    "a list of rows": '[{"created_ms": 0, "prompt_tokens": 472, "completion_tokens": 18},\n'
+    ' {"created_ms": 40000, "prompt_tokens": 1087, "completion_tokens": 230}]\n',
     "columns in another order": "GeneratedTokens,ContextTokens,TIMESTAMP\n"
     "18,472,2023-11-16 18:17:03\n230,1087,2023-11-16 18:17:43\n",
     "our instants beside other names": "arrival_ns,input_len,output_len\n0,472,18\n"
@@ -118,6 +124,22 @@ OTHERS = {
     '"hash_ids": []}\n{"chat_id": 2, "timestamp": 40.0, "input_length": 1087, '
     '"output_length": 230, "hash_ids": []}\n',
 }
+
+
+def test_dates_with_and_without_a_zone_are_refused(written):
+    """The others' zone may be any: as UTC they came an hour too early, or before the first."""
+    text = (
+        "ts,prompt_tokens,output_tokens\n2024-05-10T00:00:00+02:00,9,9\n2024-05-10T00:00:40,9,9\n"
+    )
+    with pytest.raises(SpecError, match=r"line 3 is broken: .* has no zone"):
+        read_trace(written(text))
+
+
+def test_a_table_in_utf_16_is_named_so(tmp_path):
+    path = tmp_path / "excel.csv"
+    path.write_text(OTHERS["dates"], encoding="utf-16")
+    with pytest.raises(SpecError, match="UTF-16"):
+        read_trace(TraceSource(path=str(path)))
 
 
 @pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)

@@ -107,6 +107,15 @@ def test_what_would_fail_for_the_whole_run_is_told_before_it(case, server):
         assert word in str(caught.value)
 
 
+def test_a_wrong_key_is_no_lack_of_models(server):
+    """Before, the advice was --model, and the key was not mentioned."""
+    server.answer = answers(b"", plain(b"401 Unauthorized", {"error": "Unauthorized"}))
+    load = LoadPlan(url=server.url, served_model="", endpoint="chat", workload=WORKLOAD)
+    with pytest.raises(MeasureError, match=r"401, Unauthorized") as caught:
+        preflight.served_models(load, Secrets(), ClientLimits(), ("127.0.0.1",))
+    assert "INFEROMETER_API_KEY" in (caught.value.try_ or "")
+
+
 def test_a_servers_model_name_is_quoted_in_the_suggestion(server):
     server.answer = answers(WRONG_MODEL, plain(b"200 OK", {"data": [{"id": "a; reboot"}]}))
     with pytest.raises(MeasureError) as caught:

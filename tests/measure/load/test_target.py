@@ -53,6 +53,12 @@ def test_urls_that_are_none(url):
     assert "secret" not in str(raised.value)
 
 
+def test_a_url_without_a_scheme_is_named_and_completed():
+    with pytest.raises(SpecError, match="'localhost' has no http://") as raised:
+        target_of(plan_of("localhost"))
+    assert raised.value.try_ == "http://localhost"
+
+
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", "/prefix/v1/completions/", "/completions"]
 )
@@ -97,6 +103,12 @@ def test_tokens_and_headers_come_from_the_environment():
     assert bearer_token({"OPENAI_API_KEY": "b", "INFEROMETER_API_KEY": "a"}) == "a"
     assert custom_header("X-Team: $TEAM", {"TEAM": "blue"}) == ("X-Team", "blue")
     assert custom_header("X-Team: red: yes", {}) == ("X-Team", "red: yes")
+    key = {"KEY": "k-1"}
+    for text in ("Bearer $KEY", "Bearer ${KEY}"):
+        assert custom_header(f"Authorization: {text}", key) == ("Authorization", "Bearer k-1")
+    assert custom_header("X-Price: 5$", {}) == ("X-Price", "5$")
+    with pytest.raises(SpecError, match="no KEY"):
+        custom_header("Authorization: Bearer $KEY", {})
 
 
 @pytest.mark.parametrize("token", ["hush\r\nHost: other", "h\u00fcsch"])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv6Address
 from typing import Final, NamedTuple
 
+from inferometer import suggestions
 from inferometer.decide.candidates import NODE_DEVICES
 from inferometer.errors import SpecError
 from inferometer.inputs.gate import GateSpec
@@ -281,6 +282,7 @@ def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
             f"at most {n_most} replicas",
             where="--most",
             allowed=f"{n_least} or more, which run at least",
+            try_=suggestions.flags("--most", n_least + 1),
         )
     _check_addresses(wanted, n_least)
     platform = _PLATFORMS.get((fleet.hardware.vendor, fleet.hardware.kind), _Platform(None, None))

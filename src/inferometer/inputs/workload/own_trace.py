@@ -36,6 +36,7 @@ from inferometer.inputs.workload.trace_formats import (
     TraceRow,
     broken,
     decoded,
+    items,
     lines,
     ns_from_trace,
     unit_since_1970_ns,
@@ -419,8 +420,13 @@ def _refuse_unclear(heading: TableHeading, path: Path, number: int) -> None:
 
 
 def _flat(record: dict[str, object]) -> dict[str, object]:
-    """Plain values of a JSON object, and those of its ``usage``."""
-    usage = record.get("usage")
+    """Plain values of a JSON object, and those of its ``usage``, or of its response's."""
+    parts: list[object] = [record]
+    for name in ("response", "body"):  # {"response": {"usage": …}}, {"response": {"body": …}}
+        parts += [part[name] for part in parts if isinstance(part, dict) and name in part]
+    usage = next(
+        (part["usage"] for part in parts if isinstance(part, dict) and "usage" in part), None
+    )
     all_of_it = record | (usage if isinstance(usage, dict) else {})
     return {str(name): one for name, one in all_of_it.items() if not isinstance(one, dict | list)}
 
@@ -466,18 +472,20 @@ def table_rows(
     are dates, or numbers in the unit of their column's name. Without a unit in the name, Unix
     times have the unit that fits their size; other times are seconds, noted as an assumption.
     """
-    found = lines(path)
+    found = items(path)
     number, line = next(found, (0, b""))
     heading = table_heading(line)
     if heading is None or (is_csv and not heading.delimiter):
         broken(path, number, "no columns of prompt and output tokens")
     _refuse_unclear(heading, path, number)
-    unit_ns, assumed_ns = heading.unit_ns, 0
+    unit_ns, assumed_ns, zones = heading.unit_ns, 0, set[bool]()
     rows = found if heading.delimiter else itertools.chain([(number, line)], found)
     for number, line in rows:
         record = _record(heading, line, path, number)
         at = None if heading.at is None else record.get(heading.at)
         at_ns = wall_ns(at) if isinstance(at, str) else None
+        if isinstance(at, str) and at_ns is not None:
+            _refuse_mixed_zones(zones, at, path, number)
         if heading.at is not None and at_ns is None:
             value = _number(at, heading.at, path, number)
             if unit_ns is None:
@@ -499,6 +507,16 @@ def table_rows(
             assumed_unit_ns=assumed_ns,
             cached_column=heading.cached,
         )
+
+
+def _refuse_mixed_zones(zones: set[bool], at: str, path: Path, number: int) -> None:
+    """Refuse dates of which only some have a zone: the others' may be any."""
+    match = _INSTANT.fullmatch(at)
+    has_zone = match is not None and match[3] is not None
+    zones.add(has_zone)
+    if len(zones) > 1:
+        have = "a zone, and dates before it have none" if has_zone else "no zone, as others have"
+        broken(path, number, f"{at} has {have}", try_="a zone in each date, or in none")
 
 
 def _record(heading: TableHeading, line: bytes, path: Path, number: int) -> dict[str, object]:

@@ -143,6 +143,8 @@ def known_format(path: Path) -> TraceFormat | None:
         The file cannot be read.
     """
     start = DOOR.start_of(path)
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        DOOR.text(start, where=str(path))  # refuses UTF-16, as what tables of Windows may be in
     first = start.partition(b"\n")[0]
     if start.startswith(b"PAR1") or OWN_FORMAT.encode() in first[:200]:
         return "inferometer"
@@ -171,6 +173,8 @@ def _format_of_list(path: Path) -> TraceFormat:
     known: list[tuple[int, TraceFormat]] = [(at[key], name) for key, name in _KEYS if key in at]
     if known and min(known)[1] == "prompts" and _OBJECT_TURNS.search(start):
         return "aiperf"
+    if not known and table_heading(next(trace_formats.items(path), (0, b""))[1]) is not None:
+        return "table"
     return min(known)[1] if known else "sharegpt"
 
 

@@ -43,6 +43,7 @@ _LASTING: Final = frozenset(
 _OF_CONTENT: Final = frozenset({"redirected", "compressed", "wrong_content_type"})
 """Of them, what a server that is there may do at /v1/models alone."""
 _LASTING_STATUS: Final = frozenset({400, 401, 403, 404, 405, 411, 413, 415, 422, 501})
+_KEY_STATUS: Final = frozenset({401, 403})
 _MOST_NAMES: Final = 8
 _KEY: Final = "export INFEROMETER_API_KEY=…, or --header 'Name: $VARIABLE'"
 
@@ -92,11 +93,14 @@ def served_models(
     Raises
     ------
     MeasureError
-        Nothing at the address can be talked to in this way: a port without TLS, a proxy that refuses.
+        Nothing at the address can be talked to in this way: a port without TLS, a proxy that refuses;
+        or the server wants another key.
     """
     asker = _Asker(load, secrets, limits, addresses)
     answer = _finished(asker.models())
-    if answer is not None and answer.error in _LASTING - _OF_CONTENT:
+    if answer is not None and (
+        answer.error in _LASTING - _OF_CONTENT or answer.status in _KEY_STATUS
+    ):
         raise MeasureError(
             asker.hider.text(_said(answer)),
             where=f"GET /v1/models at {asker.place.server.host_and_port}",
@@ -247,7 +251,7 @@ def _offered(load: LoadPlan, names: tuple[str, ...]) -> str | None:
 
 
 def _remedy(load: LoadPlan, answer: Answer, names: tuple[str, ...]) -> str:
-    if answer.status in {401, 403}:
+    if answer.status in _KEY_STATUS:
         return _KEY
     if (
         answer.error == "wrong_content_type"

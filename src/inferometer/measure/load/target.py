@@ -21,6 +21,7 @@ _PATHS: Final = {"chat": "/chat/completions", "completions": "/completions"}
 _PORTS: Final = {"http": 80, "https": 443}
 _TOKEN_VARIABLES: Final = ("INFEROMETER_API_KEY", "OPENAI_API_KEY")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
 _OURS: Final = frozenset(
     {
         "host",
@@ -167,7 +168,7 @@ def bearer_token(environment: Mapping[str, str]) -> str | None:
 
 
 def custom_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """The header that ``Name: value`` means; ``Name: $VARIABLE`` takes its value from the environment.
+    """The header that ``Name: value`` means; ``$VARIABLE`` in the value is the environment's.
 
     Raises
     ------
@@ -188,14 +189,14 @@ def custom_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
         raise SpecError(
             f"{name} is set by the client itself", where="--header", allowed="other headers"
         )
-    if value.startswith("$"):
-        if not environment.get(value[1:]):
+    for variable in (match[1] or match[2] for match in _VARIABLE.finditer(value)):
+        if not environment.get(variable):
             raise SpecError(
-                f"the environment has no {value[1:]}",
+                f"the environment has no {variable}",
                 where=f"--header {name}",
-                try_=f"export {value[1:]}=…",
+                try_=f"export {variable}=…",
             )
-        value = environment[value[1:]]
+    value = _VARIABLE.sub(lambda match: environment[match[1] or match[2]], value)
     return name, _header_value(value, where=f"--header {name}")
 
 
@@ -303,14 +304,16 @@ def _place(url: str, where: str) -> tuple[SplitResult, Place]:
         port = parts.port
     except ValueError as error:
         raise SpecError(
-            f"this is no URL: {error}", where=where, allowed=allowed, try_=try_
+            f"{shown_url(url)!r} is no URL: {error}", where=where, allowed=allowed, try_=try_
         ) from error
     if parts.scheme not in _PORTS or not parts.hostname:
+        lack = "no host" if parts.scheme in _PORTS else "no http:// or https:// before its host"
+        shown = shown_url(url)
         raise SpecError(
-            f"{parts.scheme or 'no scheme'} and {parts.hostname or 'no host'}",
+            f"{shown!r} has {lack}",
             where=where,
             allowed=allowed,
-            try_=try_,
+            try_=try_ if "://" in url or not url or shown != url else f"http://{url}",
         )
     if parts.query or parts.fragment:
         raise SpecError(
