@@ -22,9 +22,7 @@ from inferometer.records.server_series import ServerRecord
 from inferometer.records.types import EngineFacts, SchedulerFacts
 
 RECORD = ServerRecord(names=SERVERS[0], scraped_ns=np.arange(3), n_failed_scrapes=0, families={})
-WINDOW = SimpleNamespace(
-    summary=SimpleNamespace(n_kv_blocks=None), record=RECORD, replica=None
-)
+WINDOW = SimpleNamespace(summary=SimpleNamespace(n_kv_blocks=None), record=RECORD, replica=None)
 SGLANG = {
     "model_path": "qwen/qwen2.5-0.5b-instruct",
     "served_model_name": "qwen/qwen2.5-0.5b-instruct",

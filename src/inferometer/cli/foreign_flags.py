@@ -56,7 +56,7 @@ _SPECULATION: Final = (
     "--speculative-algo",
 )
 _LISTS: Final = ("slo", "gpus")
-"""Options of a list: two flags of it are two parts, of which none may be lost."""
+"""Options of a list: two flags of it are two parts, and neither may be lost."""
 _HOW: Final = {
     "--speculative": "--speculative eagle (ngram, medusa, mtp, or a draft model)",
     "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7",

@@ -510,7 +510,7 @@ def table_rows(
 
 
 def _refuse_mixed_zones(zones: set[bool], at: str, path: Path, number: int) -> None:
-    """Refuse dates of which only some have a zone: the others' may be any."""
+    """Refuse dates where only some have a zone: the others' may be any."""
     match = _INSTANT.fullmatch(at)
     has_zone = match is not None and match[3] is not None
     zones.add(has_zone)
