@@ -47,8 +47,9 @@ demo: setup
 compiled: setup
 	PYTHONPATH=$(CURDIR)/src $(BIN)/python tests/simulate/compile_ahead.py
 
+# Three on two cores: a third of the time is spent on waiting for servers.
 test: compiled
-	$(BIN)/pytest -q -n 2 -m "not slow and not gpu" --ignore=tests/house
+	$(BIN)/pytest -q -n 3 -m "not slow and not gpu" --ignore=tests/house
 
 # Side by side on two cores, each one's lines together.
 check: setup
