@@ -8,9 +8,9 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import command_line
+import duckdb
 import numpy as np
 import pytest
 
@@ -157,7 +157,7 @@ def test_a_duration_may_be_a_timedelta_and_a_table_is_refused_with_what_to_do():
     assert minute.to_dict() == im.simulate("llama-3.1-8b", duration="20s", **words).to_dict()
     with pytest.raises(SpecError, match="'5s'"):
         im.simulate("llama-3.1-8b", hardware="h100_sxm", rate=timedelta(seconds=5))
-    frame = SimpleNamespace(columns=["timestamp"])  # as of pandas
+    frame = duckdb.sql("select 0 as timestamp")
     with pytest.raises(SpecError, match="workload is a table in memory") as caught:
         im.simulate("llama-3.1-8b", workload=frame, **words)
     assert "workload='trace.csv'" in caught.value.try_

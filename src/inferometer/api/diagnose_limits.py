@@ -27,7 +27,8 @@ def stated_limits(source: Source, known: Mapping[Limit, int]) -> dict[Limit, Sta
     """Limits by the server's command line, by its own report, and by ``known``; later ones win.
 
     For several data-parallel ranks whose metrics are added up only ``known`` counts, since the
-    rebuilt server is all ranks together. Of ranks that are told apart each has the stated limits.
+    rebuilt server is all ranks together. Where ranks are separated, each
+    has the stated limits.
     """
     engine = source.identity.facts
     facts = source.identity.scheduler or SchedulerFacts()

@@ -9,7 +9,7 @@ device.
 from dataclasses import replace
 from typing import Final
 
-from inferometer.inputs.family import Family, Flag
+from inferometer.inputs.family import BIASED, GPT_NAMES, LLAMA, PLAIN, Family, Flag
 from inferometer.inputs.family_fields import (
     fill_bamba,
     fill_bigcode,
@@ -36,26 +36,10 @@ from inferometer.inputs.newer_families import NEWER_FAMILIES
 from inferometer.inputs.older_families import OLDER_FAMILIES
 from inferometer.inputs.state_families import STATE_FAMILIES
 
-_ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)
-_MLP_BIAS: Final = Flag(name="mlp_bias", default=False)
 _USE_BIAS: Final = Flag(name="use_bias", default=True)
 _ENABLE_BIAS: Final = Flag(name="enable_bias", default=True)
-_GPT_NAMES: Final = {
-    "num_hidden_layers": "n_layer",
-    "hidden_size": "n_embd",
-    "num_attention_heads": "n_head",
-    "max_position_embeddings": "n_positions",
-    "intermediate_size": "n_inner",
-}
-_LLAMA: Final = Family(
-    class_name="LlamaForCausalLM",
-    qkv_bias=_ATTENTION_BIAS,
-    out_bias=_ATTENTION_BIAS,
-    mlp_bias=_MLP_BIAS,
-)
-_PLAIN: Final = replace(_LLAMA, mlp_bias=False)
 _QWEN3: Final = replace(
-    _PLAIN, class_name="Qwen3ForCausalLM", qk_norm=True, window="switch", defaults={"head_dim": 128}
+    PLAIN, class_name="Qwen3ForCausalLM", qk_norm=True, window="switch", defaults={"head_dim": 128}
 )
 _MIMO_V2_DEFAULTS: Final = {
     "num_hidden_layers": 48,
@@ -86,10 +70,10 @@ _MINIMAX_M3_DEFAULTS: Final = {
     "max_position_embeddings": 524_288,
 }
 _OLMO2: Final = replace(
-    _PLAIN, class_name="Olmo2ForCausalLM", qk_norm=True, has_full_width_qk_norm=True
+    PLAIN, class_name="Olmo2ForCausalLM", qk_norm=True, has_full_width_qk_norm=True
 )
 _COHERE: Final = replace(
-    _PLAIN,
+    PLAIN,
     class_name="CohereForCausalLM",
     ties_by_default=True,
     norm="layernorm",
@@ -107,7 +91,7 @@ _DEEPSEEK: Final = Family(
     class_name="DeepseekV2ForCausalLM", has_latent_attention=True, experts="n_routed_experts"
 )
 _QWEN3_NEXT: Final = replace(
-    _PLAIN,
+    PLAIN,
     class_name="Qwen3NextForCausalLM",
     qk_norm=True,
     output_gate=True,
@@ -117,7 +101,7 @@ _QWEN3_NEXT: Final = replace(
 )
 _KINDS: Final = {"layer_types": "block_kinds"}
 _BAMBA: Final = replace(
-    _LLAMA,
+    LLAMA,
     class_name="BambaForCausalLM",
     names=_KINDS,
     fill=fill_bamba,
@@ -127,7 +111,7 @@ _BAMBA: Final = replace(
     projection_bias=Flag(name="mamba_proj_bias", default=False),
 )
 _LFM2: Final = replace(
-    _PLAIN,
+    PLAIN,
     class_name="Lfm2ForCausalLM",
     names=_KINDS | {"intermediate_size": "mlp_size"},
     fill=fill_lfm2,
@@ -140,23 +124,14 @@ _LFM2: Final = replace(
     projection_bias=Flag(name="mamba_proj_bias", default=False),
 )
 _GLM: Final = replace(
-    _PLAIN,
+    PLAIN,
     class_name="GlmForCausalLM",
     qkv_bias=Flag(name="attention_bias", default=True),
     out_bias=False,
     defaults={"head_dim": 128},
 )
-_BIASED: Final = Family(
-    class_name="GPT2LMHeadModel",
-    qkv_bias=True,
-    out_bias=True,
-    is_gated=False,
-    mlp_bias=True,
-    norm="layernorm",
-    norm_has_bias=True,
-)
 _GPT2: Final = replace(
-    _BIASED, names=_GPT_NAMES, fill=fill_gpt2, ties_by_default=True, position="learned"
+    BIASED, names=GPT_NAMES, fill=fill_gpt2, ties_by_default=True, position="learned"
 )
 
 FAMILIES: Final[dict[str, Family]] = {
@@ -209,7 +184,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "glm": _GLM,
     "glm4": replace(_GLM, class_name="Glm4ForCausalLM", norms_per_layer=4),
     "glm4_moe": replace(
-        _PLAIN,
+        PLAIN,
         class_name="Glm4MoeForCausalLM",
         out_bias=False,
         qk_norm=Flag(name="use_qk_norm", default=False),
@@ -220,13 +195,13 @@ FAMILIES: Final[dict[str, Family]] = {
     "gpt2": _GPT2,
     "gpt_bigcode": replace(_GPT2, class_name="GPTBigCodeForCausalLM", fill=fill_bigcode),
     "gpt_neox": replace(
-        _BIASED,
+        BIASED,
         class_name="GPTNeoXForCausalLM",
         qkv_bias=Flag(name="attention_bias", default=True),
         out_bias=Flag(name="attention_bias", default=True),
     ),
     "gpt_oss": replace(
-        _PLAIN,
+        PLAIN,
         class_name="GptOssForCausalLM",
         qkv_bias=Flag(name="attention_bias", default=True),
         out_bias=Flag(name="attention_bias", default=True),
@@ -249,9 +224,9 @@ FAMILIES: Final[dict[str, Family]] = {
         qkv_bias=False,
         out_bias=False,
     ),
-    "granite": replace(_LLAMA, class_name="GraniteForCausalLM"),
+    "granite": replace(LLAMA, class_name="GraniteForCausalLM"),
     "granitemoe": replace(
-        _PLAIN,
+        PLAIN,
         class_name="GraniteMoeForCausalLM",
         experts="num_local_experts",
         expert_size="intermediate_size",
@@ -305,9 +280,9 @@ FAMILIES: Final[dict[str, Family]] = {
         experts="num_experts",
         router_bias=Flag(name="use_expert_bias", default=True),
     ),
-    "llama": _LLAMA,
+    "llama": LLAMA,
     "llama4_text": replace(
-        _PLAIN,
+        PLAIN,
         class_name="Llama4ForCausalLM",
         names={
             "intermediate_size": "intermediate_size_mlp",
@@ -322,7 +297,7 @@ FAMILIES: Final[dict[str, Family]] = {
         experts="num_local_experts",
     ),
     "mimo_v2_flash": replace(
-        _PLAIN,
+        PLAIN,
         class_name="MiMoV2FlashForCausalLM",
         names={
             "num_key_value_heads": "swa_num_key_value_heads",
@@ -349,7 +324,7 @@ FAMILIES: Final[dict[str, Family]] = {
         recurrent="lightning",
     ),
     "minimax_m2": replace(
-        _PLAIN,
+        PLAIN,
         class_name="MiniMaxM2ForCausalLM",
         qk_norm=True,
         has_full_width_qk_norm=True,
@@ -359,7 +334,7 @@ FAMILIES: Final[dict[str, Family]] = {
         defaults={"head_dim": 128},
     ),
     "minimax_m3_vl_text": replace(
-        _PLAIN,
+        PLAIN,
         class_name="MiniMaxM3VLForCausalLM",
         names={
             "intermediate_size": "dense_intermediate_size",
@@ -409,7 +384,7 @@ FAMILIES: Final[dict[str, Family]] = {
         blocks="alone",
     ),
     "olmo": replace(
-        _PLAIN,
+        PLAIN,
         class_name="OlmoForCausalLM",
         norm="layernorm",
         norms_per_layer=0,
@@ -430,7 +405,7 @@ FAMILIES: Final[dict[str, Family]] = {
         expert_size="intermediate_size",
     ),
     "opt": replace(
-        _BIASED,
+        BIASED,
         class_name="OPTForCausalLM",
         names={"intermediate_size": "ffn_dim"},
         fill=fill_opt,
@@ -441,7 +416,7 @@ FAMILIES: Final[dict[str, Family]] = {
         position="learned",
         n_extra_positions=2,
     ),
-    "phi": replace(_BIASED, class_name="PhiForCausalLM", norms_per_layer=1, has_head_bias=True),
+    "phi": replace(BIASED, class_name="PhiForCausalLM", norms_per_layer=1, has_head_bias=True),
     "phi3": Family(class_name="Phi3ForCausalLM", window="all"),
     "qwen2": Family(class_name="Qwen2ForCausalLM", qkv_bias=True, window="switch"),
     "qwen2_moe": Family(
@@ -461,7 +436,7 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "qwen3_next": _QWEN3_NEXT,
     "smollm3": replace(
-        _LLAMA, class_name="SmolLM3ForCausalLM", ties_by_default=True, window="switch"
+        LLAMA, class_name="SmolLM3ForCausalLM", ties_by_default=True, window="switch"
     ),
     "stablelm": Family(
         class_name="StableLmForCausalLM",
@@ -473,7 +448,7 @@ FAMILIES: Final[dict[str, Family]] = {
         norm_has_bias=True,
     ),
     "starcoder2": replace(
-        _BIASED,
+        BIASED,
         class_name="Starcoder2ForCausalLM",
         ties_by_default=True,
         qkv_bias=_USE_BIAS,
@@ -512,7 +487,7 @@ ALIASES: Final = {
 }
 """Other ``model_type`` values of models with the same shapes, by their family here."""
 
-LLAMA_LIKE: Final = _LLAMA
+LLAMA_LIKE: Final = LLAMA
 """The family as which an unknown ``model_type`` is read."""
 
 _LLAMA_SIZES: Final = {

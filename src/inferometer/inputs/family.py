@@ -1,7 +1,7 @@
 """The type of a model family: the properties that a ``model_type`` of Hugging Face fixes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from inferometer.inputs.model_parts import RecurrentKind
@@ -79,3 +79,34 @@ class Family:
     blocks: Literal["pairs", "alone", "beside"] = "pairs"
     """What a layer consists of. "pairs": a mixer (such as attention) and a feed-forward block;
     "alone": one of them; "beside": two mixers side by side, and a feed-forward block."""
+
+
+ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)
+LLAMA: Final = Family(
+    class_name="LlamaForCausalLM",
+    qkv_bias=ATTENTION_BIAS,
+    out_bias=ATTENTION_BIAS,
+    mlp_bias=Flag(name="mlp_bias", default=False),
+)
+PLAIN: Final = replace(LLAMA, mlp_bias=False)
+"""Llama without biases in the MLP."""
+UNBIASED: Final = replace(PLAIN, qkv_bias=False, out_bias=False)
+"""Llama without any biases."""
+BIASED: Final = Family(
+    class_name="GPT2LMHeadModel",
+    qkv_bias=True,
+    out_bias=True,
+    is_gated=False,
+    mlp_bias=True,
+    norm="layernorm",
+    norm_has_bias=True,
+)
+"""GPT-2's blocks: biases everywhere, layer norms, an MLP without a gate."""
+GPT_NAMES: Final = {
+    "num_hidden_layers": "n_layer",
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+    "intermediate_size": "n_inner",
+}
+"""GPT-2's names of the fields."""

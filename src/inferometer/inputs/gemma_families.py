@@ -4,14 +4,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from inferometer.inputs.family import MOST_LISTED_LAYERS, Config, Family, Flag
+from inferometer.inputs.family import ATTENTION_BIAS, MOST_LISTED_LAYERS, Config, Family
 
-_ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)
 _GEMMA: Final = Family(
     class_name="GemmaForCausalLM",
     ties_by_default=True,
-    qkv_bias=_ATTENTION_BIAS,
-    out_bias=_ATTENTION_BIAS,
+    qkv_bias=ATTENTION_BIAS,
+    out_bias=ATTENTION_BIAS,
     defaults={"head_dim": 256},
 )
 _GEMMA3_DEFAULTS: Final = {

@@ -29,7 +29,7 @@ class CompressedSpec:
     """Attention to a window of tokens and to compressed blocks of all earlier ones (DeepSeek-V4).
 
     One row of ``AttentionSpec.head_dim`` numbers is key and value of all heads. ``n_fine_layers``
-    compress ``fine_tokens`` tokens into a row, of which the indexer chooses; ``n_coarse_layers``
+    compress ``fine_tokens`` tokens into a row, and their indexer chooses rows; ``n_coarse_layers``
     compress ``coarse_tokens`` and read all. Queries pass a latent, outputs are projected in
     ``n_output_groups``, and the residual has ``n_streams`` streams (hyper-connections).
     """

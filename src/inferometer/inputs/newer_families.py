@@ -3,13 +3,8 @@
 from dataclasses import replace
 from typing import Final
 
-from inferometer.inputs.family import Config, Family, Flag
+from inferometer.inputs.family import PLAIN, UNBIASED, Config, Family, Flag
 
-_ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)
-_LLAMA: Final = Family(
-    class_name="LlamaForCausalLM", qkv_bias=_ATTENTION_BIAS, out_bias=_ATTENTION_BIAS
-)
-_PLAIN: Final = replace(_LLAMA, qkv_bias=False, out_bias=False)
 _USE_BIAS: Final = Flag(name="use_bias", default=False)
 
 
@@ -27,7 +22,7 @@ def fill_muse(config: Config) -> dict[str, object]:
 
 NEWER_FAMILIES: Final[dict[str, Family]] = {
     "afmoe": replace(
-        _LLAMA,
+        PLAIN,
         class_name="AfmoeForCausalLM",
         names={
             "n_shared_experts": "num_shared_experts",
@@ -44,7 +39,7 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         router_bias=True,
     ),
     "ernie4_5_moe": replace(
-        _LLAMA,
+        PLAIN,
         class_name="Ernie4_5_MoeForCausalLM",
         names={
             "n_shared_experts": "moe_num_shared_experts",
@@ -59,19 +54,19 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         router_bias=True,
     ),
     "exaone": replace(
-        _PLAIN, class_name="ExaoneForCausalLM", names={"num_hidden_layers": "num_layers"}
+        UNBIASED, class_name="ExaoneForCausalLM", names={"num_hidden_layers": "num_layers"}
     ),
     "exaone4": replace(
-        _PLAIN,
+        UNBIASED,
         class_name="Exaone4ForCausalLM",
         names={"sliding_window_pattern": "full_every"},
         fill=fill_exaone4,
         qk_norm=True,
         window="pattern",
     ),
-    "hunyuan_v1_dense": replace(_LLAMA, class_name="HunYuanDenseV1ForCausalLM", qk_norm=True),
+    "hunyuan_v1_dense": replace(PLAIN, class_name="HunYuanDenseV1ForCausalLM", qk_norm=True),
     "muse_glimmer_text": replace(
-        _LLAMA,
+        PLAIN,
         class_name="MuseGlimmerForCausalLM",
         fill=fill_muse,
         norms_per_layer=4,
@@ -79,7 +74,7 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         window="pattern",
     ),
     "seed_oss": replace(
-        _LLAMA,
+        PLAIN,
         class_name="SeedOssForCausalLM",
         defaults={"head_dim": 128},
         qkv_bias=Flag(name="attention_bias", default=True),
@@ -87,7 +82,7 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         mlp_bias=Flag(name="mlp_bias", default=False),
     ),
     "telechat": replace(
-        _PLAIN,
+        UNBIASED,
         class_name="TelechatForCausalLM",
         names={
             "num_hidden_layers": "n_layer",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from inferometer.inputs.family import MOST_LISTED_LAYERS, Config, Family, Flag
+from inferometer.inputs.family import BIASED, GPT_NAMES, MOST_LISTED_LAYERS, Config, Family, Flag
 
 _UNSTATED_TOKENS: Final = 2048
 """The longest context that vLLM 0.32.0 assumes if the file states none."""
@@ -78,19 +78,15 @@ def _nested(config: Config, name: str) -> Mapping[str, object]:
     return {str(key): one for key, one in found.items()} if isinstance(found, dict) else {}
 
 
-_BIASED: Final = Family(
-    class_name="BloomForCausalLM",
-    ties_by_default=True,
-    qkv_bias=True,
-    out_bias=True,
-    is_gated=False,
-    mlp_bias=True,
-    norm="layernorm",
-    norm_has_bias=True,
-)
-
 OLDER_FAMILIES: Final[dict[str, Family]] = {
-    "bloom": replace(_BIASED, fill=fill_bloom, position="alibi", has_embedding_norm=True),
+    "bloom": replace(
+        BIASED,
+        class_name="BloomForCausalLM",
+        fill=fill_bloom,
+        ties_by_default=True,
+        position="alibi",
+        has_embedding_norm=True,
+    ),
     "chatglm": Family(
         class_name="ChatGLMForConditionalGeneration",
         names={
@@ -106,17 +102,10 @@ OLDER_FAMILIES: Final[dict[str, Family]] = {
         mlp_bias=Flag(name="add_bias_linear", default=False),
     ),
     "codegen": replace(
-        _BIASED,
+        BIASED,
         class_name="CodeGenForCausalLM",
-        names={
-            "num_hidden_layers": "n_layer",
-            "hidden_size": "n_embd",
-            "num_attention_heads": "n_head",
-            "max_position_embeddings": "n_positions",
-            "intermediate_size": "n_inner",
-        },
+        names=GPT_NAMES,
         fill=fill_codegen,
-        ties_by_default=False,
         norms_per_layer=1,
         has_head_bias=True,
         qkv_bias=False,
@@ -135,7 +124,7 @@ OLDER_FAMILIES: Final[dict[str, Family]] = {
         experts="moe_num_experts",
     ),
     "gpt_neo": replace(
-        _BIASED,
+        BIASED,
         class_name="GPTNeoForCausalLM",
         names={
             "num_hidden_layers": "num_layers",
@@ -144,6 +133,7 @@ OLDER_FAMILIES: Final[dict[str, Family]] = {
         },
         defaults={"sliding_window": 256},
         fill=fill_gpt_neo,
+        ties_by_default=True,
         qkv_bias=False,
         position="learned",
         window="pattern",

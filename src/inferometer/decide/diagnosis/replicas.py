@@ -1,8 +1,8 @@
 """Which of the replicas on one page of metrics is observed?
 
 Data-parallel engines of one server, the servers behind a router that gathers their metrics, and
-those of a Prometheus federation are on one page, told apart by a label. Each has its own queue,
-batch and KV cache. Added up they would be one server with limits that no setting has: a batch of 16
+those of a Prometheus federation are on one page, each under a label of its own. Each has its own
+queue, batch and KV cache. Added up they would be one server with limits that no setting has: a batch of 16
 in each of four engines would show as one of 64. So the samples of one replica are taken: the one
 that is wanted, else the fullest, in which requests wait longest.
 """
@@ -69,7 +69,7 @@ def observed_replica(samples: ServerSampleTable, wanted: str | None = None) -> O
         if wanted is not None:
             raise _other(wanted, ())
         return Observed(samples, None)
-    if not _is_told_apart(record, labels):
+    if not _are_separable(record, labels):
         if wanted is not None:
             raise _other(wanted, (), shared=True)
         return Observed(samples, None, len(running))
@@ -97,7 +97,7 @@ def _differing(running: tuple[Series, ...]) -> tuple[str, ...]:
     )
 
 
-def _is_told_apart(record: ServerRecord, labels: Iterable[str]) -> bool:
+def _are_separable(record: ServerRecord, labels: Iterable[str]) -> bool:
     """Has all that is counted these labels? SGLang's ranks share their counters of requests."""
     names = record.names
     counted = known_families(names) - {

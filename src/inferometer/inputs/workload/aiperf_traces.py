@@ -81,8 +81,8 @@ def aiperf_rows(path: Path, *, output_tokens: int | None) -> Iterator[TraceRow]:
             row = _row(turn, rows[-1] if rows else None, path, number, output_tokens)
             row = row._replace(session=rows[-1].session if rows else index)
             if line.turns:
-                said = rows[-1].prompt_tokens + rows[-1].output_tokens if rows else 0
-                own = row.prompt_tokens + (said or system_tokens.get(key, 0))
+                n_before = rows[-1].prompt_tokens + rows[-1].output_tokens if rows else 0
+                own = row.prompt_tokens + (n_before or system_tokens.get(key, 0))
                 row = row._replace(prompt_tokens=own, repeats=bool(rows))
             rows.append(row)
     found = [rows for rows in sessions.values() if rows]

@@ -33,7 +33,7 @@ _HOLLOW: Final = "hollow: not VALID"
 _FINE_RATIO: Final = 1.25
 """Between loads that are further apart a crossing is not interpolated."""
 _MOST_FOUND: Final = 2
-"""Servers of which a finding speaks."""
+"""Servers that a finding names; the chart has all."""
 _SAME_RATIO: Final = 1.1
 """Loads that are drawn differ by less where one was wanted."""
 
