@@ -16,8 +16,8 @@ from inferometer.api.progress import command_line, talk
 from inferometer.errors import RecordError
 from inferometer.inputs import resolve, types
 from inferometer.measure import host
-from inferometer.measure.sweep import run_sweep
 from inferometer.measure.engines.protocol import ModelReference
+from inferometer.measure.sweep import run_sweep
 from inferometer.measure.time_left import Progress
 from inferometer.records.sweep_csv import write_sweep_csv
 from inferometer.report import html, sweep_page, views
