@@ -26,8 +26,8 @@ from inferometer.decide.diagnosis.rebuilding import Rebuilt
 from inferometer.errors import InferometerError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.steptime_arrays import slowed
 from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.perfmodel.steptime_terms import slowed
 from inferometer.records.types import ABSENT
 from inferometer.simulate import run
 from inferometer.simulate.fleet import lone_replica

@@ -14,8 +14,8 @@ from inferometer.perfmodel.memory import (
     logits_trap,
     memory_budget,
 )
+from inferometer.perfmodel.roofline import ParallelPlan
 from inferometer.perfmodel.weights import weight_bytes
-from inferometer.perfmodel.work import ParallelPlan
 
 BF16 = EngineSpec(dtype="bfloat16")
 GIB = 2**30

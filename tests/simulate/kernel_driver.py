@@ -6,7 +6,7 @@ from from_python import from_python
 from stepping import State
 
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.kernel import queue as kernel_queue, vllm
+from inferometer.simulate.kernel import requests as kernel_queue, vllm
 from inferometer.simulate.kernel.state import new_state
 from inferometer.simulate.outcome import Status
 from inferometer.simulate.pointers import pointed

@@ -34,7 +34,7 @@ from inferometer.records import (
     validity,
 )
 from inferometer.stats.comparison import first_sides
-from inferometer.stats.quantiles import min_samples
+from inferometer.stats.estimate import min_samples
 from inferometer.units import format_duration
 
 _DOOR: Final = own_files("question", "another folder with --out")

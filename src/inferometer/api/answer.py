@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 
-from inferometer.api.drawing import SafeConsole
+from inferometer.api.progress import SafeConsole
 from inferometer.errors import EXIT_ANSWERED
 from inferometer.inputs.objectives import percentile_name
 

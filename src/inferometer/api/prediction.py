@@ -25,8 +25,8 @@ from inferometer.perfmodel.scenario import (
     prefill_of,
     prefill_step_of,
 )
-from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.steptime_levels import fitted_levels, through_stages
+from inferometer.perfmodel.steptime_terms import shape_duration_s
 from inferometer.perfmodel.whatif import (
     BestSpeculation,
     Change,

@@ -18,7 +18,7 @@ from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import HardwareSpec, ModelSpec, SweepPoint
 from inferometer.inputs.verify_plan import Points, VerifyPlan
-from inferometer.perfmodel import steptime_arrays, types
+from inferometer.perfmodel import steptime_terms, types
 from inferometer.records import layout
 from inferometer.records.layout import MANIFEST_NAME, now_utc
 from inferometer.stats.estimate import Estimate
@@ -90,7 +90,7 @@ def predict_points(
     else:
         paces = (levels.likely, levels.fast, levels.slow, *(draw.steps for draw in levels.draws))
         each = (
-            [steptime_arrays.shape_duration_s(pace, step.shape) for pace in paces] for step in steps
+            [steptime_terms.shape_duration_s(pace, step.shape) for pace in paces] for step in steps
         )
         predicted = [claims.spanned(value, ends) for value, *ends in each]
     return claims.Commitment(

@@ -18,8 +18,7 @@ from rich import padding, table, text
 from rich.console import Group, RenderableType
 
 from inferometer.api.answer import Answer, Lines, Paged
-from inferometer.api.drawing import SafeConsole
-from inferometer.api.progress import printable_json
+from inferometer.api.progress import SafeConsole, printable_json
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, talk, write_answer, write_drawn

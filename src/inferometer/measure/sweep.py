@@ -16,7 +16,8 @@ from inferometer import __version__
 from inferometer.errors import EngineError, MeasureError
 from inferometer.inputs.sweep_plan import visits_of
 from inferometer.inputs.types import Caution, ModelSpec, SweepPlan, SweepPoint, SweepVisit
-from inferometer.measure import ceilings, environments, host
+from inferometer.measure import environments, host
+from inferometer.measure.ceilings import n_threads_used, probe_settings
 from inferometer.measure.engines.protocol import (
     STEP_KINDS,
     Ceiling,
@@ -231,10 +232,10 @@ class PointMeasurer:
         self._vocab_size = (
             _SAFE_VOCAB if engine.model.spec is None else engine.model.spec.vocab_size
         )
-        self._probes = ceilings.probe_settings(plan.engine, engine.facts())
+        self._probes = probe_settings(plan.engine, engine.facts())
         self._sampler = Sampler(
             lambda: engine.pid,
-            n_cores=ceilings.n_threads_used(plan.engine),
+            n_cores=n_threads_used(plan.engine),
             device=plan.engine.device,
             n_devices=plan.engine.tensor_parallel_size,
         )
@@ -578,7 +579,7 @@ def new_manifest(
         model=model,
         engine=engine,
         host=host.host_facts(
-            n_threads=ceilings.n_threads_used(plan.engine), uses_device=plan.engine.device == "cuda"
+            n_threads=n_threads_used(plan.engine), uses_device=plan.engine.device == "cuda"
         ),
         # Our own engine, once it computes, is no caution: the machine is examined before.
         cautions=() if is_beginning else host.examine_machine(),

@@ -21,8 +21,8 @@ from inferometer.perfmodel.kv_cache import (
     state_bytes,
 )
 from inferometer.perfmodel.matrices import linears, n_shards
+from inferometer.perfmodel.roofline import ParallelPlan, kv_dtype, logits_bytes, plan_of
 from inferometer.perfmodel.weights import splits_heads, weight_bytes
-from inferometer.perfmodel.work import ParallelPlan, kv_dtype, logits_bytes, plan_of
 
 DEFAULT_UTILIZATION: Final = Constant(
     value=0.92,

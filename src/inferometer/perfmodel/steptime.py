@@ -26,7 +26,7 @@ from inferometer.perfmodel.kv_cache import (
     n_kv_shards,
     state_bytes,
 )
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.roofline import kv_dtype
 from inferometer.perfmodel.steptime_limits import (
     BoxRange,
     ParameterPosterior,
@@ -41,6 +41,7 @@ from inferometer.perfmodel.steptime_limits import (
 from inferometer.perfmodel.steptime_terms import (
     CAPTURED_SHARE,
     StepParameters,
+    StepTimeArrays,
     TermColumns,
     WorkColumns,
     term_columns,
@@ -54,7 +55,6 @@ from inferometer.perfmodel.types import (
     decode_shape,
     prefill_shape,
 )
-from inferometer.perfmodel.work import kv_dtype
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
 
@@ -298,7 +298,7 @@ def _terms_at(terms: TermColumns, index: int) -> tuple[Term, ...]:
     )
 
 
-# The step-time model as numbers for the simulator (``steptime_arrays``).
+# The step-time model as numbers for the simulator (``steptime_terms``).
 
 
 _TOKEN: Final = decode_shape(batch_size=1, context_tokens=1)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from inferometer.inputs.workload.plan import I64, RequestPlan, first_of_each
+from inferometer.inputs.workload.plan import RequestPlan, first_of_each
+from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT, RequestTable
 
 

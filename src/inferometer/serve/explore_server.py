@@ -18,13 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from inferometer.api import (
-    explore,
-    explore_page,
-    explore_states,
-    explored as exploring,
-    progress,
-)
+from inferometer.api import explore, explore_page, explore_states, explored as exploring, progress
 from inferometer.errors import InferometerError, SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.executors.local import Inline

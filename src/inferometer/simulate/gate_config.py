@@ -61,7 +61,7 @@ import numpy as np
 from inferometer.errors import SpecError
 from inferometer.inputs.gate import OTHERS, GateClass, GateSpec, GateTenant
 from inferometer.inputs.objectives import parse_objective
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.columns import I32
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.step_cost import duration_ns

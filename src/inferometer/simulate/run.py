@@ -19,7 +19,7 @@ from inferometer.inputs.workload.plan import (
     block_contents,
     sent_by_server,
 )
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT
 from inferometer.simulate import hooks, pointers
@@ -27,7 +27,7 @@ from inferometer.simulate.demand import Demand, contents_checked, demand_without
 from inferometer.simulate.engine_config import EngineConfig, kv_pools_of, pool_of_requests
 from inferometer.simulate.fleet import ClusterConfig, Fleet
 from inferometer.simulate.gate_config import GateConfig, cut_answers
-from inferometer.simulate.kernel import front as kernel_front, loop
+from inferometer.simulate.kernel import loop, routing as kernel_front
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.state import State, new_state
 from inferometer.simulate.outcome import (

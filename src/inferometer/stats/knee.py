@@ -14,10 +14,10 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from inferometer.stats.estimate import Estimate
-from inferometer.stats.quantiles import (
+from inferometer.stats.estimate import (
     DEFAULT_CONFIDENCE_FRACTION,
     N_RESAMPLES,
+    Estimate,
     present_samples,
     resampled_medians,
 )

@@ -23,7 +23,7 @@ from inferometer.fit.loads.server import (
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.inputs.workload import reading, replay
-from inferometer.perfmodel.steptime_arrays import shape_duration_s
+from inferometer.perfmodel.steptime_terms import shape_duration_s
 from inferometer.perfmodel.types import decode_shape
 from inferometer.records.imports.llmservingsim import read_llmservingsim
 from inferometer.simulate.run import simulate

@@ -15,6 +15,7 @@ from inferometer.fit.published.priors import UNKNOWNS, device_prior
 from inferometer.fit.published.step_time import published_step_time
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.roofline import ParallelPlan
 from inferometer.perfmodel.steptime_terms import (
     NO_STAIRCASE,
     PARAMETERS,
@@ -22,7 +23,6 @@ from inferometer.perfmodel.steptime_terms import (
     work_columns,
 )
 from inferometer.perfmodel.types import decode_shape
-from inferometer.perfmodel.work import ParallelPlan
 from inferometer.records.imports.inferencex import read_inferencex, read_silicon
 
 TABLE = (

@@ -13,7 +13,7 @@ import numpy as np
 from inferometer.decide.diagnosis.rebuilding import Rebuilt
 from inferometer.decide.diagnosis.traffic import sharing
 from inferometer.inputs.workload.plan import NONE
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.server_names import ServerKind
 
 Kind: TypeAlias = Literal["setting", "traffic", "work"]

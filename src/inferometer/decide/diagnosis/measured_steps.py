@@ -14,7 +14,7 @@ from scipy.optimize import least_squares
 
 from inferometer.errors import ModelError
 from inferometer.fit.loads.server import Limit, plainest, steps_at
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.columns import F64, I64
 from inferometer.records.step_logs import StepLog
 

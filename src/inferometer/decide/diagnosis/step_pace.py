@@ -21,7 +21,7 @@ from inferometer.decide.diagnosis.measured_steps import measured_paces
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import ModelError
 from inferometer.fit.loads.server import plainest, steps_at
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.columns import F64, I64
 
 _LEAST_S: Final = 1e-12

@@ -13,8 +13,8 @@ import numpy as np
 
 from inferometer.records.columns import F64, Bools
 from inferometer.stats import autocorrelated
-from inferometer.stats.estimate import Verdict
-from inferometer.stats.quantiles import (
+from inferometer.stats.estimate import (
+    Verdict,
     low_rank,
     min_samples,
 )

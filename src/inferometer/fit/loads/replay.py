@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from inferometer.perfmodel.steptime import StepTimeModel, arrays_of
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.columns import F64, Bools
 from inferometer.records.types import RequestStatus, RequestTable
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents

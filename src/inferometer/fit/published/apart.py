@@ -13,9 +13,9 @@ import numpy as np
 
 from inferometer.fit.published.closed_loop import ClosedLoad, LoopSeen, Statistic
 from inferometer.inputs.types import EngineSpec, ModelSpec
+from inferometer.perfmodel.roofline import ParallelPlan
 from inferometer.perfmodel.steptime_terms import WorkColumns, work_columns
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
-from inferometer.perfmodel.work import ParallelPlan
 from inferometer.records.columns import F64
 
 _HALVINGS: Final = 32
