@@ -13,7 +13,7 @@ from inferometer.fit.loads import conclusions, server_fit
 from inferometer.fit.loads.server import KnobFit
 from inferometer.fit.sweeps import diagnostics, step_time
 from inferometer.inputs.types import Caution, SweepPoint
-from inferometer.perfmodel import steptime_limits, types
+from inferometer.perfmodel import scenario, steptime_limits, types
 from inferometer.perfmodel.roofline import exact
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
 from inferometer.report.page import Chip, Page, Section, duration_number, lines_of
@@ -540,10 +540,13 @@ def _server_steps(fit: server_fit.ServerFit) -> list[tuple[str, Estimate]]:
     seen, n_decodes = fit.seen, max(fit.seen.n_answers_at_once // 2, 1)
     prefill = types.prefill_shape(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
     decode = types.decode_shape(batch_size=n_decodes, context_tokens=seen.median_context_tokens)
+    n_steps = -(-seen.median_prompt_tokens // int(fit.knob("max_num_batched_tokens")))
     return [
         (
             f"a prompt of {seen.median_prompt_tokens:,} tokens",
-            fit.step_estimate(prefill, further_s=fit.front_end_s),
+            fit.step_estimate(
+                scenario.mean_step(prefill, n_steps), n_steps=n_steps, further_s=fit.front_end_s
+            ),
         ),
         (f"a decode step at batch {n_decodes}", fit.step_estimate(decode)),
     ]

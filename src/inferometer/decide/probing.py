@@ -22,7 +22,7 @@ from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload, RequestPlan, has_workflows
 from inferometer.records import latencies, request_summaries, user_spans
 from inferometer.records.columns import Bools
-from inferometer.records.types import ABSENT, Run
+from inferometer.records.types import ABSENT, REFUSALS, Run
 from inferometer.simulate import run, simulated_run
 from inferometer.simulate.deployment import Pace
 from inferometer.simulate.engine_config import EngineConfig
@@ -36,7 +36,7 @@ _MOST_SHARES: Final = 4
 """A cluster is asked with as many requests as this number of replicas would be one by one: its
 percentiles are those of all requests. Prefill and decode replicas fill and drain one after the
 other: they are asked with no fewer, each of many with half as many as one by one."""
-_BREAKING: Final = ("overload", "stuck", "livelock", "rejected", "refused")
+_BREAKING: Final = ("overload", "stuck", "livelock", *REFUSALS)
 """Cautions of a simulated run that count as missing the SLO, whatever its percentiles."""
 _SEARCH_RATIO: Final = 64.0
 MOST_TOGETHER: Final = 8

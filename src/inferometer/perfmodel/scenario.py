@@ -342,9 +342,14 @@ def prefill_step_of(scenario: Scenario) -> BatchShape:
     the whole batch would be faster than any that the engine runs.
     """
     whole, _ = prefill_of(scenario)
+    return mean_step(whole, scenario.n_prefill_steps)
+
+
+def mean_step(whole: BatchShape, n_steps: int) -> BatchShape:
+    """The mean of the steps that compute these prompts."""
 
     def part(total: int) -> int:
-        return -(-total // scenario.n_prefill_steps)
+        return -(-total // n_steps)
 
     return replace(
         whole,

@@ -461,9 +461,9 @@ class Judgement:
 def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = None) -> Judgement:
     """Judge the objective on this run, or on N of its requests, and name the weakest link.
 
-    Limits without a percentile count for goodput alone; where no threshold has one, the verdict is
-    *undecided*. A TTFT or E2E beyond its limit is missed if the queue grows without bound: further
-    requests would wait even longer.
+    Limits without a percentile count for goodput alone; without any other the verdict is
+    *undecided*. A TTFT or E2E beyond its limit is missed if the queue grows without bound. A server
+    that refuses a request misses all limits; those that a gate turns away count by their share.
     """
     requests = run.requests
     if requests is None:
@@ -472,8 +472,9 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     samples = samples_of(run, [one.metric for one in objective.thresholds], rows)
     requests = requests if rows is None else select(requests, rows)
     is_growing = any(caution.code == "overload" for caution in run.manifest.cautions)
+    refusal = run.manifest.refusal if is_one_of(requests, (RequestStatus.REJECTED,)).any() else ""
     judged = tuple(
-        _of_all(requests, _judged(one, samples[one.metric], is_growing=is_growing))
+        _of_all(requests, _judged(one, samples[one.metric], is_growing=is_growing), refusal)
         for one in objective.thresholds
     )
     with_percentile = [one for one in judged if one.threshold.percentile_fraction is not None]
@@ -495,10 +496,12 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     )
 
 
-def _of_all(requests: RequestTable, judged: JudgedThreshold) -> JudgedThreshold:
+def _of_all(requests: RequestTable, judged: JudgedThreshold, refusal: str) -> JudgedThreshold:
     """Rejected requests meet no limit, and aborted ones none that needs the whole answer."""
     limit = judged.threshold
     share, is_whole = limit.percentile_fraction, limit.metric in {"tpot", "e2e"}
+    if refusal and share is not None:
+        return replace(judged, verdict="missed", why=refusal)
     lost = (RequestStatus.REJECTED, *((RequestStatus.ABORTED,) if is_whole else ()))
     served = run_share_estimate(~is_one_of(requests, lost), name="share of requests with an answer")
     if judged.verdict == "missed" or share is None or served is None or served.value == 1:

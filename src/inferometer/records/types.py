@@ -27,6 +27,9 @@ ValidityVerdict: TypeAlias = Literal["VALID", "SUSPECT", "INVALID"]
 ABSENT: Final = int(np.iinfo(np.int64).min)
 """The int64 for *unknown*; NULL in Parquet."""
 
+REFUSALS: Final = ("rejected", "refused")
+"""Cautions on requests too long for a simulated server, or too many for its queue."""
+
 UNKNOWN_COUNT: Final = -1
 """The int32 count for *unknown*."""
 
@@ -542,6 +545,11 @@ class RunManifest:
     kv_pools: tuple[KvPoolFacts, ...] = ()
     """KV pools of a simulated run; older records have none."""
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def refusal(self) -> str:
+        """Why a simulated server refused requests; '' where it refused none."""
+        return next((one.text for one in self.cautions if one.code in REFUSALS), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,11 +138,13 @@ class ServerFit:
             subject=self.subject or NOTHING_STATED,
         )
 
-    def step_estimate(self, shape: types.BatchShape, *, further_s: float = 0.0) -> Estimate:
-        """Duration of a step of this shape, plus ``further_s``, with its 90 % interval."""
+    def step_estimate(
+        self, shape: types.BatchShape, *, n_steps: int = 1, further_s: float = 0.0
+    ) -> Estimate:
+        """Duration of steps of this shape, plus ``further_s``, with its 90 % interval."""
         levels = self.levels()
         value, low, high = (
-            further_s + steptime_terms.shape_duration_s(steps, shape)
+            further_s + n_steps * steptime_terms.shape_duration_s(steps, shape)
             for steps in (levels.likely, levels.fast, levels.slow)
         )
         method = "inverse simulation of load tests"
