@@ -80,6 +80,9 @@ _UNPACKED_BYTES_PER_FLOP: Final = 0.0031
 """Kernels that unpack 4-bit weights to 16 bit read them at this many bytes for each FLOP of the
 best 16-bit product: H100 and H200 read those of gpt-oss at the same rate, whatever their memory
 does."""
+_UNPACKED_BYTES_PER_VECTOR_FLOP: Final = 0.038
+"""The same of NVIDIA's float32 vector units, which do that work. Inference cards and GeForce have
+more of them for their matrix units than H100 has: L40S reads as fast as its memory does."""
 _READ_IN_A_STEP: Final = 0.73
 """Share of a kernel's rate alone at which weights are read in a step."""
 _SENT_IN_A_STEP: Final = 0.65
@@ -219,11 +222,17 @@ def _kernel_rates(
         return _Rates(flop_per_s, _READ_IN_A_STEP * max(reads))
     read_bytes_per_s = _READ_OF_PEAK * peaks.memory_bytes_per_s
     if weights == "mxfp4" and hardware.peak_flop_per_s("float4") is None:
-        read_bytes_per_s = min(
-            read_bytes_per_s,
-            _UNPACKED_BYTES_PER_FLOP * _best_share(hardware) * _BEST_OF_PEAK * peaks.flop_per_s,
-        )
+        read_bytes_per_s = min(read_bytes_per_s, _unpacked_bytes_per_s(hardware, peaks))
     return _Rates(flop_per_s, _READ_IN_A_STEP * read_bytes_per_s)
+
+
+def _unpacked_bytes_per_s(hardware: HardwareSpec, peaks: Peaks) -> float:
+    best_flop_per_s = _best_share(hardware) * _BEST_OF_PEAK * peaks.flop_per_s
+    vector = hardware.peak_flop_per_s("float32") if hardware.vendor == "nvidia" else None
+    return max(
+        _UNPACKED_BYTES_PER_FLOP * best_flop_per_s,
+        0.0 if vector is None else _UNPACKED_BYTES_PER_VECTOR_FLOP * vector.value,
+    )
 
 
 def _timed(hardware: HardwareSpec, model: ModelSpec) -> list[KernelRate]:
