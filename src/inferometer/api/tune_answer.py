@@ -16,7 +16,7 @@ from inferometer.api.tune_subject import Subject
 from inferometer.api.tuning import Box, SettingRow, TuneAnswer, TunedLatency
 from inferometer.decide.artefacts.vllm_command import departures, serve_command
 from inferometer.decide.tuning.search import StepFound, Tuned
-from inferometer.decide.tuning.trials import Aim, Built, Outcome, estimate_of, verdict_of
+from inferometer.decide.tuning.trials import Aim, Built, Outcome, estimate_of, score_of, verdict_of
 from inferometer.records import durability, pitfalls
 from inferometer.simulate.deployment import Deployment
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -87,8 +87,8 @@ def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> T
         gain_fraction=tuned.gain_ratio,
         selected_gain_fraction=tuned.selected_gain_ratio,
         latencies=_latencies(aim, tuned),
-        score_before=estimate_of([one.score for one in tuned.before]),
-        score_after=estimate_of([one.score for one in tuned.after]),
+        score_before=score_of(tuned.before),
+        score_after=score_of(tuned.after),
         slo_before=verdict_of(tuned.before),
         slo_after=verdict_of(tuned.after),
         settings=_settings(tuned, chosen, deployment_of(plain), subject.server),
@@ -260,7 +260,7 @@ def _gain_of_less_tp(tuned: Tuned, tp: int) -> float | None:
 
 
 def _baseline(subject: Subject, before: Sequence[Outcome]) -> Box:
-    score = estimate_of([one.score for one in before])
+    score = score_of(before)
     seen = "" if score is None else f": {format_number(score.value)} ({subject.score_words})"
     return Box(
         name="baseline recorded",

@@ -12,7 +12,7 @@ from inferometer.api.server import Server
 from inferometer.api.tune import Tune, tune
 from inferometer.api.tune_answer import answer_of
 from inferometer.api.tune_measured import together_first
-from inferometer.api.tune_subject import Wanted, subject_of
+from inferometer.api.tune_subject import Wanted, now_of, subject_of
 from inferometer.api.workload import Workload
 from inferometer.decide.tuning import playbook, search, trials
 from inferometer.stats.estimate import Estimate
@@ -20,6 +20,7 @@ from inferometer.stats.estimate import Estimate
 SLO = "ttft:p95<500ms, tpot:p95<40ms"
 NARROW = Server(model="llama-3.1-8b", hardware="h100_sxm", max_num_seqs=8)
 BUSY = Workload(workload="chat", rate=8.0, requests=300)
+USERS = Workload(workload="1024x8", concurrency=2, requests=10)
 
 
 def subject(server=NARROW, workload=BUSY, goal="interactive", slo=SLO):
@@ -293,6 +294,23 @@ def test_an_interval_needs_19_pairs():
     assert trials.estimate_of([1.0] * 18).low is None
     assert trials.estimate_of([*range(19)]).high == 18
     assert trials.estimate_of([math.nan]) is None
+
+
+def test_where_nothing_meets_the_slo_the_score_is_0_and_no_change_is_blamed():
+    hopeless = subject(slo="ttft:p95<1ms", goal="throughput", workload=USERS)
+    step = STEP["step_budget"]
+    tuning = search.Tuning(
+        trials=hopeless.trials,
+        steps=(step,),
+        now_of=lambda variant: now_of(hopeless, variant),
+        least_gain_ratio=0.02,
+        seed=0,
+        on_step=lambda _: None,
+    )
+    done = tuning.run()
+    score = trials.score_of(done.before)
+    assert (score.value, score.low, score.high) == (0, 0, 0)
+    assert done.steps[0].why == "nothing meets the SLO, with it or without it"
 
 
 STEP = {one.name: one for one in playbook.PLAYBOOK}

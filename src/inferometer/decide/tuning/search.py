@@ -26,6 +26,7 @@ from inferometer.decide.tuning.trials import (
     Outcome,
     Trials,
     gain_of,
+    is_nothing,
     mean_log_ratio,
     pairs_of,
 )
@@ -145,7 +146,10 @@ class Tuning:
         found = self._outcomes(best, variant, N_PAIRS)
         gains[best.words] = gain_of(*found)
         mean = math.expm1(mean_log_ratio(*found))
-        return replace(self._decided(step, best, gains, refused), mean_gain_ratio=mean)
+        decided = replace(self._decided(step, best, gains, refused), mean_gain_ratio=mean)
+        if all(is_nothing(one) for outcomes in found for one in outcomes):
+            return replace(decided, why="nothing meets the SLO, with it or without it")
+        return decided
 
     def _sure(self, step: Step, best: StepFound, variant: Variant) -> StepFound:
         """Where the best change may lose: the best one that gains in every pair."""

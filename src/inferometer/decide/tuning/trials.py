@@ -53,6 +53,7 @@ _N_DRAWS: Final = 100
 _DRAWS_APART: Final = 2_000_000
 """Distance from the seeds of pairs."""
 _NOTHING: Final = 1e-9
+"""Least score, so that ratios of scores exist."""
 _STEP_RATIO: Final = 1.5
 _MOST_STEPS: Final = 16
 _PROBE_S: Final = 30.0
@@ -365,6 +366,16 @@ def estimate_of(values: Sequence[float]) -> Estimate | None:
 def gain_of(after: Sequence[Outcome], before: Sequence[Outcome]) -> Estimate | None:
     """Relative gain of the score by the change."""
     return estimate_of([new.score / old.score - 1 for new, old in zip(after, before, strict=True)])
+
+
+def score_of(outcomes: Sequence[Outcome]) -> Estimate | None:
+    """The score of these pairs; 0 where nothing meets the SLO."""
+    return estimate_of([0.0 if is_nothing(one) else one.score for one in outcomes])
+
+
+def is_nothing(outcome: Outcome) -> bool:
+    """Is the score the floor below which there is no ratio, so that nothing meets the SLO?"""
+    return outcome.score <= _NOTHING
 
 
 def mean_log_ratio(after: Sequence[Outcome], before: Sequence[Outcome]) -> float:
