@@ -23,8 +23,8 @@ from inferometer.decide.artefacts import (
     alerts,
     dashboard,
     kubernetes,
-    live_board,
     planning,
+    proving,
     router,
     vllm_command,
     words,
@@ -36,7 +36,7 @@ from inferometer.decide.candidates import Grid, Offer, candidates_of
 from inferometer.decide.sizing import size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.errors import SizingError, SpecError
-from inferometer.inputs import catalog, verify_plan
+from inferometer.inputs import catalog, plans
 from inferometer.inputs.gate import Admission, GateClass, GateSpec, GateTenant
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload.reading import read_workload, resolve_workload, with_changes
@@ -707,7 +707,7 @@ def lost_by_grafana(board):
     return list(unread(board, json.loads(read)))
 
 
-@pytest.mark.parametrize("make", [dashboard.dashboard, live_board.board])
+@pytest.mark.parametrize("make", [dashboard.dashboard, proving.board])
 def test_grafana_knows_every_field_of_the_boards(make):
     drafting = fleet(scheduler={"num_speculative_tokens": 2, "acceptance_fraction": 0.5})
     board = json.loads(json.dumps(make(drafting, packaging_of(drafting))))
@@ -724,14 +724,14 @@ def test_grafana_knows_every_field_of_the_boards(make):
 
 
 def live_board_panels(fleet, packaging):
-    sections = live_board.sections(fleet, packaging)
-    return [*live_board.summary(), *(one for section in sections for one in section.panels)]
+    sections = proving.sections(fleet, packaging)
+    return [*proving.summary(), *(one for section in sections for one in section.panels)]
 
 
 def test_the_live_board_reads_the_replicas_and_what_watch_exports():
     drafting = fleet(scheduler={"num_speculative_tokens": 2, "acceptance_fraction": 0.5})
     packaging = packaging_of(drafting)
-    shown = list(dashboard.every_panel(live_board.board(drafting, packaging)["panels"]))
+    shown = list(dashboard.every_panel(proving.board(drafting, packaging)["panels"]))
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in shown]
     assert len(set(places)) == len(places) == len({panel["id"] for panel in shown})
     text = " ".join(
@@ -759,7 +759,7 @@ def test_what_is_verified_is_what_was_decided(tmp_path):
     )
     for name, text in files_of(made, packaging_of(made)).items():
         (tmp_path / name).write_text(text)
-    plan = verify_plan.read_plan(tmp_path / "verify.toml")
+    plan = plans.read_plan(tmp_path / "verify.toml")
     assert (
         plan.server["model"],
         plan.server["hardware"],

@@ -11,8 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from inferometer.api.progress import PartsDone, talk
-from inferometer.decide.diagnosis.balance import check_balanced
-from inferometer.decide.diagnosis.observed import OutsideRow
+from inferometer.decide.diagnosis.observed import OutsideRow, check_balanced
 from inferometer.decide.diagnosis.window import ServerWindow, observed_window
 from inferometer.errors import MeasureError, SpecError
 from inferometer.measure import forward_passes, local_server, scrape

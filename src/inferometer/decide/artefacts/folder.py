@@ -10,7 +10,6 @@ from inferometer.decide.artefacts import (
     alerts,
     dashboard,
     kubernetes,
-    live_board,
     proving,
     router,
     vllm_command,
@@ -19,7 +18,7 @@ from inferometer.decide.artefacts import (
 from inferometer.decide.artefacts.kubernetes import Manifest, in_flight_metric, replica_host
 from inferometer.decide.artefacts.packaging import Fleet, Packaging
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.verify_plan import SIZED_PLAN
+from inferometer.inputs.plans import SIZED_PLAN
 
 _PLAN: Final = Door(noun="plan", allowed="the plan.json of inferometer size --out DIR")
 
@@ -44,7 +43,7 @@ def files_of(fleet: Fleet, packaging: Packaging) -> dict[str, str]:
         "prometheus.yml": _yaml(prometheus_config(packaging)),
         RULES_FILE: _yaml(alerts.rules(fleet, packaging)),
         "grafana-dashboard.json": _json(dashboard.dashboard(fleet, packaging)),
-        "grafana-live.json": _json(live_board.board(fleet, packaging)),
+        "grafana-live.json": _json(proving.board(fleet, packaging)),
         "check-promise.sh": proving.check_script(fleet, packaging),
     }
     if (plan := proving.verify_plan(fleet, packaging)) is not None:
