@@ -18,8 +18,7 @@ from results_log import log_row
 from served_pages import clients_of, poisson, served_pages
 
 from inferometer.api import diagnosis
-from inferometer.api.diagnose_limits import StatedLimit, stated_limits
-from inferometer.api.diagnose_source import Source
+from inferometer.api.diagnose_source import Source, StatedLimit, stated_limits
 from inferometer.decide.diagnosis import causes, rebuilding, window
 from inferometer.decide.diagnosis.observed import check_balanced
 from inferometer.decide.diagnosis.rebuilding import Rebuilt

@@ -10,11 +10,10 @@ from inferometer.api.fleet import FleetOptions, PrefillReplicas
 from inferometer.api.progress import talk
 from inferometer.api.sizing_answer import pick_of
 from inferometer.api.sizing_cautions import cautions_of
-from inferometer.decide.artefacts.folder import README_FILE, files_of
+from inferometer.decide.artefacts.folder import FILES, README_FILE, files_of
 from inferometer.decide.artefacts.packaging import Fleet, Wishes, packaging_of
 from inferometer.decide.artefacts.planning import fleet_of
 from inferometer.decide.artefacts.router import gate_refusal
-from inferometer.decide.artefacts.words import FILES
 from inferometer.decide.sizing_types import Done, SizingQuestion
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.types import WorkloadSpec

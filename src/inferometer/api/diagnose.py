@@ -5,9 +5,15 @@ from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 from inferometer.api.diagnose_check import sealed_check
-from inferometer.api.diagnose_limits import StatedLimit, stated_limits
 from inferometer.api.diagnose_probe import Probe, probe
-from inferometer.api.diagnose_source import Source, live_source, past_of, past_source
+from inferometer.api.diagnose_source import (
+    Source,
+    StatedLimit,
+    live_source,
+    past_of,
+    past_source,
+    stated_limits,
+)
 from inferometer.api.diagnose_steps import StepsAnswer, recorded_steps, steps_answer
 from inferometer.api.diagnose_stored import MADE_BY, stored_source
 from inferometer.api.diagnosis import DiagnoseAnswer, answer_of

@@ -15,9 +15,8 @@ from inferometer.api.diagnose_latencies import (
     verdicts_of,
     with_all_limits,
 )
-from inferometer.api.diagnose_limits import LimitSource, StatedLimit
 from inferometer.api.diagnose_probe import Probe
-from inferometer.api.diagnose_source import Source
+from inferometer.api.diagnose_source import LimitSource, Source, StatedLimit
 from inferometer.api.progress import PartsDone, talk
 from inferometer.decide.diagnosis import causes, observed, rebuilding
 from inferometer.decide.diagnosis.window import ServerWindow

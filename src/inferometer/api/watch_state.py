@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from inferometer.api import diagnose_limits, diagnose_source, diagnosis
+from inferometer.api import diagnose_source, diagnosis
 from inferometer.api.answer import Answer
 from inferometer.api.watch_prediction import METRICS, Prediction
 from inferometer.decide.diagnosis import rebuilding
@@ -346,7 +346,7 @@ def limit_of(
     """What limits the server in this window, by simulation (``diagnose``), or why it is unknown."""
     try:
         source = diagnose_source.scraped_source(url, samples)
-        stated = diagnose_limits.stated_limits(source, known)
+        stated = diagnose_source.stated_limits(source, known)
         limits: dict[Limit, int] = {name: one.value for name, one in stated.items()}
         agreement = rebuilding.rebuilt_servers(source.window, limits)
         agreement.check()

@@ -9,8 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import poisson, served_pages
 
-from inferometer.api.diagnose_limits import stated_limits
-from inferometer.api.diagnose_source import Source
+from inferometer.api.diagnose_source import Source, stated_limits
 from inferometer.decide.diagnosis.missing_counts import lengths_by_counts
 from inferometer.decide.diagnosis.window import observed_window
 from inferometer.simulate import step_cost
