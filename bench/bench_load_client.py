@@ -17,13 +17,13 @@ import numpy as np
 from results_log import log_row
 from scipy import stats
 
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.inputs.workload.plan import request_plan
 from inferometer.inputs.workload.reading import resolve_workload, with_changes
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure.load.load_test import LoadQuestion, run_session
 from inferometer.measure.load.messages import ClientLimits
-from inferometer.measure.load.sessions import Past
+from inferometer.measure.load.schedule import Past
 from inferometer.measure.load.target import Secrets
 from inferometer.records.raw_log import (
     EndFrame,

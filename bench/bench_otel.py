@@ -23,7 +23,7 @@ from pathlib import Path
 
 from results_log import log_row
 
-from inferometer.inputs.span_ids import span_ids
+from inferometer.inputs.spans import span_ids
 from inferometer.measure import otlp
 from inferometer.records import raw_log, reading, request_spans
 from inferometer.records.raw_log import EndFrame, RawLogReader, raw_logs

@@ -39,15 +39,7 @@ from inferometer.decide.artefacts.folder import plan_text, read_plan as read_fle
 from inferometer.errors import SpecError
 from inferometer.fit.loads.reported import reported_by_server
 from inferometer.fit.loads.server_fit import is_server_fit, load_server_fit
-from inferometer.inputs import (
-    gate,
-    gguf,
-    model_config,
-    objectives,
-    otlp_spans,
-    prices,
-    verify_plan,
-)
+from inferometer.inputs import gate, gguf, model_config, objectives, plans, prices, spans
 from inferometer.inputs.workload import own_trace, plan, reading, replay, traces
 from inferometer.inputs.workload.types import TraceSource
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
@@ -182,7 +174,7 @@ LOAD_PLAN = plan.request_plan(
 
 
 def spans_explained(path: Path) -> None:
-    request_spans.span_times(otlp_spans.read_spans(path))
+    request_spans.span_times(spans.read_spans(path))
 
 
 def trace(path: Path) -> None:
@@ -459,7 +451,7 @@ def readers(folder: Path) -> tuple[Reader, ...]:
         Reader("gguf", "a.gguf", (gguf_content(),), gguf.read_gguf_model, is_text=False, weight=2),
         Reader("workload.toml", "w.toml", WORKLOADS, trace),
         Reader("gate.toml", "g.toml", (example("gate.toml"),), gate.read_gate),
-        Reader("plan.toml", "p.toml", (example("verify.toml"),), verify_plan.read_plan),
+        Reader("plan.toml", "p.toml", (example("verify.toml"),), plans.read_plan),
         Reader("prices.yaml", "p.yaml", (example("prices.yaml"),), prices.read_prices, weight=0.3),
         Reader("sweep table", "s.csv", SWEEPS, sweep),
         Reader(

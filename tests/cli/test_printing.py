@@ -15,7 +15,8 @@ from hypothesis import given, strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.api.progress import SafeConsole, printable, printable_json
+from inferometer.api.answer import SafeConsole
+from inferometer.api.progress import printable, printable_json
 from inferometer.cli.answer import give
 from inferometer.cli.terminal import talk
 from inferometer.errors import MeasureError

@@ -17,8 +17,8 @@ from inferometer.errors import SpecError
 from inferometer.inputs.workload import drawing, servegen
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import ServeGenSource, WorkloadSpec
+from inferometer.measure.child_processes import available_bytes
 from inferometer.measure.executors import local, ray_cluster
-from inferometer.measure.resident import available_bytes
 from inferometer.simulate import hooks
 from inferometer.simulate.fleet import ClusterConfig
 from inferometer.units import format_bytes

@@ -9,9 +9,9 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.api.analysis import Analysis, decode_shape_of, held_out_estimate, prefill_shape_of
 from inferometer.api.fitted_steps import ServedFit
-from inferometer.fit.loads import conclusions, server_fit
+from inferometer.fit.loads import estimation, server_fit
 from inferometer.fit.loads.server import KnobFit
-from inferometer.fit.sweeps import diagnostics, step_time
+from inferometer.fit.sweeps import regression, step_time
 from inferometer.inputs.types import Caution, SweepPoint
 from inferometer.perfmodel import scenario, steptime_limits, types
 from inferometer.perfmodel.roofline import exact
@@ -149,7 +149,7 @@ def explained(analysis: Analysis) -> tuple[Explained, ...]:
             limited_by=step.limited_by,
         )
         for step in sorted(
-            diagnostics.explain(analysis.run, analysis.model),
+            regression.explain(analysis.run, analysis.model),
             key=lambda step: (step.phase, step.prompt_tokens, step.batch_size),
         )
     )
@@ -304,7 +304,7 @@ def fit_page(model: StepTimeModel, model_file: str, served: ServedFit | None = N
         ),
         cautions=tuple(
             Caution(code="at a bound", text=one.why, remedy=one.remedy)
-            for one in diagnostics.at_bounds(model)
+            for one in regression.at_bounds(model)
         ),
         sections=(
             Section(
@@ -435,9 +435,9 @@ def server_fit_page(fit: server_fit.ServerFit, fit_file: str) -> Page:
     probes = [f"{knob.name}: {knob.probe}" for knob in fit.knobs if knob.probe is not None]
     of = "" if fit.subject is None else f" · {fit.subject.text}"
     limits = [
-        f"{_interval(knob) or _value(knob.value)} {conclusions.LIMIT_WORDS[knob.name]}"
+        f"{_interval(knob) or _value(knob.value)} {estimation.LIMIT_WORDS[knob.name]}"
         for knob in fit.knobs
-        if knob.name in conclusions.LIMIT_WORDS
+        if knob.name in estimation.LIMIT_WORDS
     ]
     return Page(
         title=f"{fit.served_model}: {steps[1][0]} takes {format_duration(steps[1][1].value)}",
@@ -463,7 +463,7 @@ def server_fit_page(fit: server_fit.ServerFit, fit_file: str) -> Page:
     )
 
 
-def refused_page(fit: server_fit.ServerFit, refusal: conclusions.Refusal) -> Page:
+def refused_page(fit: server_fit.ServerFit, refusal: estimation.Refusal) -> Page:
     """A page on why the load tests were not fitted, and what would help."""
     return Page(
         title=f"Undecided: {refusal.reason}",

@@ -16,7 +16,6 @@ from inferometer.inputs import catalog
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, check_second_tokens
 from inferometer.perfmodel import steptime, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction, sheet_at
-from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.memory import SmallestGroup
 from inferometer.perfmodel.scenario import (
     Scenario,
@@ -27,6 +26,7 @@ from inferometer.perfmodel.scenario import (
 )
 from inferometer.perfmodel.steptime_levels import fitted_levels, through_stages
 from inferometer.perfmodel.steptime_terms import shape_duration_s
+from inferometer.perfmodel.types import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.whatif import (
     BestSpeculation,
     Change,

@@ -2,22 +2,20 @@
 
 A caller who wants to know gives a callback, which gets sentences and counts; without one the work
 is done in silence. Listener and command are context variables, so that nothing need pass them on.
-Text is drawn so that foreign text cannot control the terminal.
 """
 
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from io import StringIO
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TextIO, runtime_checkable
-
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 from inferometer.errors import SpecError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 class PartsDone(NamedTuple):
@@ -135,33 +133,3 @@ def printable(text: str) -> str:
 def printable_json(text: str) -> str:
     """The same JSON with unprintable characters escaped; it parses to the same text."""
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
-
-
-class SafeConsole(Console):
-    """A console on which only rich itself drives the terminal: names are no markup, no emoji, no escape sequences."""
-
-    def __init__(
-        self, *, file: TextIO | None = None, width: int | None = None, record: bool = False
-    ) -> None:
-        super().__init__(
-            file=file,
-            width=width,
-            record=record,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            # in a notebook rich would display what is drawn, beside the text that is wanted
-            force_jupyter=False,
-            # FORCE_COLOR is for terminals: a text in memory has no colours
-            force_terminal=False if isinstance(file, StringIO) else None,
-        )
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """The segments of anything drawn, their text printable.
-
-        Those with which rich moves the cursor hold no text of others.
-        """
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(printable(segment.text), segment.style)

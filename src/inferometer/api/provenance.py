@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from inferometer import suggestions
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.inputs.types import ModelSpec, SweepPoint
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_parameters

@@ -14,8 +14,7 @@ from inferometer.api.question import Option, option
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, SpecError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.lossy import CacheFormat, LossyChange, LossyFormat
-from inferometer.inputs.types import DType, EngineSpec
+from inferometer.inputs.types import CacheFormat, DType, EngineSpec, LossyChange, LossyFormat
 from inferometer.measure.engines.protocol import Score, Scored
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.measure.environments import find_environment

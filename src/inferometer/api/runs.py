@@ -13,7 +13,7 @@ from inferometer.api.question import Option, option
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import DType, EngineMode, EngineSpec, HardwareSpec
-from inferometer.records import layout, reading, sweep_csv
+from inferometer.records import reading, run_folder, sweep_csv
 from inferometer.records.types import Run
 
 _TABLES = {".csv", ".tsv", ".md", ".txt", ".json", ".jsonl"}
@@ -122,7 +122,7 @@ def load_run(path: Path, request: RunRequest) -> Run:
     RecordError, SpecError
         There is none, or it is damaged; a model was named for a table, and no number format.
     """
-    is_table = path.suffix.lower() in _TABLES and path.name != layout.MANIFEST_NAME
+    is_table = path.suffix.lower() in _TABLES and path.name != run_folder.MANIFEST_NAME
     if not path.is_file() or not is_table:
         return reading.read_run(path, skip_damaged=request.skip_damaged)
     if request.table.model is not None and request.table.engine is None:

@@ -14,7 +14,7 @@ from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.measure.this_machine import ceiling_cautions
 from inferometer.perfmodel.steptime_limits import outside
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.report.decision_views import ProbeRow
+from inferometer.report.views import ProbeRow
 
 
 def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:

@@ -8,8 +8,8 @@ from inferometer.api import compute, progress, simulation, verify_belief, worklo
 from inferometer.api.cluster import gate_of
 from inferometer.api.fleet import servers_described
 from inferometer.inputs import objectives
+from inferometer.inputs.plans import Traffic
 from inferometer.inputs.types import Caution
-from inferometer.inputs.verify_plan import Traffic
 from inferometer.inputs.workload import plan, reading, replay, types
 from inferometer.measure.executors.local import Inline
 from inferometer.stats.estimate import min_samples

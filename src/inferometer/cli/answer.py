@@ -17,8 +17,8 @@ import msgspec
 from rich import padding, table, text
 from rich.console import Group, RenderableType
 
-from inferometer.api.answer import Answer, Lines, Paged
-from inferometer.api.progress import SafeConsole, printable_json
+from inferometer.api.answer import Answer, Lines, Paged, SafeConsole
+from inferometer.api.progress import printable_json
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, talk, write_answer, write_drawn

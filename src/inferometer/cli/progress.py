@@ -14,10 +14,10 @@ import msgspec
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from inferometer.api.answer import SafeConsole
 from inferometer.api.progress import (
     AnswerLine,
     PartsDone,
-    SafeConsole,
     Screen,
     heard_by,
     printable_json,

@@ -14,10 +14,9 @@ from typing import Final, Self, TypeAlias
 
 from inferometer import __version__
 from inferometer.errors import EngineError, MeasureError
-from inferometer.inputs.sweep_plan import visits_of
+from inferometer.inputs.plans import visits_of
 from inferometer.inputs.types import Caution, ModelSpec, SweepPlan, SweepPoint, SweepVisit
-from inferometer.measure import environments, host
-from inferometer.measure.ceilings import n_threads_used, probe_settings
+from inferometer.measure import ceilings, environments, host
 from inferometer.measure.engines.protocol import (
     STEP_KINDS,
     Ceiling,
@@ -31,8 +30,8 @@ from inferometer.measure.engines.protocol import (
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.measure.telemetry import Sampler, Telemetry
 from inferometer.measure.time_left import OnProgress, Progress, TimeLeft
-from inferometer.records.layout import new_run_id, now_utc
 from inferometer.records.reading import read_run
+from inferometer.records.run_folder import new_run_id, now_utc
 from inferometer.records.store import RunWriter
 from inferometer.records.tables import from_rows
 from inferometer.records.types import (
@@ -232,10 +231,10 @@ class PointMeasurer:
         self._vocab_size = (
             _SAFE_VOCAB if engine.model.spec is None else engine.model.spec.vocab_size
         )
-        self._probes = probe_settings(plan.engine, engine.facts())
+        self._probes = ceilings.probe_settings(plan.engine, engine.facts())
         self._sampler = Sampler(
             lambda: engine.pid,
-            n_cores=n_threads_used(plan.engine),
+            n_cores=ceilings.n_threads_used(plan.engine),
             device=plan.engine.device,
             n_devices=plan.engine.tensor_parallel_size,
         )
@@ -579,7 +578,8 @@ def new_manifest(
         model=model,
         engine=engine,
         host=host.host_facts(
-            n_threads=n_threads_used(plan.engine), uses_device=plan.engine.device == "cuda"
+            n_threads=ceilings.n_threads_used(plan.engine),
+            uses_device=plan.engine.device == "cuda",
         ),
         # Our own engine, once it computes, is no caution: the machine is examined before.
         cautions=() if is_beginning else host.examine_machine(),

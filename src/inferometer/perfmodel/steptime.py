@@ -18,7 +18,6 @@ from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.types import EngineSpec, ModelSpec
-from inferometer.perfmodel.fit_subject import FitSubject
 from inferometer.perfmodel.kv_cache import (
     CacheRows,
     cache_rows,
@@ -49,6 +48,7 @@ from inferometer.perfmodel.steptime_terms import (
 )
 from inferometer.perfmodel.types import (
     BatchShape,
+    FitSubject,
     Limit,
     StepPrediction,
     Term,

@@ -16,7 +16,6 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
-from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.matrices import Linear, linears
 from inferometer.perfmodel.roofline import (
     ParallelPlan,
@@ -45,7 +44,7 @@ from inferometer.perfmodel.steptime_terms import (
     slowed,
     term_columns,
 )
-from inferometer.perfmodel.types import decode_shape, prefill_shape
+from inferometer.perfmodel.types import NOTHING_STATED, FitSubject, decode_shape, prefill_shape
 from inferometer.perfmodel.weights import expected_experts, linear_bits
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate

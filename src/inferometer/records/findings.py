@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from inferometer.inputs.types import SweepPoint
-from inferometer.records import repetitions, summaries
+from inferometer.records import curves, repetitions, summaries
 from inferometer.records.columns import F64
 from inferometer.records.curves import has_single_numbers, single_number_findings
 from inferometer.records.repetitions import (
@@ -24,7 +24,7 @@ from inferometer.records.repetitions import (
     repetitions_of,
 )
 from inferometer.records.types import PointStatus, Run
-from inferometer.stats import comparison, estimate, knee
+from inferometer.stats import comparison, estimate
 from inferometer.stats.estimate import Estimate, envelope
 from inferometer.units import format_bytes, format_fraction, format_number
 
@@ -200,7 +200,7 @@ def _knees(views: list[list[PointRepetitions]]) -> list[Finding]:
     found: list[Finding] = []
     for lines in zip(*(_batch_lines(points) for points in views), strict=True):
         bends = [
-            knee.find_knee(
+            curves.find_knee(
                 [point.point.batch_size for point in line],
                 [point.decode_tokens_per_s for point in line],
                 seed=_SEED,
@@ -228,27 +228,27 @@ def _batch_lines(points: list[PointRepetitions]) -> list[list[PointRepetitions]]
     return [line for line in lines.values() if len(line) > 2]
 
 
-def _steady_knee(bends: list[knee.Knee]) -> knee.Knee:
+def _steady_knee(bends: list[curves.Knee]) -> curves.Knee:
     """The measured knee, if it stays one at steady machine speed; its interval holds both."""
     measured = bends[0]
     if measured.status == "undecided" or len(bends) == 1:
         return measured
     if any(bend.status != measured.status for bend in bends):
-        return knee.Knee(
+        return curves.Knee(
             status="undecided", at=None, why="the machine changed its speed between the points"
         )
     if measured.at is None:
         return measured
     method = f"{measured.at.method}; widest of {len(bends)} views of the machine's speed"
-    return knee.Knee(
+    return curves.Knee(
         status=measured.status,
         at=envelope([bend.at for bend in bends if bend.at is not None], method=method),
         why=measured.why,
     )
 
 
-def _knee_sentence(bend: knee.Knee, prompt_tokens: int, first: int, last: int) -> str:
-    gain, at = f"{knee.KNEE_GAIN_RATIO:g}x the decode throughput", f"at prompt {prompt_tokens}"
+def _knee_sentence(bend: curves.Knee, prompt_tokens: int, first: int, last: int) -> str:
+    gain, at = f"{curves.KNEE_GAIN_RATIO:g}x the decode throughput", f"at prompt {prompt_tokens}"
     if bend.status == "beyond":
         return f"No knee up to batch {last} {at}: the last doubling still buys more than {gain}."
     if bend.status == "before":

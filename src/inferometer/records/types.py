@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.inputs.types import Caution, ModelSpec, Source, SweepPlan
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.records.columns import F64, I8, I32, I64, Bools, Texts

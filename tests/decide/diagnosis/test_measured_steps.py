@@ -10,14 +10,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import poisson, served_pages
 
-from inferometer.decide.diagnosis.measured_steps import (
+from inferometer.decide.diagnosis.step_pace import (
     counted_of,
     fitted_numbers,
     limits_shown,
     measured_paces,
     parts_of,
+    step_paces,
 )
-from inferometer.decide.diagnosis.step_pace import step_paces
 from inferometer.decide.diagnosis.window import observed_window
 from inferometer.errors import ModelError
 from inferometer.inputs.catalog import find_hardware, find_model

@@ -5,8 +5,7 @@ import pytest
 from black_boxes import BLOCKS, SEATS, Box, config
 
 from inferometer.errors import ModelError
-from inferometer.fit.loads.conclusions import Address
-from inferometer.fit.loads.estimation import Subject, fit_server
+from inferometer.fit.loads.estimation import Address, Subject, fit_server
 from inferometer.fit.loads.intervals import N_DRAWS
 from inferometer.fit.loads.load_tests import LoadTest, peak_load, served_load, step_pace
 from inferometer.fit.loads.server import ReportedSettings

@@ -7,10 +7,8 @@ import pytest
 from real_loads import BLOCKS, DATA, rtx4090, vllm_cpu
 
 from inferometer.errors import ModelError
-from inferometer.fit.loads.conclusions import Address
-from inferometer.fit.loads.estimation import Subject, fit_server, judged_server
-from inferometer.fit.loads.load_tests import LoadTest, peak_load, served_load
-from inferometer.fit.loads.replay import latencies
+from inferometer.fit.loads.estimation import Address, Subject, fit_server, judged_server
+from inferometer.fit.loads.load_tests import LoadTest, latencies, peak_load, served_load
 from inferometer.fit.loads.reported import reported_by_server
 from inferometer.fit.loads.server import (
     LIMITS,

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from inferometer.errors import ModelError, SpecError
-from inferometer.fit.published.apart import Workers
-from inferometer.fit.published.closed_loop import ClosedLoad
+from inferometer.fit.published.closed_loop import ClosedLoad, Workers
 from inferometer.fit.published.loads import PublishedLoad, published_loads, scheduler_of
 from inferometer.fit.published.posterior import fit_published, simulated
 from inferometer.fit.published.priors import UNKNOWNS, device_prior

@@ -18,7 +18,7 @@ from inferometer.fit.loads import server
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.types import EngineSpec, ModelSpec
 from inferometer.perfmodel import steptime, steptime_levels, steptime_terms, types
-from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
+from inferometer.perfmodel.types import NOTHING_STATED, FitSubject
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
 

@@ -19,7 +19,6 @@ from inferometer.fit.map import parameter_estimate
 from inferometer.fit.published.priors import UNKNOWNS, DevicePrior, device_prior
 from inferometer.fit.sweeps.priors import fastest_steps
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
-from inferometer.perfmodel.fit_subject import subject_of
 from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.steptime import (
     FittedParameter,
@@ -30,6 +29,7 @@ from inferometer.perfmodel.steptime import (
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, fitted_levels
 from inferometer.perfmodel.steptime_limits import BoxRange, PhaseUncertainty
 from inferometer.perfmodel.steptime_terms import PARAMETERS
+from inferometer.perfmodel.types import subject_of
 from inferometer.stats.estimate import Estimate
 
 FOLDER: Final = "efficiency_data"

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from inferometer.errors import SpecError
-from inferometer.fit.published.apart import Workers
-from inferometer.fit.published.closed_loop import ClosedLoad, Statistic
+from inferometer.fit.published.closed_loop import ClosedLoad, Statistic, Workers
 from inferometer.inputs.catalog import find_hardware, load_models
 from inferometer.inputs.synonyms import engine_name
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, Source

@@ -16,6 +16,7 @@ import transformers
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
 from inferometer.inputs.types import EngineMode, EngineSpec
+from inferometer.measure.child_processes import available_bytes
 from inferometer.measure.engines.hf_folder import unpacked_if_small
 from inferometer.measure.engines.protocol import (
     Ceiling,
@@ -31,21 +32,18 @@ from inferometer.measure.engines.transformers_loading import (
     HfConfig,
     HfModel,
     check_spec,
+    check_weights,
     distinct_parameters,
     hash_weights,
     load_model,
+    pack_weights,
+    packed_sizes,
     read_config,
     replicated_parts,
 )
 from inferometer.measure.engines.transformers_pairs import PairedSteps
 from inferometer.measure.engines.transformers_quality import read_text
 from inferometer.measure.engines.transformers_ranks import Ranks, rank_of_this_process
-from inferometer.measure.engines.transformers_weights import (
-    check_weights,
-    pack_weights,
-    packed_sizes,
-)
-from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
 from inferometer.units import format_bytes

@@ -16,7 +16,7 @@ from torch.nn import Linear
 from transformers import AutoTokenizer, DynamicCache
 
 from inferometer.errors import SpecError
-from inferometer.inputs.lossy import CacheFormat, LossyChange
+from inferometer.inputs.types import CacheFormat, LossyChange
 from inferometer.measure.engines.protocol import ModelReference, Score, Scored
 from inferometer.measure.engines.transformers_loading import HfModel, folder_and_gguf
 

@@ -18,6 +18,7 @@ import transformers
 
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.types import EngineSpec
+from inferometer.measure.child_processes import available_bytes
 from inferometer.measure.engines.hf_folder import (
     config_folder,
     unpacked_if_small,
@@ -41,7 +42,6 @@ from inferometer.measure.engines.transformers_loading import (
     hash_weights,
     read_config,
 )
-from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
 

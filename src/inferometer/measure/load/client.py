@@ -18,12 +18,12 @@ from typing import Final
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.inputs.load_plan import most_in_flight, texts_of
-from inferometer.inputs.span_ids import SpanIds, span_ids
+from inferometer.inputs.plans import most_in_flight, texts_of
+from inferometer.inputs.spans import SpanIds, span_ids
 from inferometer.inputs.workload.plan import NONE
-from inferometer.measure.load import answers, bodies, connections, messages, target, timer
+from inferometer.measure.load import answers, bodies, connections, messages, schedule, target
 from inferometer.measure.load.answers import Answer
-from inferometer.records import durability
+from inferometer.records import run_folder
 from inferometer.records.raw_log import (
     MAGIC,
     EndFrame,
@@ -53,13 +53,13 @@ class RawLogWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        durability.make_folder(path.parent)
+        run_folder.make_folder(path.parent)
         try:
             self._descriptor = os.open(
                 path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
             )
         except OSError as error:
-            raise durability.cannot_write(path, error) from error
+            raise run_folder.cannot_write(path, error) from error
         self._path = path
         self._waiting: list[bytes] = [MAGIC]
         self._n_waiting_bytes = 0
@@ -124,7 +124,7 @@ class RawLogWriter:
                 self._error = error
 
     def _failure(self, error: OSError) -> RecordError:
-        return durability.cannot_write(self._path, error)
+        return run_folder.cannot_write(self._path, error)
 
 
 _BRIEF_DRAIN_S: Final = 2.0
@@ -161,7 +161,7 @@ class LoadClient:
         )
         self._wanted_type = answers.STREAM_TYPE if job.load.is_streaming else answers.JSON_TYPE
         self._loop = asyncio.get_running_loop()
-        self._agenda = timer.Agenda(self._loop)
+        self._agenda = schedule.Agenda(self._loop)
         self._pool = connections.ConnectionPool(
             place,
             job.secrets,

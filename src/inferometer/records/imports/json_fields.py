@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, Self, TypeAlias, cast
 
 from inferometer.errors import RecordError
+from inferometer.inputs.file_tables import yaml_value
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.foreign_yaml import yaml_value
 from inferometer.units import MOST_COUNT
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
