@@ -64,8 +64,8 @@ StartClients: TypeAlias = Callable[[Sequence[messages.Job]], AbstractContextMana
 _BRIEF_S: Final = 3.0
 """After this process's end: what its clients have in flight may end, and is written."""
 _CLIENT: Final = (
-    f"from inferometer.measure import lifeline; lifeline.hold(grace_s={_BRIEF_S}); from"
-    " inferometer.measure.load.worker import main; main()"
+    f"from inferometer.measure.child_processes import hold; hold(grace_s={_BRIEF_S});"
+    " from inferometer.measure.load.worker import main; main()"
 )
 """Before the client's own imports, which take a second."""
 
