@@ -24,8 +24,15 @@ from inferometer.records.repetitions import (
     repetitions_of,
 )
 from inferometer.records.types import PointStatus, Run
-from inferometer.stats import comparison, estimate
-from inferometer.stats.estimate import Estimate, envelope
+from inferometer.stats import comparison
+from inferometer.stats.estimate import (
+    DEFAULT_CONFIDENCE_FRACTION,
+    Estimate,
+    envelope,
+    median_estimate,
+    present_samples,
+    resampled_medians,
+)
 from inferometer.units import format_bytes, format_fraction, format_number
 
 Support: TypeAlias = Literal["supported", "undecided", "single number"]
@@ -160,7 +167,7 @@ def _prefill_vs_decode(points: list[PointRepetitions]) -> list[Finding]:
     shares = {
         point.point: share
         for point in points
-        if (share := estimate.median_estimate(point.prefill_s / point.total_s)) is not None
+        if (share := median_estimate(point.prefill_s / point.total_s)) is not None
     }
     if not shares:
         return []
@@ -395,7 +402,7 @@ def _resampled(groups: list[F64], statistic: Callable[[F64], F64], name: str) ->
     low = high = None
     method = f"{name}; {n} repetitions are too few for an interval, which needs {_MIN_REPEATS}"
     if n >= _MIN_REPEATS:
-        drawn = statistic(estimate.resampled_medians(groups, seed=_SEED))
+        drawn = statistic(resampled_medians(groups, seed=_SEED))
         low, high = (
             min(value, float(np.quantile(drawn, 0.025))),
             max(value, float(np.quantile(drawn, 0.975))),
@@ -405,7 +412,7 @@ def _resampled(groups: list[F64], statistic: Callable[[F64], F64], name: str) ->
         value=value,
         low=low,
         high=high,
-        confidence_fraction=estimate.DEFAULT_CONFIDENCE_FRACTION,
+        confidence_fraction=DEFAULT_CONFIDENCE_FRACTION,
         n_samples=n,
         method=method,
     )
@@ -421,7 +428,7 @@ def _side(estimate: Estimate, limit: float) -> Literal["above", "below"] | None:
 
 
 def _present(values: F64) -> F64:
-    return estimate.present_samples(values)
+    return present_samples(values)
 
 
 def _name(point: SweepPoint) -> str:
