@@ -41,7 +41,7 @@ from inferometer.inputs.workload.trace_formats import (
     ns_from_trace,
     unit_since_1970_ns,
 )
-from inferometer.units import NS_PER_S
+from inferometer.units import NS_PER_S, ungrouped
 
 _PARQUET: Final = Door(noun="file of requests", allowed="a whole Parquet file")
 _VERSION: Final = 1
@@ -66,12 +66,41 @@ _OUTPUT: Final = re.compile(
     r"(num|n)?_?(output|out|completion|generated|generation|response|decode|answer|token)_?"
     r"(token|tok|len|length|size)s?(len|count)?|osl"
 )
+_UNIT: Final = (
+    r"(?P<unit>ns|nanos|nanoseconds|us|usec|micros|microseconds|ms|msec|millis|milliseconds"
+    r"|s|sec|secs|seconds)?"
+)
 _AT: Final = re.compile(
     r"(request_?)?(timestamp|arrival(_?time(_?stamp)?)?s?|arrived(_?at)?|(start|send|sent)?_?time"
-    r"|ts|created(_?at)?|sent_?at|date(_?time)?)_?(?P<unit>ns|us|ms|s|sec|seconds|milliseconds)?"
+    rf"|ts|created(_?at)?|sent_?at|date(_?time)?)_?{_UNIT}"
 )
+_START: Final = re.compile(
+    r"(request_?)?(start(ed)?|begin|submit(ted)?|issued?|send|sent)(?!$)"
+    rf"_?(time(_?stamp)?|at|ts)?_?{_UNIT}"
+)
+"""Less common names: a column named by ``_AT`` comes first, and ``start`` alone may be anything."""
 _MOST_DIGITS: Final = 20
-_UNITS_NS: Final = {"n": 1, "u": 1000, "m": 1_000_000, "s": NS_PER_S}
+_UNITS_NS: Final = {"n": 1, "u": 1000, "mic": 1000, "m": 1_000_000, "s": NS_PER_S}
+"""By the first letters of a unit's name."""
+_LOGGED: Final = re.compile(
+    r"\[?(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<time>[\d:]{8})"
+    r"(?P<rest>(?:[.,]\d{1,9})?(?: ?[+-]\d{4})?)\]?"
+)
+"""Dates of access logs (Apache, nginx): ``[10/Oct/2025:13:55:36 +0000]``."""
+_MONTHS: Final = (
+    "Jan",
+    "Feb",
+    "Mar",
+    "Apr",
+    "May",
+    "Jun",
+    "Jul",
+    "Aug",
+    "Sep",
+    "Oct",
+    "Nov",
+    "Dec",
+)
 _INSTANT: Final = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(?: ?(UTC|Z|[+-]\d\d:?\d\d))?"
 )
@@ -365,8 +394,12 @@ class TableHeading(NamedTuple):
     @property
     def unit_ns(self) -> int | None:
         """Unit of the times in nanoseconds, if the column's name ends in one."""
-        match = None if self.at is None else _AT.fullmatch(_plain(self.at))
-        return None if match is None or not match["unit"] else _UNITS_NS[match["unit"][0]]
+        name = "" if self.at is None else _plain(self.at)
+        match = _AT.fullmatch(name) or _START.fullmatch(name)
+        unit = None if match is None else match["unit"]
+        return next(
+            (ns for begin, ns in _UNITS_NS.items() if unit and unit.startswith(begin)), None
+        )
 
 
 def table_heading(first: bytes) -> TableHeading | None:
@@ -389,12 +422,12 @@ def table_heading(first: bytes) -> TableHeading | None:
         )
     except SpecError:
         return None
-    at, prompt, output = (
-        next(iter(_named_so(names, pattern)), None) for pattern in (_AT, _PROMPT, _OUTPUT)
+    at, start, prompt, output = (
+        next(iter(_named_so(names, pattern)), None) for pattern in (_AT, _START, _PROMPT, _OUTPUT)
     )
     if prompt is None or output is None:
         return None
-    return TableHeading(at, prompt, output, names, delimiter)
+    return TableHeading(at or start, prompt, output, names, delimiter)
 
 
 def _named_so(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
@@ -452,7 +485,7 @@ def wall_ns(text: str) -> int | None:
     >>> wall_ns("1970-01-01 01:00:02.5+01:00")
     2500000000
     """
-    match = _INSTANT.fullmatch(text)
+    match = _date(text)
     if match is None:
         return None
     zone = "+00:00" if match[3] in {None, "Z", "UTC"} else match[3]
@@ -461,6 +494,15 @@ def wall_ns(text: str) -> int | None:
     except ValueError:
         return None
     return round(whole.timestamp()) * NS_PER_S + int((match[2] or "").ljust(9, "0"))
+
+
+def _date(text: str) -> re.Match[str] | None:
+    """Day, fraction and zone of a date; None if it is none."""
+    logged = _LOGGED.fullmatch(text)
+    if logged is not None and logged["month"] in _MONTHS:
+        month = _MONTHS.index(logged["month"]) + 1
+        text = f"{logged['year']}-{month:02}-{logged['day']} {logged['time']}{logged['rest']}"
+    return _INSTANT.fullmatch(text)
 
 
 def table_rows(
@@ -487,7 +529,7 @@ def table_rows(
         if isinstance(at, str) and at_ns is not None:
             _refuse_mixed_zones(zones, at, path, number)
         if heading.at is not None and at_ns is None:
-            value = _number(at, heading.at, path, number)
+            value = _time(at, heading, path, number)
             if unit_ns is None:
                 unit_ns = unit_since_1970_ns(value)
                 assumed_ns = 0 if unit_ns else NS_PER_S
@@ -511,7 +553,7 @@ def table_rows(
 
 def _refuse_mixed_zones(zones: set[bool], at: str, path: Path, number: int) -> None:
     """Refuse dates where only some have a zone: the others' may be any."""
-    match = _INSTANT.fullmatch(at)
+    match = _date(at)
     has_zone = match is not None and match[3] is not None
     zones.add(has_zone)
     if len(zones) > 1:
@@ -536,9 +578,18 @@ def _count_of(value: object, name: str, path: Path, number: int, *, skips_empty:
     return _number(value, name, path, number)
 
 
+def _time(at: object, heading: TableHeading, path: Path, number: int) -> float:
+    """A time; outside of CSV ``1,234`` may be 1.234 with a decimal comma."""
+    is_unclear = isinstance(at, str) and at.count(",") == 1 and "." not in at
+    if is_unclear and heading.delimiter not in {",", ""}:
+        what = f"{heading.at} = {shortened(at)} may be thousands, or have a decimal comma"
+        broken(path, number, what, try_="numbers as 1234.5")
+    return _number(at, heading.at or "", path, number)
+
+
 def _number(value: object, name: str, path: Path, number: int) -> float:
     if isinstance(value, str):
-        text = value.strip()
+        text = ungrouped(value.strip())
         if text.isdecimal() and len(text) < _MOST_DIGITS:
             return int(text)
         try:
