@@ -6,7 +6,6 @@ metadata. Without classes and tenants none is needed. Tables of other tools are 
 have columns of prompt and output tokens, under any known names.
 """
 
-import csv
 import itertools
 import math
 import re
@@ -21,12 +20,11 @@ from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door, repeated, shortened
-from inferometer.inputs.foreign_parquet import connection, parquet_columns, parquet_metadata
+from inferometer.inputs.foreign_parquet import parquet_columns, parquet_metadata
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import (
     NONE,
     DrawnWorkload,
-    RequestPlan,
     column_types,
     request_plan,
 )
@@ -44,9 +42,9 @@ from inferometer.inputs.workload.trace_formats import (
 from inferometer.units import NS_PER_S, ungrouped
 
 _PARQUET: Final = Door(noun="file of requests", allowed="a whole Parquet file")
-_VERSION: Final = 1
-_COLUMNS: Final = tuple(column_types())
-_NULLABLE: Final = (
+VERSION: Final = 1
+COLUMNS: Final = tuple(column_types())
+NULLABLE: Final = (
     "arrival_ns",
     "follows",
     "joins",
@@ -57,8 +55,7 @@ _NULLABLE: Final = (
     "prefix_request",
 )
 _NEEDED: Final = ("prompt_tokens", "output_tokens")
-_SUFFIXES: Final = (".jsonl", ".csv", ".parquet")
-_METADATA_KEY: Final = "inferometer"
+METADATA_KEY: Final = "inferometer"
 _PROMPT: Final = re.compile(
     r"(num|n)?_?(prompt|input|in|context|request|prefill|query)_?(token|tok|len|length|size)s?(len|count)?|isl"
 )
@@ -118,61 +115,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     cautions: tuple[Caution, ...] = ()
 
 
-def write_own_trace(workload: DrawnWorkload, path: Path) -> None:
-    """Write the requests to ``path``, in the format of its suffix: .jsonl, .csv or .parquet.
-
-    Raises
-    ------
-    SpecError
-        Another suffix, or the file cannot be written.
-    """
-    head = Head(
-        format=OWN_FORMAT,
-        version=_VERSION,
-        name=workload.name,
-        class_names=workload.class_names,
-        class_slos=workload.class_slos,
-        tenant_names=workload.tenant_names,
-        cautions=workload.cautions,
-    )
-    try:
-        match path.suffix:
-            case ".jsonl":
-                encode = msgspec.json.Encoder().encode
-                path.write_bytes(
-                    b"\n".join(
-                        [
-                            encode(head),
-                            *(
-                                encode(dict(zip(_COLUMNS, row, strict=True)))
-                                for row in _rows(workload.plan)
-                            ),
-                        ]
-                    )
-                    + b"\n"
-                )
-            case ".csv":
-                with path.open("w", encoding="utf-8", newline="") as file:
-                    file.write(f"# {msgspec.json.encode(head).decode()}\n")
-                    csv.writer(file, lineterminator="\n").writerows(
-                        [_COLUMNS, *_rows(workload.plan)]
-                    )
-            case ".parquet":
-                _write_parquet(workload.plan, head, path)
-            case _:
-                raise SpecError(
-                    f"requests cannot be written to {path.suffix or 'files without suffix'}",
-                    where=str(path),
-                    allowed=", ".join(_SUFFIXES),
-                )
-    except OSError as error:
-        raise SpecError(
-            f"the requests cannot be written: {error}", where=str(path), try_="another folder"
-        ) from error
-
-
 def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
-    """Read requests in the format of ``write_own_trace``.
+    """Read requests in this format.
 
     Raises
     ------
@@ -184,11 +128,11 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
         head, columns = _read_parquet(path)
     else:
         head, columns, numbers = _read_lines(path)
-    if head.format != OWN_FORMAT or head.version != _VERSION:
+    if head.format != OWN_FORMAT or head.version != VERSION:
         raise SpecError(
             f"this is {head.format} version {head.version}",
             where=str(path),
-            allowed=f"{OWN_FORMAT} version {_VERSION}",
+            allowed=f"{OWN_FORMAT} version {VERSION}",
         )
     if not is_sorted:
         order = np.argsort(_root_arrival(columns), kind="stable")
@@ -216,18 +160,6 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
     )
 
 
-def _rows(plan: RequestPlan) -> Iterator[tuple[int | None, ...]]:
-    columns = [
-        (
-            [None if value == NONE else value for value in column.tolist()]
-            if name in _NULLABLE
-            else column.tolist()
-        )
-        for name, column in plan._asdict().items()
-    ]
-    return zip(*columns, strict=True)
-
-
 def _read_lines(path: Path) -> tuple[Head, dict[str, NDArray[Any]], list[int]]:
     found = lines(path)
     number, first = next(found, (0, b""))
@@ -245,7 +177,7 @@ def _read_lines(path: Path) -> tuple[Head, dict[str, NDArray[Any]], list[int]]:
         if row.keys() != values.keys():
             broken(path, number, f"its columns {', '.join(row)} are not those of the first row")
         for name, value in row.items():
-            if value is None and name not in _NULLABLE:
+            if value is None and name not in NULLABLE:
                 broken(path, number, f"{name} is absent")
             values[name].append(NONE if value is None else value)
     _check_names(values, path)
@@ -256,7 +188,7 @@ def _read_lines(path: Path) -> tuple[Head, dict[str, NDArray[Any]], list[int]]:
 def _headless(path: Path) -> Head:
     return Head(
         format=OWN_FORMAT,
-        version=_VERSION,
+        version=VERSION,
         name=path.stem,
         class_names=("requests",),
         class_slos=(None,),
@@ -298,35 +230,21 @@ def _refuse_repeated(names: Iterable[str], path: Path, number: int) -> None:
         broken(path, number, f"two columns are called {twice}", try_="another name for one of them")
 
 
-def _write_parquet(plan: RequestPlan, head: Head, path: Path) -> None:
-    expressions = ", ".join(
-        f"nullif({name}, {NONE}) AS {name}" if name in _NULLABLE else name for name in _COLUMNS
-    )
-    metadata = msgspec.json.encode(head).decode().replace("'", "''")
-    with connection() as database:
-        database.register("columns_of_plan", plan._asdict())
-        options = f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{_METADATA_KEY}: '{metadata}'}}"
-        database.execute(
-            f"COPY (SELECT {expressions} FROM columns_of_plan) TO ? ({options})",  # noqa: S608
-            [str(path)],
-        )
-
-
 def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
-    found = parquet_metadata(path, _METADATA_KEY, _PARQUET)
+    found = parquet_metadata(path, METADATA_KEY, _PARQUET)
     columns = parquet_columns(path, _PARQUET)
     if found is None:
         raise SpecError(
             "a Parquet file without a head",
             where=str(path),
-            allowed=f"metadata {_METADATA_KEY!r}, as write_own_trace makes it",
+            allowed=f"metadata {METADATA_KEY!r}, with the names of classes and tenants",
             try_="the rows of another Parquet file as CSV or JSON lines",
         )
     _check_names(columns, path)
     filled: dict[str, NDArray[Any]] = {}
     for name, column in columns.items():
         is_null = np.ma.getmaskarray(column)
-        if name not in _NULLABLE and bool(is_null.any()):
+        if name not in NULLABLE and bool(is_null.any()):
             raise SpecError(
                 f"{name} of request {int(is_null.argmax())} is absent",
                 where=str(path),
@@ -338,10 +256,10 @@ def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
 
 def _check_names(columns: Iterable[str], path: Path) -> None:
     names = set(columns)
-    unknown, missing = names - set(_COLUMNS), {"arrival_ns", *_NEEDED} - names
+    unknown, missing = names - set(COLUMNS), {"arrival_ns", *_NEEDED} - names
     if unknown or missing:
         problem = f"missing columns: {sorted(missing)}, unknown: {sorted(unknown)}"
-        raise SpecError(problem, where=str(path), allowed=", ".join(_COLUMNS))
+        raise SpecError(problem, where=str(path), allowed=", ".join(COLUMNS))
 
 
 def _root_arrival(columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
