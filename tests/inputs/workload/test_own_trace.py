@@ -144,12 +144,6 @@ def test_a_foreign_or_broken_parquet_file_is_refused(tmp_path):
         read_trace(TraceSource(path=str(path)))
 
 
-def read_own_trace_of(tmp_path):
-    path = tmp_path / "r.jsonl"
-    path.write_text(f"{HEAD}\n{ROWS}")
-    return read_own_trace(path)
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [
