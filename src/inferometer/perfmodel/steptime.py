@@ -459,7 +459,7 @@ def fit_command(path: Path) -> str:
 
 _SWEEP_NAME: Final = "sweep.parquet"
 _LOAD_NAME: Final = "exchanges.parquet"
-"""File names in runs of sweeps and load tests, as in ``records.layout``, which cannot be imported
+"""File names in runs of sweeps and load tests, as in ``records.run_folder``, which cannot be imported
 here."""
 
 
