@@ -29,6 +29,7 @@ sys.path[:0] = [
 from fleets import fleet
 from sealed_examples import seal
 from tests.cli.server_files import write_server
+from tests.inputs.workload.own_trace_files import write_own_trace
 from tests.perfmodel.test_steptime import model_of
 from tests.records.load_frames import SESSION, delta, request_frame, sse, usage
 
@@ -40,7 +41,7 @@ from inferometer.errors import SpecError
 from inferometer.fit.loads.reported import reported_by_server
 from inferometer.fit.loads.server_fit import is_server_fit, load_server_fit
 from inferometer.inputs import gate, gguf, model_config, objectives, plans, prices, spans
-from inferometer.inputs.workload import own_trace, plan, reading, replay, traces
+from inferometer.inputs.workload import plan, reading, replay, traces
 from inferometer.inputs.workload.types import TraceSource
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.steptime import load_step_time_model
@@ -273,7 +274,7 @@ def made_files(folder: Path) -> dict[str, bytes]:
         msgspec.structs.replace(reading.resolve_workload("chat"), n_requests=20)
     )
     for suffix in ("jsonl", "csv", "parquet"):
-        own_trace.write_own_trace(drawn, folder / f"own.{suffix}")
+        write_own_trace(drawn, folder / f"own.{suffix}")
     seals.write_seal(folder / "seal", seal())
     ledger.append(folder / "ledger.jsonl", at_utc="2026-11-21T12:00:00Z", add=lambda _: seal())
     return {

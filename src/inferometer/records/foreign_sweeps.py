@@ -183,7 +183,7 @@ def _memory(words: list[str]) -> Column | None:
 
 HEADER: Final = ("seq_len", "batch", "gen_tokens", "decode_steps", "prefill_p50_ms", "tpot_ms")
 _TEST: Final = re.compile(r"(pp|tg)\s*(\d{1,9})(?:\s*@\s*d(\d{1,9}))?")
-_RATE: Final = re.compile(r"\s*([\d.]+)\s*(?:±.*)?")
+_RATE: Final = re.compile(r"\s*([\d.,]+)\s*(?:±.*)?")
 _NS_PER_MS: Final = 1e6
 _START_CHARACTERS: Final = 2**14
 """Length of the start in which a first record names its test."""

@@ -375,15 +375,16 @@ def new_front(requests: Demand, fleet: Fleet) -> Front:
     )
 
 
-def new_states(requests: Demand, fleet: Fleet) -> State:
-    """Initial state of all replicas of a fleet."""
+def new_states(requests: Demand, fleet: Fleet, *, are_all: bool = True) -> State:
+    """Initial state of all replicas of a fleet; ``are_all``: no other requests will come."""
     pools = fleet.pools
     if fleet.placement is not None:
-        states = _groups(requests, fleet.placement)
+        states = _groups(requests, fleet.placement, are_all=are_all)
     elif pools is not None:
-        states = _pools(requests, pools)
+        states = _pools(requests, pools, are_all=are_all)
     else:
-        states = _stacked([new_state(requests, fleet.replicas.engine)] * fleet.n_replicas)
+        state = new_state(requests, fleet.replicas.engine, are_all=are_all)
+        states = _stacked([state] * fleet.n_replicas)
     return states if fleet.gate is None else _behind_gate(states, fleet.gate)
 
 
@@ -401,10 +402,12 @@ def _behind_gate(states: State, gate: GateConfig) -> State:
     return states._replace(arrivals=states.arrivals._replace(ended=ended))
 
 
-def _pools(requests: Demand, config: DisaggregatedConfig) -> State:
+def _pools(requests: Demand, config: DisaggregatedConfig, *, are_all: bool) -> State:
     """Initial state of prefill replicas, followed by decode replicas."""
     n_slots = max(engine.max_num_active for engine in config.engines)
-    prefill, decode = (_pool(requests, engine, n_slots) for engine in config.engines)
+    prefill, decode = (
+        _pool(requests, engine, n_slots, are_all=are_all) for engine in config.engines
+    )
     prefill.config["is_prefill_pool"] = decode.config["is_decode_pool"] = 1
     decode.config["group"] = 1
     prefill.config["gives_first_token"] = config.answer_begins_at == "prefill"
@@ -416,11 +419,11 @@ def _pools(requests: Demand, config: DisaggregatedConfig) -> State:
     )
 
 
-def _groups(requests: Demand, placement: Placement) -> State:
+def _groups(requests: Demand, placement: Placement, *, are_all: bool) -> State:
     """Initial state of replicas of several kinds, one kind after the other."""
     replicas = list[State]()
     for number, group in enumerate(placement.groups):
-        replica = new_state(requests, group.engine)
+        replica = new_state(requests, group.engine, are_all=are_all)
         replica.config["group"] = number
         replicas += [replica] * group.n_replicas
     return _stacked(replicas)._replace(
@@ -429,12 +432,12 @@ def _groups(requests: Demand, placement: Placement) -> State:
     )
 
 
-def _pool(requests: Demand, config: EngineConfig, n_slots: int) -> State:
+def _pool(requests: Demand, config: EngineConfig, n_slots: int, *, are_all: bool) -> State:
     """A replica whose block table also has rows for requests that hold blocks but no slot.
 
     There are at most as many such requests as blocks: each owns a block of its own.
     """
-    state = new_state(requests, config)
+    state = new_state(requests, config, are_all=are_all)
     n_rows = n_slots + min(requests.n_requests, config.n_kv_blocks)
     table = np.zeros((n_rows, state.memory.block_table.shape[1]), np.int32)
     return state._replace(memory=state.memory._replace(block_table=table))
