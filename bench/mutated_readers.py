@@ -33,7 +33,7 @@ from tests.inputs.workload.own_trace_files import write_own_trace
 from tests.perfmodel.test_steptime import model_of
 from tests.records.load_frames import SESSION, delta, request_frame, sse, usage
 
-from inferometer.api import compute
+from inferometer.api import memory_check
 from inferometer.api.published import are_published
 from inferometer.api.request_view import request_view
 from inferometer.decide.artefacts.folder import plan_text, read_plan as read_fleet
@@ -189,8 +189,8 @@ def trace(path: Path) -> None:
             if found.has_instants
             else reading.with_changes(spec, {"arrivals": {"kind": "open"}}, where="--rate")
         )
-    compute.check_before_drawing(spec)
-    expected = compute.expected_requests(spec)
+    memory_check.check_before_drawing(spec)
+    expected = memory_check.expected_requests(spec)
     if expected is None or expected <= 10_000:  # more is a long answer, not a slow refusal
         drawn = replay.draw_workload(spec)
         drawn.plan.prompt_tokens.sum()

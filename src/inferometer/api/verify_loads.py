@@ -4,7 +4,7 @@ import math
 from typing import Any, Final, NamedTuple
 
 from inferometer import units
-from inferometer.api import compute, progress, simulation, verify_belief, workload
+from inferometer.api import memory_check, progress, simulation, verify_belief, workload
 from inferometer.api.cluster import gate_of
 from inferometer.api.fleet import servers_described
 from inferometer.inputs import objectives
@@ -67,7 +67,7 @@ def predict_loads(
     made = list[seals.Claim]()
     slos = list[seals.PromiseClaim]()
     for load in loads:
-        compute.check_drawn(
+        memory_check.check_drawn(
             load.drawn.plan, servers.cluster, record_steps=False, n_replicas=servers.n_in_all
         )
         progress.talk(

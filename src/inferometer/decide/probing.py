@@ -20,7 +20,7 @@ from inferometer.decide.traffic import (
 )
 from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload, RequestPlan, has_workflows
-from inferometer.records import latencies, request_summaries, steady_state
+from inferometer.records import latencies, request_summaries, user_spans
 from inferometer.records.columns import Bools
 from inferometer.records.types import ABSENT, REFUSALS, Run
 from inferometer.simulate import run, simulated_run
@@ -158,7 +158,7 @@ def _lifetimes(run: Run, sessions: RequestPlan | None) -> float:
         is_done = latencies.is_one_of(requests, latencies.COMPLETED)
         came_ns, ended_ns = requests.intended_send_ns[is_done], requests.finished_ns[is_done]
     else:
-        first_ns, last_ns = steady_state.user_spans_ns(requests, sessions)
+        first_ns, last_ns = user_spans.user_spans_ns(requests, sessions)
         is_done = last_ns != ABSENT
         came_ns, ended_ns = first_ns[is_done], last_ns[is_done]
     if not len(came_ns):
