@@ -53,10 +53,18 @@ def _suggestions_are_parsed():
     with pytest.MonkeyPatch.context() as patched:
         written = suggestions._written
 
-        def checked(*words: str) -> str:
-            import suggested  # it imports every verb: only where something is suggested
+        waiting = list[tuple[str, ...]]()
 
-            suggested.check_words(words)
+        def checked(*words: str) -> str:
+            waiting.append(words)
+            if len(waiting) == 1:  # else made while verbs are imported below: checked after it
+                try:
+                    import suggested  # it imports every verb: only where something is suggested
+
+                    for one in waiting:
+                        suggested.check_words(one)
+                finally:
+                    waiting.clear()
             return written(*words)
 
         patched.setattr(suggestions, "_written", checked)
