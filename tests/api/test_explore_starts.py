@@ -36,6 +36,20 @@ def start(model, **values):
     return started(question_of(Explore, {"model": str(model), **values}))
 
 
+@pytest.mark.parametrize(
+    ("model", "values", "words"),
+    [
+        ("nosuch", {}, "no model 'nosuch'"),
+        ("llama-3.1-8b", {"hardware": "nosuch"}, "does not know the hardware 'nosuch'"),
+        ("llama-3.1-8b", {"slo": "ttft:p95<1"}, "has no unit"),
+    ],
+)
+def test_unknown_names_are_refused_before_a_page_is_served(model, values, words):
+    with pytest.raises(SpecError, match=words):
+        start(model, **values)
+    assert start("llama-3.1-8b").question.server.hardware is None  # to be chosen on the page
+
+
 def holes_of(begun, **changes):
     """How many measured points are hollow on the plot of TTFT, after these moves."""
     question = begun.question

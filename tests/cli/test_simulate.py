@@ -110,7 +110,11 @@ def test_speculation_confesses_what_it_rests_on(tmp_path):
     assert "0.7" in caution["text"]
     assert "measured" not in caution["text"]
     check_refused(
-        run(*LLAMA, *drafts[:2], folder=tmp_path), 2, "acceptance_fraction = None", "0 to 1"
+        run(*LLAMA, *drafts[:2], folder=tmp_path),
+        2,
+        "acceptance_fraction = None",
+        "0 to 1",
+        "--set acceptance_fraction=0.7",
     )
 
 

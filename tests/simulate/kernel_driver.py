@@ -31,7 +31,7 @@ def demand_of(case: Case):
 class KernelDriver:
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.memory = new_state(demand_of(case), case.config)
+        self.memory = new_state(demand_of(case), case.config, are_all=False)  # every free block
         self.memory.requests["status"] = int(Status.UNSEEN)
         self.handle = pointed(self.memory)
         self.counters = self.memory.counters[0]

@@ -13,6 +13,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.catalog import known_model
 from inferometer.inputs.file_tables import text_of
 from inferometer.inputs.plans import sizing_of
+from inferometer.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,5 +150,6 @@ def _label(text: str) -> tuple[str, str]:
 def deploy_text(answer: DeployAnswer) -> str:
     """The files with their purposes."""
     spare = f" and {answer.n_spare} spare" if answer.n_spare else ""
-    heading = f"{answer.n_replicas}{spare} replicas of {answer.model_id} on {answer.hardware}"
+    replicas = f"{counted(answer.n_replicas, 'replica')}{spare}"
+    heading = f"{replicas} of {answer.model_id} on {answer.hardware}"
     return "\n".join([heading, *(f"  {file.file}  {file.purpose}" for file in answer.files)])

@@ -204,7 +204,7 @@ def explained_table(explained: Sequence[Explained]) -> tables.TextTable:
         shares = (
             tables.ABSENT_TEXT
             if (part_s := seconds.get(name)) is None
-            else f"{part_s / row.measured_s.value:.0%}"
+            else f"{part_s / row.measured_s.value:z.0%}"
             for name in names
         )
         where = f"{row.prompt_tokens}×{row.batch_size}"

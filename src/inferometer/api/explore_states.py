@@ -16,7 +16,7 @@ from inferometer.api.explored import ExploreAnswer, Explored, refined
 from inferometer.api.workload import Workload
 from inferometer.errors import SpecError
 from inferometer.fit.loads import server_fit
-from inferometer.inputs import catalog
+from inferometer.inputs import catalog, objectives, resolve
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.executors.local import Inline
 from inferometer.perfmodel import steptime
@@ -60,14 +60,27 @@ def started(question: Explore) -> Started:
     Raises
     ------
     SpecError
-        A file that is none of these, or a run that is no load test.
+        A file that is none of these, a run that is no load test, an unknown model or device, or
+        what is no SLO.
     """
     path = Path(question.server.model)
     if (path / run_folder.MANIFEST_NAME).is_file():
         question = _of_run(question, path)
     elif path.suffix == ".json" and path.is_file():
         question = _of_file(question, path)
+    _check_named(question)
     return Started(question=question, measured=tuple(map(_point_of, question.run)))
+
+
+def _check_named(question: Explore) -> None:
+    """Refuse unknown names at once; what is only missing is filled in on the page."""
+    server = question.server
+    if server.fit is None:
+        resolve.resolve_model(server.model, load_format="dummy")
+    if server.hardware is not None and server.hardware != named_fit.THIS_MACHINE:
+        named_fit.device_named(server.hardware, server.link)
+    if question.slo is not None:
+        objectives.parse_objective(question.slo, has_workflows=True)
 
 
 def around(question: Explore) -> Iterator[Explore]:

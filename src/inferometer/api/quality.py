@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Final, Literal, NamedTuple, TypeAlias, c
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.api.answer import Answer
 from inferometer.api.measured import reference_to
 from inferometer.api.progress import PartsDone, talk
@@ -14,7 +15,14 @@ from inferometer.api.question import Option, option
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, SpecError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.types import CacheFormat, DType, EngineSpec, LossyChange, LossyFormat
+from inferometer.inputs.types import (
+    DTYPE_BITS,
+    CacheFormat,
+    DType,
+    EngineSpec,
+    LossyChange,
+    LossyFormat,
+)
 from inferometer.measure.engines.protocol import Score, Scored
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.measure.environments import find_environment
@@ -31,6 +39,7 @@ from inferometer.stats.estimate import Estimate
 
 WEIGHTS: Final = ("int8", "int4", "float8")
 CACHES: Final = ("int8", "float8")
+_PLAIN_BITS: Final = 16
 _OPTICKS: Final = Path(__file__).parents[1] / "measure" / "texts" / "opticks.txt"
 _TEXT: Final = Door(noun="text", allowed="a file of UTF-8 text")
 
@@ -188,6 +197,7 @@ def quality(question: Quality) -> QualityAnswer:
         The engine is not there, or failed.
     """
     model = resolve.resolve_model(question.model, load_format="auto", can_be_dummy=False)
+    window_tokens = _window(question)
     text, text_name = _text(question.text)
     tasks = list(_tasks(question, model))
     readings = list[Reading]()
@@ -207,7 +217,7 @@ def quality(question: Quality) -> QualityAnswer:
         model_id=model.spec.model_id,
         text=text_name,
         n_tokens=sum(len(row) for row in ids),
-        window_tokens=question.window,
+        window_tokens=window_tokens,
         margin_fraction=question.margin,
         perplexity=reference.perplexity,
         noise=difference(again, reference),
@@ -261,7 +271,7 @@ def _tasks(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
 
 def _of_engine(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
     """The model in the named engine: unchanged, with fewer bits, and with each KV format."""
-    _check_of_engine(question)
+    _check_of_engine(question, model)
     named = question.other or "the same weights"
     plain = replace(_engine(question), engine=question.engine)
     for cache in (None, *dict.fromkeys(question.kv_dtype)):
@@ -273,8 +283,8 @@ def _of_engine(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Tas
         yield _Task(f"{weights} weights in {question.engine}", model, LossyChange(), engine)
 
 
-def _check_of_engine(question: Quality) -> None:
-    """Refuse changes that the engine does not support."""
+def _check_of_engine(question: Quality, model: resolve.ResolvedModel) -> None:
+    """Refuse changes that the engine does not support, before the reference is read."""
     packs = question.engine == "openvino"
     refused = {
         "--quantization": bool(question.quantization) and not packs,
@@ -290,6 +300,15 @@ def _check_of_engine(question: Quality) -> None:
             allowed="a checkpoint in its format as OTHER, and --kv-dtype"
             + (", and --quantization int8 or int4 (in groups of 64)" if packs else ""),
             try_="the same command without --engine, which changes them in transformers",
+        )
+    stored = model.spec.checkpoint_dtype
+    is_packed = model.kind == "gguf" and stored is not None and DTYPE_BITS[stored] < _PLAIN_BITS
+    if question.quantization and is_packed:
+        raise SpecError(
+            f"the weights of {model.spec.model_id} are stored in {stored}",
+            where=f"--quantization {question.quantization[0]}",
+            allowed=f"weights in {_PLAIN_BITS} bits or more: {question.engine} packs no others",
+            try_="the same command without --quantization, which reads them as they are",
         )
 
 
@@ -338,13 +357,25 @@ def _grouped(tasks: list[_Task]) -> list[list[_Task]]:
     return list(groups.values())
 
 
+def _window(question: Quality) -> int:
+    """Tokens of a window: no more than are read in all."""
+    if question.tokens < question.window and "window" in question.given:
+        raise SpecError(
+            f"windows of {question.window} tokens, and {question.tokens} tokens to read",
+            where="--window, --tokens",
+            allowed="one window or more",
+            try_=suggestions.flags("--window", question.tokens),
+        )
+    return min(question.window, question.tokens)
+
+
 def _score(question: Quality, task: _Task, text: str, token_ids: TokenRows) -> Score:
     return Score(
         change=task.change,
         text=text,
-        window_tokens=question.window,
-        n_windows=max(question.tokens // question.window, 1),
-        prompt_tokens=max(question.window // 4, 1),
+        window_tokens=_window(question),
+        n_windows=question.tokens // _window(question),
+        prompt_tokens=_window(question) // 4,
         gen_tokens=question.gen_tokens,
         n_generated=question.generated,
         n_at_once=task.n_at_once,

@@ -148,7 +148,8 @@ def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnsw
     subject = subject_of(wanted, question.server, question.workload, question.fleet, policy)
     if question.dry_run:
         return _planned(subject, steps)
-    talk(f"{len(steps)} steps under {subject.aim.n_requests:,} requests of {subject.aim.spec.name}")
+    what = f"step{'s' * (len(steps) != 1)} under {subject.aim.n_requests:,} requests"
+    talk(f"{len(steps)} {what} of {subject.aim.spec.name}")
     tuned = Tuning(
         trials=subject.trials,
         steps=steps,

@@ -46,6 +46,7 @@ from inferometer.decide.tuning.start_command import (
 from inferometer.errors import InferometerError, RecordError, SpecError
 from inferometer.measure.served import served
 from inferometer.records import run_folder
+from inferometer.units import counted
 
 N_LEAST_PAIRS: Final = 4
 """At most: no test is sure of a gain in fewer."""
@@ -207,7 +208,7 @@ def most_servers(job: Job) -> int:
 def most_words(job: Job, start_s: float | None) -> str:
     """The plan's cost at most: of servers, of devices' minutes, of money; a start counts where it was timed."""
     n_servers = most_servers(job)
-    words = [f"at most {n_servers} servers for {len(job.steps) + len(job.own)} steps"]
+    words = [f"at most {n_servers} servers for {counted(len(job.steps) + len(job.own), 'step')}"]
     for_s = job.bench.load.workload.duration
     if for_s is not None:
         took_s = n_servers * (for_s + (start_s or 0.0))

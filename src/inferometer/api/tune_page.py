@@ -12,7 +12,7 @@ from inferometer.report.charts.predicted import Effect, effects_chart
 from inferometer.report.page import Chip, Line, Number, Page, Section, duration_number, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate
-from inferometer.units import format_duration
+from inferometer.units import counted, format_duration
 
 _TITLES: Final = {one.name: one.title for one in PLAYBOOK}
 _UNPREDICTED: Final = {one.name: one.unpredicted for one in PLAYBOOK}
@@ -276,13 +276,14 @@ def planned_page(answer: PlannedTune) -> Page:
         (one.title, one.flags, ", ".join(one.changes[:6]) + _more(one.changes) or one.why_none)
         for one in answer.steps
     )
+    changes, steps = counted(answer.n_candidates, "change"), counted(len(answer.steps), "step")
     if answer.is_engine:
-        title = f"{answer.n_candidates} changes in {len(answer.steps)} steps, measured in pairs"
+        title = f"{changes} in {steps}, measured in pairs"
     elif answer.n_restarts or answer.duration_s is None:
-        title = f"{len(answer.steps)} steps, measured in pairs of fresh servers"
+        title = f"{steps}, measured in pairs of fresh servers"
     else:
         title = (
-            f"{answer.n_candidates:,} changes to simulate in {len(answer.steps)} steps: at most"
+            f"{changes} to simulate in {steps}: at most"
             f" {answer.n_simulations:,} simulations, {format_duration(answer.duration_s)}"
         )
     return Page(

@@ -347,13 +347,14 @@ class SchedulerConfig:
             self._refuse(
                 "acceptance_fraction",
                 f"0 to 1, one for all or one for each of {n_drafts} places",
-                try_="0.7, which is an assumption: measure it",
+                try_=f"{suggestions.flags('--set', 'acceptance_fraction=0.7')}, an assumption: measure it",
             )
         if self.draft_cost_ratio is None and self.draft_method != "ngram":
             self._refuse(
                 "draft_cost_ratio",
                 "0 or more; only n-grams cost nothing",
-                try_="0.05, or the draft's parameters over the model's",
+                try_=f"{suggestions.flags('--set', 'draft_cost_ratio=0.05')}: the draft's parameters over"
+                " the model's",
             )
         if self.draft_cost_ratio is not None and not 0 <= self.draft_cost_ratio <= 1000:
             self._refuse("draft_cost_ratio", "0 to 1000")

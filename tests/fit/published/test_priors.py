@@ -49,14 +49,14 @@ def test_four_bits_are_not_unpacked_at_the_rate_of_slow_matrix_units(device):
 
 def test_products_of_geforce_reach_their_peak():
     """Half of the rate with 16-bit sums: nothing starves it. llama.cpp's prompts of Llama-3-8B run
-    at 0.9 of the peak of RTX 3090 and 0.85 of RTX 4090's, H100's at less."""
+    at 0.9 of the peak of RTX 3090 and 0.85 of RTX 4090's; one that nobody measured is like them."""
     bits16 = EngineSpec(dtype="bfloat16")
     shares = [
         believed("matmul_flop_per_s", "llama-3-8b", bits16, device)
         / find_hardware(device).peak_flop_per_s("bfloat16").value
-        for device in ("rtx_3090", "rtx_4090", "a40")
+        for device in ("rtx_3090", "rtx_4090", "rtx_4080", "a40")
     ]
-    assert min(shares[:2]) > 0.9 > shares[2]
+    assert min(shares[:3]) > 0.9 > shares[3]
 
 
 def test_small_messages_are_not_faster_on_a_faster_link():

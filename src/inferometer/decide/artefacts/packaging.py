@@ -19,6 +19,7 @@ from inferometer.simulate.deployment import Pace
 from inferometer.simulate.fleet import Router
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.stats.estimate import Verdict
+from inferometer.units import counted
 
 # What is to run, and what was predicted of it?
 #
@@ -279,9 +280,9 @@ def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
     n_most = n_least if wanted.n_most is None else wanted.n_most
     if n_most < n_least:
         raise SpecError(
-            f"at most {n_most} replicas",
+            f"at most {counted(n_most, 'replica')}",
             where="--most",
-            allowed=f"{n_least} or more, which run at least",
+            allowed=f"{n_least} or more: the plan's and the spare ones",
             try_=suggestions.flags("--most", n_least + 1),
         )
     _check_addresses(wanted, n_least)
