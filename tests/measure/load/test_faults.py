@@ -147,7 +147,7 @@ def test_a_timeout_ends_a_request_when_it_is_over(
         limits=ClientLimits(**limits),
         timeout_s=timeout_s,
     )
-    limit_ns = round(min(timeout_s, *limits.values()) * 1e9)
+    limit_ns = round(min((timeout_s, *limits.values())) * 1e9)
     late_ns = []
     for frame in loaded.requests:
         begun_ns = frame.head_ns if error == "read_timeout" else frame.sent_ns
