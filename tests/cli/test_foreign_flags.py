@@ -149,6 +149,7 @@ def test_a_flag_given_twice_loses_no_value_in_silence(tmp_path):
         ("--tp 2 --tensor-parallel-size=4", "--tp 2, --tensor-parallel-size 4 are one option"),
         ("--rate 2 --request-rate 3", "--rate is given 2 times: 2, 3"),
         ("--input-len 8 --output-len 9 --isl 16", "--input-len 8, --isl 16 are one option"),
+        ("--set a=1 --set b=1 --set a=2", "--set a=1, --set a=2 are one setting"),
     ],
 )
 def test_two_names_of_one_flag_lose_no_value_in_silence(words, text, capsys):
@@ -167,7 +168,8 @@ def test_a_switch_and_its_opposite_are_two_values_of_one_option(capsys):
 
 
 def test_one_value_under_two_names_is_no_news(capsys):
-    check_given(["--tp", "2", "--tensor-parallel-size", "2"], command("simulate"))
+    same = ["--tp", "2", "--tensor-parallel-size", "2", "--set", "a=1", "--set", "a=1"]
+    check_given(same, command("simulate"))
     assert not capsys.readouterr().err
 
 

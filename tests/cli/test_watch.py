@@ -59,6 +59,41 @@ def in_turn(*pages, path=None):
         server.shutdown()
 
 
+def two_engines():
+    """A page of two engines, one with ten requests and more."""
+    lines = []
+    for line in page("vllm-0.32-after").splitlines():
+        if line.startswith("#") or 'engine="0"' not in line:
+            lines.append(line)
+            continue
+        name, _, value = line.rpartition(" ")
+        lines.append(line)
+        other = name.replace('engine="0"', 'engine="1"')
+        lines.append(f"{other} {4 * float(value) + 10}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(("how", "engine"), [((), "1"), (("--replica", "engine=0"), "0")])
+def test_one_of_several_replicas_on_a_page_is_watched(how, engine, tmp_path):
+    """Before, they were added up: two half full caches were one that nobody has."""
+    flags = ("--once", "--window", "1.2s", "--every", "0.3s", "--no-limit", "--json")
+    with in_turn(two_engines()) as url:
+        (server,) = json.loads(run("watch", url, *flags, *how, folder=tmp_path).stdout)["servers"]
+    assert (server["replica"], server["n_replicas"]) == (f"engine={engine}", 2)
+    with in_turn(page("vllm-0.32-after")) as url:
+        (alone,) = json.loads(run("watch", url, *flags, folder=tmp_path).stdout)["servers"]
+    assert alone["replica"] is None
+    assert server["n_running"] == (
+        4 * alone["n_running"] + 10 if engine == "1" else alone["n_running"]
+    )
+
+
+def test_a_replica_that_is_not_on_the_page_is_refused(tmp_path):
+    with in_turn(two_engines()) as url:
+        found = run("watch", url, "--once", "--replica", "engine=7", folder=tmp_path)
+    check_refused(found, 2, "none of the replicas", "--replica engine=0")
+
+
 STARTED = "process_start_time_seconds 1.79527926839e+09"
 
 

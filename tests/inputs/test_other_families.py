@@ -18,7 +18,7 @@ from inferometer.perfmodel.kv_cache import (
     state_bytes,
     state_paging,
 )
-from inferometer.perfmodel.weights import n_active_parameters, n_parameters
+from inferometer.perfmodel.weights import n_active_parameters, n_parameters, splits_heads
 
 CASES = json.loads((Path(__file__).parent / "small_configs.json").read_text())
 
@@ -297,6 +297,39 @@ def test_latent_attention_and_experts_in_the_words_of_pangu():
     })  # fmt: skip
     assert n_parameters(model) == pytest.approx(718e9, rel=0.002)
     assert kv_bytes_per_token(model, "bfloat16") == 61 * 576 * 2
+
+
+TWO_KINDS = CASES["llama"][0] | {
+    "model_type": "newcomer", "num_hidden_layers": 8, "hidden_size": 512, "head_dim": 64,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "sliding_window": 128,
+    "layer_types": ["full_attention", *["sliding_attention"] * 3] * 2,
+}  # fmt: skip
+OTHER = "attention_other_setting"
+OF_EACH = "num_attention_heads_per_layer"
+SLIDING = {"attention_type": "sliding_attention", "num_attention_heads": 12, "head_dim": 64}
+
+
+@pytest.mark.parametrize("own", [{OTHER: SLIDING}, {OF_EACH: [8, 12, 12, 12] * 2}])
+def test_query_heads_of_sliding_layers_that_differ_are_counted(own):
+    """Step 3.5 Flash: 96 beside 64, a tenth of its active parameters, which were not counted."""
+    plain, model = read(TWO_KINDS), read(TWO_KINDS | own)
+    more = 6 * 4 * 64 * 512 * 2  # queries and their output, of four more heads in six layers
+    assert n_parameters(model) - n_parameters(plain) == more
+    assert kv_bytes_per_token(model, "bfloat16") == kv_bytes_per_token(plain, "bfloat16")
+    assert (model.attention.n_heads, model.attention.full.n_heads) == (12, 8)
+    full, sliding = cache_rows(model)
+    assert sliding.decode_flop == 1.5 * full.decode_flop
+    assert "not read" not in model.note
+    assert [tp for tp in range(1, 13) if splits_heads(model, tp)] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "own", [{OF_EACH: [8, 12, 12, 16] * 2}, {OTHER: SLIDING | {"head_dim": 32}}]
+)
+def test_query_heads_of_another_kind_are_named_as_not_read(own):
+    model = read(TWO_KINDS | own)
+    assert n_parameters(model) == n_parameters(read(TWO_KINDS))
+    assert f"not read: {next(iter(own))}" in model.note
 
 
 def test_kv_heads_that_differ_between_layers_are_refused():

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from inferometer.stats.autocorrelated import MIN_SAMPLES, MSER_BATCH, mser, trend, warm_up
+from inferometer.stats.autocorrelated import MIN_SAMPLES
+from inferometer.stats.warm_up import MSER_BATCH, mser, trend, warm_up
 
 
 def autoregressive(rng, n, memory, spread=0.3):

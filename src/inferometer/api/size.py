@@ -201,12 +201,7 @@ def size(question: Size) -> SizeAnswer:
         cautions=(
             *answer.cautions,
             *sizing_cautions.few_of_each_user(problem.question),
-            *(
-                ()
-                if problem.course is not None
-                else sizing_cautions.without_end(question.workload.duration)
-            ),
-            *sizing_cautions.left_out(problem.question, has_course=problem.course is not None),
+            *sizing_cautions.of_time(problem.question, problem.course, question.workload.duration),
         ),
         failure=died.outcome,
         failure_why_not=died.why_not,

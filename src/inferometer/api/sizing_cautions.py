@@ -132,11 +132,15 @@ def without_end(for_s: float | None) -> tuple[Caution, ...]:
     return (Caution(code="NO_END", text=text, remedy="--requests N limits each probe"),)
 
 
-def left_out(question: SizingQuestion, *, has_course: bool) -> list[Caution]:
-    """Cautions on varying traffic that is simulated for plain replicas only."""
-    if not has_course or question.fleets.is_plain:
-        return []
-    return [
+def of_time(
+    question: SizingQuestion, course: object | None, for_s: float | None
+) -> tuple[Caution, ...]:
+    """Cautions on varying traffic that is simulated for plain replicas only, or has no end."""
+    if course is None:
+        return without_end(for_s)
+    if question.fleets.is_plain:
+        return ()
+    return (
         Caution(
             code="OVER_TIME",
             text=(
@@ -144,8 +148,8 @@ def left_out(question: SizingQuestion, *, has_course: bool) -> list[Caution]:
                 " replicas or shared experts: left out; the pick is for the busiest window"
             ),
             remedy="--replicas N of inferometer simulate, window by window",
-        )
-    ]
+        ),
+    )
 
 
 def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:

@@ -91,6 +91,13 @@ class Watch:
         parse=DURATION,
         shows_default=False,
     )
+    replica: str | None = option(
+        None,
+        "Which of several engines, models or servers on one page of metrics: engine=1."
+        " [the fullest at the start]",
+        "Runs",
+        metavar="LABEL=VALUE",
+    )
     known: str | None = option(
         None,
         "Limits of the servers that are known, such as max_num_seqs=256.",
@@ -139,6 +146,7 @@ def watch(question: Watch) -> Paged[WatchAnswer]:
         prediction=None if question.predicted is None else prediction_of(question.predicted),
         window_s=max(question.window, 2 * question.every),
         every_s=max(question.every, 0.1),
+        replica=question.replica,
     )
     for_s = question.duration
     if question.once and for_s is None:

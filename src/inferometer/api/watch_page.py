@@ -94,6 +94,8 @@ def _load(server: WatchedServer) -> str:
     if server.server is None:
         return server.at_utc
     parts = [f"{server.server} · {server.at_utc} · last {server.window_s:.0f} s"]
+    if server.replica is not None:
+        parts.append(f"{server.replica}, one of {server.n_replicas} replicas on its page")
     for value, name in (
         (server.requests_per_s, "requests/s"),
         (server.output_tokens_per_s, "output tok/s"),

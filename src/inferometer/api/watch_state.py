@@ -12,7 +12,7 @@ import numpy as np
 from inferometer.api import diagnose_source, diagnosis
 from inferometer.api.answer import Answer
 from inferometer.api.watch_prediction import METRICS, Prediction
-from inferometer.decide.diagnosis import rebuilding
+from inferometer.decide.diagnosis import rebuilding, replicas
 from inferometer.decide.watching import intervals, regimes
 from inferometer.errors import EXIT_OF_SLO, InferometerError, MeasureError, RecordError
 from inferometer.fit.loads.server import Limit
@@ -108,6 +108,9 @@ class WatchedServer:
     conditions: tuple[regimes.Condition, ...]
     """None of them: healthy."""
     server: str | None = None
+    replica: str | None = None
+    """Which of several replicas on its page this is: ``engine=1``; all else is of this one."""
+    n_replicas: int = 1
     window_s: float = 0.0
     n_requests: int | None = None
     requests_per_s: float | None = None
@@ -394,6 +397,8 @@ class Wanted:
     prediction: Prediction | None
     window_s: float
     every_s: float
+    replica: str | None = None
+    """As ``--replica`` names it; None: the fullest at the start."""
 
 
 class WatchedUrl:
@@ -408,6 +413,8 @@ class WatchedUrl:
         self._latest = deque[tuple[int, tuple[exposition.PageSample, ...] | None]](
             maxlen=_N_TOLD_APART
         )
+        self._observed: replicas.Observed | None = None
+        self._is_of_it = dict[exposition.SeriesName, bool]()
         self.regimes = regimes.Regimes()
         self.limit: WatchedLimit | None = None
         self.problem = ""
@@ -433,7 +440,7 @@ class WatchedUrl:
             changes = self.regimes.miss(at_ns / NS_PER_S)
         else:
             self.problem = ""
-            changes = self._taken(at_ns, samples)
+            changes = self._taken(at_ns, self._of_replica(samples))
         if changes:
             self.changed_s = at_ns / NS_PER_S
         return changes
@@ -454,6 +461,25 @@ class WatchedUrl:
                     return found
                 page.close()
             raise
+
+    def _of_replica(
+        self, samples: tuple[exposition.PageSample, ...]
+    ) -> tuple[exposition.PageSample, ...]:
+        """Samples of one of several replicas on the page: added up they are no server's.
+
+        It is chosen at the first look and stays, so that changes are those of one server.
+        """
+        if self._observed is None:
+            table = server_series.table_of([(0, samples)])
+            self._observed = replicas.observed_replica(table, self._wanted.replica)
+        replica = self._observed.replica
+        if replica is None:
+            return samples
+        for series, _ in samples:
+            if series not in self._is_of_it:
+                labels = exposition.labels_of(series.labels)
+                self._is_of_it[series] = replica.holds(series.name, labels)
+        return tuple(one for one in samples if self._is_of_it[one.series])
 
     def _taken(
         self, at_ns: int, samples: tuple[exposition.PageSample, ...]
@@ -523,9 +549,12 @@ class WatchedUrl:
         latencies = latencies_of(record, self._wanted.objective, prediction)
         why_not = "" if prediction is None else prediction.why_not_valid(summary)
         last = intervals.last_interval(record)
+        replica = None if self._observed is None else self._observed.replica
         return WatchedServer(
             url=self.url,
             server=summary.kind,
+            replica=None if replica is None else replica.name,
+            n_replicas=1 if replica is None else replica.n_replicas,
             at_utc=at_utc,
             conditions=conditions,
             window_s=took_s,

@@ -57,6 +57,7 @@ _SPECULATION: Final = (
 )
 _LISTS: Final = ("slo", "gpus")
 """Options of a list: two flags of it are two parts, and neither may be lost."""
+_NAMED: Final = "NAME=VALUE"
 _HOW: Final = {
     "--speculative": "--speculative eagle (ngram, medusa, mtp, or a draft model)",
     "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7",
@@ -274,8 +275,23 @@ def check_given(words: Sequence[str], command: click.Command) -> None:
         flag_before = flag if takes_value and not equals and not flag_before else ""
     for each in given.values():
         option = own[each[0][0]]
-        if not option.multiple and _meanings(option, each) > 1:
+        if option.metavar == _NAMED and option.multiple:
+            _settings_once(each)
+        elif not option.multiple and _meanings(option, each) > 1:
             _several(option, each, command)
+
+
+def _settings_once(given: Sequence[tuple[str, str]]) -> None:
+    """Name settings that have two values; the last one counts."""
+    values = dict[str, tuple[str, str]]()
+    for flag, setting in given:
+        name, _, value = setting.partition("=")
+        before = values.get(name.strip())
+        if before is not None and before[1] != value:
+            talk(
+                f"{before[0]} {name}={before[1]}, {flag} {setting} are one setting; the last one counts"
+            )
+        values[name.strip()] = (flag, value)
 
 
 def _meanings(option: click.Option, given: Sequence[tuple[str, str]]) -> int:

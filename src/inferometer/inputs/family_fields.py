@@ -16,6 +16,7 @@ _COMPRESSED_KINDS: Final = {
 }
 _FULL: Final = "full_attention"
 _LINEAR: Final = "linear_attention"
+_SLIDING: Final = "sliding_attention"
 _KIND_OF: Final = {
     **dict.fromkeys(("M", "mamba", "conv"), _LINEAR),
     **dict.fromkeys(("*", "attention"), _FULL),
@@ -192,6 +193,9 @@ def fill_minimax_m3(config: Config) -> dict[str, object]:
     }
 
 
+OF_QUERY_HEADS: Final = ("attention_other_setting", "num_attention_heads_per_layer")
+
+
 def fill_unknown(config: Config) -> dict[str, object]:
     """An unknown ``model_type``: which layers have experts, as Step and MiMo write it."""
     enum, freq, n_layers = config.get("moe_layers_enum"), None, _n_layers(config)
@@ -199,7 +203,36 @@ def fill_unknown(config: Config) -> dict[str, object]:
         listed = {str(one).strip() for one in (enum.split(",") if isinstance(enum, str) else enum)}
         freq = [str(index) in listed for index in range(n_layers)]
     freq = freq or _flags(config.get("moe_layer_freq"), "1")
-    return {"mlp_layer_types": freq and ["sparse" if one else "dense" for one in freq]}
+    kinds = freq and ["sparse" if one else "dense" for one in freq]
+    return query_heads(config) | {"mlp_layer_types": kinds}
+
+
+def query_heads(config: Config) -> dict[str, object]:
+    """Query heads of full and of sliding layers where they differ, and all else is the same.
+
+    Step 3.5 states the sliding layers' in ``attention_other_setting``, Laguna those of each layer.
+    """
+    kinds, head_dim = config.get("layer_types"), config.get("head_dim")
+    other, listed = (config.get(name) for name in OF_QUERY_HEADS)
+    full, sliding = config.get("num_attention_heads"), None
+    if not isinstance(kinds, list) or not isinstance(head_dim, int):
+        return {}
+    if isinstance(other, dict) and other.get("attention_type") == _SLIDING:
+        own = {name: config.get(name) for name in ("num_attention_groups", "head_dim")}
+        if all(other.get(name, one) == one for name, one in own.items()):
+            sliding = other.get("num_attention_heads")
+    elif isinstance(listed, list) and len(listed) == len(kinds):
+        rows = [pair for pair in zip(listed, kinds, strict=True) if isinstance(pair[0], int)]
+        found = [{n for n, one in rows if one == kind} for kind in (_FULL, _SLIDING)]
+        if len(rows) == len(listed) and all(len(one) == 1 for one in found):
+            full, sliding = (one.pop() for one in found)
+    if not isinstance(full, int) or not isinstance(sliding, int):
+        return {}
+    return {
+        "full_attention_heads": full,
+        "swa_num_attention_heads": sliding,
+        "full_head_dim": head_dim,
+    }
 
 
 def _flags(listed: object, word: str) -> list[bool] | None:

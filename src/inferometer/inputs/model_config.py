@@ -32,7 +32,7 @@ from inferometer.inputs.config_layers import (
     read_sharing,
 )
 from inferometer.inputs.family import Family, Flag, WindowRule
-from inferometer.inputs.family_fields import fill_unknown
+from inferometer.inputs.family_fields import OF_QUERY_HEADS, fill_unknown, query_heads
 from inferometer.inputs.foreign_bytes import ConfigFields, Door
 from inferometer.inputs.refusals import check_decodes, check_layers, not_known
 from inferometer.inputs.types import (
@@ -239,7 +239,9 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
         f"model_type {model_type!r} is not known here: read as if it were Llama"
         f"{found and f' with {found}'}; counts may be off"
     )
-    if unread := [name for name, one in config.items() if one and _UNREAD_FIELDS.fullmatch(name)]:
+    is_read = OF_QUERY_HEADS if query_heads(config) else ()
+    unread = [name for name, one in config.items() if one and _UNREAD_FIELDS.fullmatch(name)]
+    if unread := [name for name in unread if name not in is_read]:
         note += f", for these fields are not read: {', '.join(unread[:6])}"
     return likeness, model_type, note
 
@@ -388,8 +390,10 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
         )
     window_tokens, every, n_full = _window(fields, family)
     has_qk_norm = flag_of(fields, family.qk_norm)
+    # MiMo-V2's class of transformers has no other number in sliding layers, whatever its file says.
+    has_two_counts = fields.value("full_attention_heads") is not None
     heads = AttentionSpec(
-        n_heads=n_heads,
+        n_heads=fields.count("swa_num_attention_heads") if has_two_counts else n_heads,
         n_kv_heads=fields.count("num_key_value_heads", n_heads),
         head_dim=head_dim or hidden_size // n_heads,
         has_qkv_bias=flag_of(fields, family.qkv_bias),
@@ -415,6 +419,7 @@ def _full_heads(fields: ConfigFields, heads: AttentionSpec) -> FullHeads | None:
     n_kv_heads = fields.optional_count("full_key_value_heads")
     if head_dim is None:
         return None
+    n_full_heads = fields.optional_count("full_attention_heads")
     n_query_heads = fields.optional_count("swa_num_attention_heads") or heads.n_heads
     if n_query_heads != heads.n_heads:
         raise SpecError(
@@ -431,8 +436,9 @@ def _full_heads(fields: ConfigFields, heads: AttentionSpec) -> FullHeads | None:
         value_head_dim=fields.optional_count("full_value_head_dim"),
         has_value_projection=not is_key_value,
         has_sinks=fields.flag("add_full_attention_sink_bias", default=False),
+        n_heads=None if n_full_heads == heads.n_heads else n_full_heads,
     )
-    plain = (heads.n_kv_heads, heads.head_dim, heads.value_head_dim, True, heads.has_sinks)
+    plain = (heads.n_kv_heads, heads.head_dim, heads.value_head_dim, True, heads.has_sinks, None)
     return None if astuple(full) == plain else full
 
 

@@ -68,9 +68,10 @@ class Constant:
 class FullHeads:
     """Heads of the full-attention layers, where those of sliding layers differ.
 
-    Gemma 4 and MiMo-V2; the number of query heads is the same. ``value_head_dim`` None: as wide as
-    keys. ``has_value_projection`` False: values come from the keys' projection but are cached
-    beside the keys (Gemma 4's ``attention_k_eq_v``).
+    Gemma 4 and MiMo-V2; in Step 3.5 and Laguna the number of query heads, ``n_heads``, differs
+    (None: it is the same). ``value_head_dim`` None: as wide as keys. ``has_value_projection``
+    False: values come from the keys' projection but are cached beside the keys (Gemma 4's
+    ``attention_k_eq_v``).
     """
 
     n_kv_heads: int
@@ -78,6 +79,7 @@ class FullHeads:
     value_head_dim: int | None = None
     has_value_projection: bool = True
     has_sinks: bool = False
+    n_heads: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,10 +264,13 @@ class ModelSpec:
                     allowed="1 or more",
                 )
         full = self.attention.full or self.attention
-        for n_kv_heads in (self.attention.n_kv_heads, full.n_kv_heads):
-            if self.attention.n_heads % n_kv_heads:
+        for n_heads, n_kv_heads in (
+            (self.attention.n_heads, self.attention.n_kv_heads),
+            (full.n_heads or self.attention.n_heads, full.n_kv_heads),
+        ):
+            if n_heads % n_kv_heads:
                 raise SpecError(
-                    f"n_heads = {self.attention.n_heads} of model {self.model_id!r} is no multiple"
+                    f"n_heads = {n_heads} of model {self.model_id!r} is no multiple"
                     f" of n_kv_heads = {n_kv_heads}",
                     where=self.source.where,
                     allowed="as many query heads for each KV head",

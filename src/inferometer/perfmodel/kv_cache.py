@@ -46,6 +46,7 @@ class HeadKind(NamedTuple):
     n_layers: int
     n_shared_layers: int
     """Layers among them that read keys and values of earlier layers."""
+    n_heads: int
     n_kv_heads: int
     head_dim: int
     value_head_dim: int
@@ -75,6 +76,7 @@ def head_kinds(model: ModelSpec) -> tuple[HeadKind, HeadKind]:
     sliding = HeadKind(
         n_layers=model.n_attention_layers - n_full,
         n_shared_layers=n_shared - n_shared_full,
+        n_heads=heads.n_heads,
         n_kv_heads=heads.n_kv_heads,
         head_dim=heads.head_dim,
         value_head_dim=heads.value_head_dim or heads.head_dim,
@@ -84,6 +86,7 @@ def head_kinds(model: ModelSpec) -> tuple[HeadKind, HeadKind]:
     full = sliding._replace(n_layers=n_full, n_shared_layers=n_shared_full)
     if (other := heads.full) is not None:
         full = full._replace(
+            n_heads=other.n_heads or heads.n_heads,
             n_kv_heads=other.n_kv_heads,
             head_dim=other.head_dim,
             value_head_dim=other.value_head_dim or other.head_dim,
@@ -138,7 +141,7 @@ def _rows_of_heads(model: ModelSpec, top_k: int | None) -> list[CacheRows]:
     found = list[CacheRows]()
     limits = ((None, top_k), (window, window))
     for kind, (kept, read) in zip(head_kinds(model), limits, strict=True):
-        flop = 2.0 * model.attention.n_heads * (kind.head_dim + kind.value_head_dim)
+        flop = 2.0 * kind.n_heads * (kind.head_dim + kind.value_head_dim)
         n_own = kind.n_layers - kind.n_shared_layers
         own = CacheRows(n_own, kind.n_elements, flop, flop, kept, read)
         if n_own or not found:

@@ -123,7 +123,7 @@ def _attention(model: ModelSpec) -> list[Linear]:
         kinds = [("", whole)]
     parts = list[Linear]()
     for prefix, kind in kinds:
-        n_queries, n_projected = heads.n_heads * kind.head_dim, kind.head_dim
+        n_queries, n_projected = kind.n_heads * kind.head_dim, kind.head_dim
         n_projected += kind.value_head_dim if kind.has_value_projection else 0
         query = Linear(
             name=f"{prefix}query",
@@ -141,7 +141,7 @@ def _attention(model: ModelSpec) -> list[Linear]:
         )
         out = Linear(
             name=f"{prefix}attention_out",
-            n_in=heads.n_heads * kind.value_head_dim,
+            n_in=kind.n_heads * kind.value_head_dim,
             n_out=hidden,
             n_layers=kind.n_layers,
             has_bias=heads.has_out_bias,

@@ -3,6 +3,7 @@
 A model is a list of ``Linear`` maps (``perfmodel.matrices``) and some small vectors.
 """
 
+import math
 from typing import Final
 
 from inferometer.errors import SpecError
@@ -241,7 +242,7 @@ def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
         The matrices cannot be divided by this number.
     """
     n_devices = engine.tensor_parallel_size
-    n_heads = model.attention.n_heads
+    n_heads = _n_divided_heads(model)
     # transformers keeps attention whole where its KV heads cannot be divided
     needs_kv = engine.engine != "transformers"
 
@@ -268,7 +269,14 @@ def splits_heads(model: ModelSpec, n_devices: int) -> bool:
     """
     n_kv_heads = model.attention.n_kv_heads
     takes_kv = model.mla is not None or 0 in {n_kv_heads % n_devices, n_devices % n_kv_heads}
-    return model.attention.n_heads % n_devices == 0 and takes_kv
+    return _n_divided_heads(model) % n_devices == 0 and takes_kv
+
+
+def _n_divided_heads(model: ModelSpec) -> int:
+    """Query heads, or what those of both kinds of layers have in common: both are divided."""
+    heads = model.attention
+    n_full = None if heads.full is None else heads.full.n_heads
+    return math.gcd(heads.n_heads, n_full or heads.n_heads)
 
 
 def head_elements(model: ModelSpec) -> int:
@@ -317,12 +325,12 @@ def _small_vectors_of_heads(model: ModelSpec) -> int:
     for kind in head_kinds(model):
         n_own = kind.n_layers - kind.n_shared_layers
         if heads.has_full_width_qk_norm and heads.has_qk_norm:
-            n_elements += kind.n_layers * heads.n_heads * kind.head_dim
+            n_elements += kind.n_layers * kind.n_heads * kind.head_dim
             n_elements += n_own * kind.n_kv_heads * kind.head_dim
         elif heads.has_qk_norm:
             n_elements += (kind.n_layers + n_own) * kind.head_dim
         if kind.has_sinks:
-            n_elements += kind.n_layers * heads.n_heads
+            n_elements += kind.n_layers * kind.n_heads
     return n_elements
 
 

@@ -40,21 +40,20 @@ from inferometer.records.latencies import (
     may_be_beyond,
     samples_of,
 )
-from inferometer.records.rates import (
-    closed_loop_rates,
-    counted,
-    is_closed_loop,
-    window_rates,
-)
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.tables import select
 from inferometer.records.types import ABSENT, UNKNOWN_COUNT, RequestStatus, RequestTable, Run
 from inferometer.stats.autocorrelated import (
     N_BATCHES,
+    Rates,
+    closed_loop_rates,
+    counted,
+    is_closed_loop,
     quantile_rank,
     run_mean_estimate,
     run_quantile_estimates,
     run_share_estimate,
+    window_rates,
 )
 from inferometer.stats.estimate import Estimate, Verdict, judge, judge_share
 from inferometer.units import NS_PER_S, format_duration, format_fraction
@@ -157,8 +156,9 @@ def summarise_requests(run: Run, *, percentiles: Sequence[float] = PERCENTILES) 
     is_closed = concurrency_of(run) is not None or is_closed_loop(
         requests.intended_send_ns, requests.finished_ns
     )
-    found = _summarise(requests, "all requests", at_ns, percentiles, is_closed=is_closed)
-    summary = _of_traffic(run, found)
+    summary = _of_traffic(run, _summarise(requests, "all requests", at_ns, percentiles))
+    if is_closed and bool(is_one_of(requests, COMPLETED).all()):
+        summary = _of_closed_loop(requests, summary, at_ns)
     if run.drawn is None:
         return summary
     samples = samples_of(run, ("workflow",))["workflow"]
@@ -231,6 +231,17 @@ def _of_traffic(run: Run, summary: RequestSummary) -> RequestSummary:
     return summary if concurrency_of(run) is None else replace(summary, offered_requests_per_s=None)
 
 
+def _of_closed_loop(requests: RequestTable, summary: RequestSummary, at_ns: int) -> RequestSummary:
+    rates = closed_loop_rates(
+        requests.intended_send_ns,
+        requests.finished_ns,
+        requests.prompt_tokens,
+        lambda until_ns: delivered_tokens(requests, until_ns, at_ns=at_ns),
+        Rates(*(getattr(summary, name) for name in Rates._fields)),
+    )
+    return replace(summary, **rates._asdict())
+
+
 def _requests_of(run: Run) -> RequestTable:
     if run.requests is None or not len(run.requests.status):
         problem = (
@@ -259,7 +270,6 @@ def _summarise(
     percentiles: Sequence[float],
     *,
     span: _Span | None = None,
-    is_closed: bool = False,
 ) -> RequestSummary:
     start_ns, until_ns = (int(requests.intended_send_ns.min()), at_ns) if span is None else span
     latencies = tuple(
@@ -278,14 +288,6 @@ def _summarise(
         int(requests.intended_send_ns.max()) - int(requests.intended_send_ns.min())
     ) / NS_PER_S
     rates = window_rates(np.diff(output), read, done, edges_ns, between_s)
-    if is_closed and bool(is_done.all()):
-        rates = closed_loop_rates(
-            requests.intended_send_ns,
-            requests.finished_ns,
-            requests.prompt_tokens,
-            lambda until_ns: delivered_tokens(requests, until_ns, at_ns=at_ns),
-            rates,
-        )
     tpot = next(one for one in latencies if one.latency == "tpot").percentile(0.5)
     return RequestSummary(
         name=name,
@@ -299,9 +301,7 @@ def _summarise(
         output_tokens=int(requests.output_tokens.sum(dtype=np.int64)),
         span_s=(until_ns - start_ns) / NS_PER_S,
         latencies=latencies,
-        output_tokens_per_s=rates.output_tokens_per_s,
-        total_tokens_per_s=rates.total_tokens_per_s,
-        completed_requests_per_s=rates.completed_requests_per_s,
+        **rates._asdict(),
         offered_requests_per_s=(len(requests.status) - 1) / between_s if between_s > 0 else None,
         tokens_per_s_per_user=tpot.seconds.inverted()
         if tpot is not None and _is_positive(tpot.seconds)

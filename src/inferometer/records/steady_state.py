@@ -14,7 +14,8 @@ import numpy as np
 from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.latencies import Latency, end_ns, latency_samples
 from inferometer.records.types import RequestTable, Run
-from inferometer.stats.autocorrelated import MIN_SAMPLES, Trend, trend, warm_up
+from inferometer.stats.autocorrelated import MIN_SAMPLES
+from inferometer.stats.warm_up import Trend, trend, warm_up
 
 _TOLD_BY: Final[tuple[Latency, ...]] = ("ttft", "tpot")
 """What a queue and a full batch show in."""

@@ -10,7 +10,6 @@ from typing import Final
 from inferometer.inputs.objectives import METRICS, percentile_name
 from inferometer.records.kv_pools import KvPoolView
 from inferometer.records.latencies import Latency
-from inferometer.records.rates import ONE_BURST
 from inferometer.records.request_summaries import (
     Judgement,
     LatencyMean,
@@ -22,6 +21,7 @@ from inferometer.records.server_summaries import Level, ServerSummary, TtftParts
 from inferometer.records.slot_timeline import CellState, SlotTimeline
 from inferometer.report.tables import ABSENT_TEXT, N_TOO_SMALL, TextTable
 from inferometer.report.views import OnlineView, RequestReportView, ServerUse
+from inferometer.stats.autocorrelated import ONE_BURST
 from inferometer.stats.estimate import Estimate
 from inferometer.units import (
     format_duration,

@@ -16,7 +16,7 @@ from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.records.columns import Bools
 from inferometer.records.exposition import labels_of
-from inferometer.records.server_names import known_families
+from inferometer.records.server_names import known_families, plain
 from inferometer.records.server_series import UP, Series, ServerRecord, series_of, server_record
 from inferometer.records.tables import select
 from inferometer.records.types import ServerSampleTable
@@ -41,6 +41,17 @@ class Replica(NamedTuple):
     n_replicas: int
     mean_running: tuple[float, ...]
     """Requests in the batch of each replica that serves the same model, this one included."""
+
+    before_them: frozenset[str] = frozenset()
+    """Families that the process before the replicas counts for all of them: requests that it
+    rejects. No replica has a part of them."""
+
+    def holds(self, family: str, labels: Mapping[str, str]) -> bool:
+        """Is a series of this replica? One without a label is of all, as a process' start time is."""
+        is_of_all = not self.labels.keys() <= labels.keys()
+        if is_of_all and plain(family) in self.before_them:
+            return False
+        return all(labels.get(name, value) == value for name, value in self.labels.items())
 
 
 class Observed(NamedTuple):
@@ -84,8 +95,9 @@ def observed_replica(samples: ServerSampleTable, wanted: str | None = None) -> O
         another=names[_fullest([-1.0 if i == place else n for i, n in enumerate(inside)])],
         n_replicas=len(each),
         mean_running=tuple(float(np.nanmean(one.value)) for one in alike),
+        before_them=_before_them(record),
     )
-    return Observed(select(samples, _rows_of(samples, replica.labels)), replica)
+    return Observed(select(samples, _rows_of(samples, replica)), replica)
 
 
 def _differing(running: tuple[Series, ...]) -> tuple[str, ...]:
@@ -107,6 +119,7 @@ def _are_separable(record: ServerRecord, labels: Iterable[str]) -> bool:
         if gauge not in {"running", "waiting"}
     }
     counted |= {one.family for several in names.token_histograms.values() for one in several}
+    counted -= _before_them(record)
     return all(
         label in one.labels
         for family, series in record.families.items()
@@ -114,6 +127,10 @@ def _are_separable(record: ServerRecord, labels: Iterable[str]) -> bool:
         for one in series
         for label in labels
     )
+
+
+def _before_them(record: ServerRecord) -> frozenset[str]:
+    return frozenset(one.family for one in record.names.counters.get("rejected", ()))
 
 
 def _mean_inside(record: ServerRecord, each: list[dict[str, str]]) -> list[float]:
@@ -175,12 +192,11 @@ def _other(
 
 
 def _agrees(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Is a series of this replica? One without a label is of all, as a process' start time is."""
     return all(labels.get(name, value) == value for name, value in wanted.items())
 
 
-def _rows_of(samples: ServerSampleTable, labels: Mapping[str, str]) -> Bools:
-    texts, place = np.unique(samples.labels, return_inverse=True)
-    of_it = np.array([_agrees(labels_of(text), labels) for text in texts.tolist()], np.bool_)
-    rows: Bools = of_it[place] | (samples.name == UP)
-    return rows
+def _rows_of(samples: ServerSampleTable, replica: Replica) -> Bools:
+    series = list(zip(samples.name.tolist(), samples.labels.tolist(), strict=True))
+    known = {one: replica.holds(one[0], labels_of(one[1])) for one in set(series)}
+    rows: Bools = np.array([known[one] for one in series], np.bool_)
+    return rows | (samples.name == UP)

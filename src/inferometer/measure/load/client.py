@@ -178,12 +178,7 @@ class LoadClient:
         self._owners = AnswerOwners(job.id_prefix)
         self._pulse = OwnPulse(job.process_index)
         self._in_flight: dict[int, connections.Exchange] = {}
-        total_s = job.load.timeout_s
-        self._time_limits = connections.TimeLimits(
-            total_ns=ns_from_s(total_s),
-            head_ns=ns_from_s(job.limits.head_s or total_s),
-            read_ns=ns_from_s(job.limits.read_s or total_s),
-        )
+        self._time_limits = _time_limits(job)
         self._alarms: dict[int, asyncio.TimerHandle] = {}
         """One for each request in flight: none is moved as an answer's bytes come in."""
         self._n_awaited = dict(job.n_awaited)
@@ -466,6 +461,15 @@ class LoadClient:
                 n_waiting=n_waiting,
             )
         )
+
+
+def _time_limits(job: messages.Job) -> connections.TimeLimits:
+    total_s = job.load.timeout_s
+    return connections.TimeLimits(
+        total_ns=ns_from_s(total_s),
+        head_ns=ns_from_s(job.limits.head_s or total_s),
+        read_ns=ns_from_s(job.limits.read_s or total_s),
+    )
 
 
 def _span_ids(tracing: messages.Tracing | None) -> SpanIds | None:

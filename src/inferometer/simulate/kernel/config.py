@@ -7,11 +7,14 @@ from enum import IntEnum
 
 import numpy as np
 
+from inferometer.records.columns import I64
+from inferometer.simulate.demand import Demand
 from inferometer.simulate.engine_config import (
     EngineConfig,
     kv_pools_of,
     n_kv_groups_of,
     n_stages_of,
+    n_state_blocks_of,
 )
 from inferometer.simulate.pointers import Row, Rows, blank, i64
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -238,3 +241,21 @@ def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
         "sliding_window": config.sliding_window,
         "most_sliding_blocks": config.most_sliding_blocks,
     }
+
+
+def blocks_needed(requests: Demand, config: EngineConfig, n_drafts: int) -> I64:
+    """(N) The largest number of blocks that each request may ever take, of each group of layers."""
+    longest = requests.prompt_tokens.astype(np.int64) + requests.output_tokens + 1
+    longest += (config.depth + 2) * (1 + n_drafts)  # in flight, and reserved beyond them
+    sizes = [pool.block_size for pool in kv_pools_of(config)]
+    needed = -(-np.minimum(longest, config.max_model_len) // min(sizes, default=config.block_size))
+    if isinstance(config, SchedulerConfig) and (config.sliding_window or sizes):
+        return needed
+    return needed + n_state_blocks_of(config)
+
+
+def most_blocks_at_once(needed: I64, config: EngineConfig) -> int:
+    """The largest number of blocks in a row of the block table."""
+    if isinstance(config, SchedulerConfig) and (config.sliding_window or kv_pools_of(config)):
+        return int(needed.max())  # may exceed n_kv_blocks: most blocks have left the window
+    return min(int(needed.max()), config.n_kv_blocks)

@@ -1,7 +1,7 @@
 """Memory of the compiled simulator: all arrays that it writes to, allocated once per simulation.
 
-Rows of structured arrays hold fields that are used together on one cache line. Letters of
-shapes: N requests, K contents, M slots (``max_num_seqs``), B blocks, D batches in flight.
+Rows of structured arrays hold fields that are used together on one cache line. Letters of shapes: N
+requests, K contents, M slots (``max_num_seqs``), B blocks, D batches in flight.
 """
 
 from typing import Final, NamedTuple
@@ -13,8 +13,15 @@ from inferometer.records.types import ABSENT
 from inferometer.simulate import engine_config
 from inferometer.simulate.batch_config import BatchConfig
 from inferometer.simulate.demand import Demand, leaving_order
-from inferometer.simulate.engine_config import EngineConfig, n_kv_groups_of, n_state_blocks_of
-from inferometer.simulate.kernel.config import Config, KvPoolRow, config_record, pool_records
+from inferometer.simulate.engine_config import EngineConfig, n_kv_groups_of
+from inferometer.simulate.kernel.config import (
+    Config,
+    KvPoolRow,
+    blocks_needed,
+    config_record,
+    most_blocks_at_once,
+    pool_records,
+)
 from inferometer.simulate.outcome import FAR_NS, Status
 from inferometer.simulate.pointers import (
     Row,
@@ -453,7 +460,7 @@ def new_state(requests: Demand, config: EngineConfig, *, are_all: bool = True) -
         requests=_request_records(requests),
         contents=requests.contents if config.enable_prefix_caching else np.empty(0, np.int32),
         memory=_memory(
-            requests, config, _needed(requests, config, len(acceptance)), are_all=are_all
+            requests, config, blocks_needed(requests, config, len(acceptance)), are_all=are_all
         ),
         queue=_queue(requests, config),
         arrivals=_arrivals(requests),
@@ -473,13 +480,13 @@ def new_state(requests: Demand, config: EngineConfig, *, are_all: bool = True) -
 def _memory(requests: Demand, config: EngineConfig, needed: I64, *, are_all: bool) -> Memory:
     n_groups = n_kv_groups_of(config)
     is_compacting = isinstance(config, SchedulerConfig) and config.is_compacting
-    n_columns = _most_at_once(needed, config) + 2
+    n_columns = (most_blocks_at_once(needed, config) + 2) * n_groups
     n_taken = int(needed.sum()) * n_groups if are_all else config.n_kv_blocks
     return Memory(
         blocks=_block_records(config, n_taken),
         first_equal=np.full(requests.n_contents * n_groups, NOTHING, np.int32),
         last_equal=np.full(requests.n_contents * n_groups, NOTHING, np.int32),
-        block_table=np.zeros((config.max_num_active, n_columns * n_groups), np.int32),
+        block_table=np.zeros((config.max_num_active, n_columns), np.int32),
         by_address=np.empty(config.max_num_active + 1, np.int32),
         moves=blank((config.max_num_active + 1) * is_compacting, Move),
         nodes=node_records(config, n_taken),
@@ -541,26 +548,6 @@ def _chains(leaders: I32) -> tuple[I32, I32]:
     return first, following
 
 
-def _needed(requests: Demand, config: EngineConfig, n_drafts: int) -> I64:
-    """(N) The largest number of blocks that each request may ever take, of each group of layers."""
-    longest = requests.prompt_tokens.astype(np.int64) + requests.output_tokens + 1
-    longest += (config.depth + 2) * (1 + n_drafts)  # in flight, and reserved beyond them
-    sizes = [pool.block_size for pool in engine_config.kv_pools_of(config)]
-    needed = -(-np.minimum(longest, config.max_model_len) // min(sizes, default=config.block_size))
-    if isinstance(config, SchedulerConfig) and (config.sliding_window or sizes):
-        return needed
-    return needed + n_state_blocks_of(config)
-
-
-def _most_at_once(needed: I64, config: EngineConfig) -> int:
-    """The largest number of blocks in a row of the block table."""
-    if isinstance(config, SchedulerConfig) and (
-        config.sliding_window or engine_config.kv_pools_of(config)
-    ):
-        return int(needed.max())  # may exceed n_kv_blocks: most blocks have left the window
-    return min(int(needed.max()), config.n_kv_blocks)
-
-
 def _counters(config: EngineConfig, config_columns: Rows[Config]) -> Rows[Counters]:
     """Initial counters of a replica, with all blocks and slots free."""
     counters = blank(1, Counters)
@@ -599,13 +586,9 @@ def _request_records(requests: Demand) -> Rows[Request]:
 
 
 def _block_records(config: EngineConfig, n_taken: int) -> Rows[Block]:
-    """The ring of free blocks of each pool.
-
-    No more than ``n_taken`` blocks are ever taken from the front, in order of their numbers: with
-    fewer than all blocks none is taken twice for want of another, and those behind have no record.
-    """
-    pools = engine_config.kv_pools_of(config)
-    sizes = [one.n_blocks + 1 for one in pools] or [min(config.n_kv_blocks, n_taken) + 1]
+    """Rings of free blocks; at most ``n_taken`` are ever taken, and those behind have no record."""
+    sizes = [one.n_blocks + 1 for one in engine_config.kv_pools_of(config)]
+    sizes = sizes or [min(config.n_kv_blocks, n_taken) + 1]
     blocks = blank(sum(sizes), Block)
     first = np.repeat(np.cumsum(sizes) - sizes, sizes)
     size, place = np.repeat(sizes, sizes), np.arange(len(blocks)) - first

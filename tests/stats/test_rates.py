@@ -5,7 +5,7 @@ import heapq
 import numpy as np
 import pytest
 
-from inferometer.records.rates import Rates, closed_loop_rates, is_closed_loop, window_rates
+from inferometer.stats.autocorrelated import Rates, closed_loop_rates, is_closed_loop, window_rates
 
 N_RUNS = 200
 
