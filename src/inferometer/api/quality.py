@@ -13,8 +13,7 @@ from inferometer.api.measured import reference_to
 from inferometer.api.progress import PartsDone, talk
 from inferometer.api.question import Option, option
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, SpecError
-from inferometer.inputs import catalog, resolve
-from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs import catalog, foreign_bytes, resolve
 from inferometer.inputs.lossy import CacheFormat, LossyChange, LossyFormat
 from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec
 from inferometer.measure.engines.protocol import Score, Scored
@@ -35,7 +34,7 @@ WEIGHTS: Final = ("int8", "int4", "float8")
 CACHES: Final = ("int8", "float8")
 _PLAIN_BITS: Final = 16
 _OPTICKS: Final = Path(__file__).parents[1] / "measure" / "texts" / "opticks.txt"
-_TEXT: Final = Door(noun="text", allowed="a file of UTF-8 text")
+_TEXT: Final = foreign_bytes.Door(noun="text", allowed="a file of UTF-8 text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
