@@ -53,18 +53,10 @@ def _suggestions_are_parsed():
     with pytest.MonkeyPatch.context() as patched:
         written = suggestions._written
 
-        waiting = list[tuple[str, ...]]()
-
         def checked(*words: str) -> str:
-            waiting.append(words)
-            if len(waiting) == 1:  # else made while verbs are imported below: checked after it
-                try:
-                    import suggested  # it imports every verb: only where something is suggested
+            import suggested  # it imports every verb: only where something is suggested
 
-                    for one in waiting:
-                        suggested.check_words(one)
-                finally:
-                    waiting.clear()
+            suggested.check_words(words)
             return written(*words)
 
         patched.setattr(suggestions, "_written", checked)
