@@ -78,7 +78,7 @@ MEASURING = $(SLOW) $(addprefix --ignore=,$(COMPUTING))
 AGAIN := --last-failed --last-failed-no-failures none
 
 slow: setup engines
-	INFEROMETER_ALL_EXAMPLES=1 $(SLOW) -n 2 --dist loadfile $(COMPUTING)
+	INFEROMETER_ALL_EXAMPLES=1 $(SLOW) -n 3 --dist loadfile $(COMPUTING)
 	INFEROMETER_ALL_EXAMPLES=1 $(BIN)/pytest -q -n 2 -m "hypothesis and not slow and not gpu" tests/simulate
 	$(MEASURING) -n 2 --dist loadfile || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
 

@@ -21,8 +21,7 @@ from inferometer.decide.capacity import CapacityQuestion, find_capacity
 from inferometer.decide.probing import FleetProbe
 from inferometer.decide.traffic import Traffic, at_load
 from inferometer.errors import InferometerError
-from inferometer.fit.loads.conclusions import Address
-from inferometer.fit.loads.estimation import Subject, fit_server
+from inferometer.fit.loads.estimation import Address, Subject, fit_server
 from inferometer.fit.loads.load_tests import LoadTest
 from inferometer.fit.loads.server import ReportedSettings
 from inferometer.fit.loads.server_fit import ServerFit

@@ -18,16 +18,15 @@ from results_log import log_row
 from served_pages import clients_of, poisson, served_pages
 
 from inferometer.api import diagnosis
-from inferometer.api.diagnose_limits import StatedLimit, stated_limits
-from inferometer.api.diagnose_source import Source
-from inferometer.decide.diagnosis import rebuilding, shares, window
-from inferometer.decide.diagnosis.balance import check_balanced
+from inferometer.api.diagnose_source import Source, StatedLimit, stated_limits
+from inferometer.decide.diagnosis import causes, rebuilding, window
+from inferometer.decide.diagnosis.observed import check_balanced
 from inferometer.decide.diagnosis.rebuilding import Rebuilt
 from inferometer.errors import InferometerError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.steptime_arrays import slowed
 from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.perfmodel.steptime_terms import slowed
 from inferometer.records.types import ABSENT
 from inferometer.simulate import run
 from inferometer.simulate.fleet import lone_replica
@@ -111,20 +110,20 @@ def rebuilt(config, steps, plan):
 
 def p95_ttft_s(config, steps, plan):
     one = rebuilt(config, steps, plan)
-    return float(shares.seconds_at(one, one.simulation(), P95_TTFT)[0])
+    return float(causes.seconds_at(one, one.simulation(), P95_TTFT)[0])
 
 
 def right_names(config, steps, plan):
     """What would be said of the true server itself, and of settings whose change gains as much."""
     one = rebuilt(config, steps, plan)
     done = one.simulation()
-    base = shares.seconds_at(one, done, P95_TTFT)[None]
-    found = shares.shares_of([one], base, P95_TTFT)
+    base = causes.seconds_at(one, done, P95_TTFT)[None]
+    found = causes.shares_of([one], base, P95_TTFT)
     table, edges = done.requests, (one.start_ns, one.until_ns)
     waited_ns = np.clip(table.admitted_ns, *edges) - np.clip(table.intended_send_ns, *edges)
     mean_waiting = float(waited_ns.sum()) / (one.until_ns - one.start_ns)
-    now = shares.estimates(base)[0]
-    first = shares.conclusion(found, now, None, mean_waiting=mean_waiting).cause
+    now = causes.estimates(base)[0]
+    first = causes.conclusion(found, now, None, mean_waiting=mean_waiting).cause
     if first is None:
         return {"healthy"}
     least_s = AS_GOOD_FRACTION * first.shares[0].value

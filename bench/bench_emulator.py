@@ -19,13 +19,13 @@ from results_log import log_row, words
 from inferometer.serve.emission_log import read_emission_log
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
-from inferometer.serve.emulator_tokens import content_ids
+from inferometer.serve.emulator_requests import content_ids
 from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.live import LiveFleet, LiveRequest
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.stats.quantiles import median_estimate
+from inferometer.stats.estimate import median_estimate
 
 COST_BOUND_S = 5.0
 N_TOKENS, RATE_PER_S = 64, 100.0

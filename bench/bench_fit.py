@@ -14,7 +14,7 @@ import numba
 import numpy as np
 
 from inferometer.fit.sweeps.step_time import fit_step_time
-from inferometer.perfmodel import steptime_arrays
+from inferometer.perfmodel import steptime_terms
 from inferometer.perfmodel.steptime import arrays_of
 from inferometer.perfmodel.types import decode_shape
 from inferometer.records.reading import read_run
@@ -32,8 +32,8 @@ def best_s(call: Callable[[], object], n_tries: int) -> float:
 
 
 def compiled_closed_form() -> Callable[..., float]:
-    scope = dict(vars(steptime_arrays))
-    for name in steptime_arrays.CLOSED_FORM_PARTS:
+    scope = dict(vars(steptime_terms))
+    for name in steptime_terms.CLOSED_FORM_PARTS:
         scope[name] = numba.njit(FunctionType(scope[name].__code__, scope))
     closed_form = scope["step_duration_s"]
 

@@ -17,13 +17,13 @@ import numpy as np
 from results_log import log_row
 from scipy import stats
 
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.inputs.workload.plan import request_plan
 from inferometer.inputs.workload.reading import resolve_workload, with_changes
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure.load.load_test import LoadQuestion, run_session
 from inferometer.measure.load.messages import ClientLimits
-from inferometer.measure.load.sessions import Past
+from inferometer.measure.load.schedule import Past
 from inferometer.measure.load.target import Secrets
 from inferometer.records.raw_log import (
     EndFrame,
@@ -39,7 +39,7 @@ from inferometer.serve.emulator_process import start
 from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.stats.quantiles import median_estimate
+from inferometer.stats.estimate import median_estimate
 
 COST_BOUND_S = 2.0
 START_BOUND_S = 1.0

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from results_log import log_row
 
-from inferometer.inputs.span_ids import span_ids
+from inferometer.inputs.spans import span_ids
 from inferometer.measure import otlp
 from inferometer.records import raw_log, reading, request_spans
 from inferometer.records.raw_log import EndFrame, RawLogReader, raw_logs
@@ -32,7 +32,7 @@ from inferometer.serve.emulator_process import start
 from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.stats.quantiles import median_estimate
+from inferometer.stats.estimate import median_estimate
 
 GOAL_RATIO = 1.01
 """At 10 %."""

@@ -29,26 +29,19 @@ sys.path[:0] = [
 from fleets import fleet
 from sealed_examples import seal
 from tests.cli.server_files import write_server
+from tests.inputs.workload.own_trace_files import write_own_trace
 from tests.perfmodel.test_steptime import model_of
 from tests.records.load_frames import SESSION, delta, request_frame, sse, usage
 
-from inferometer.api import memory_check
+from inferometer.api import compute
 from inferometer.api.published import are_published
 from inferometer.api.request_view import request_view
 from inferometer.decide.artefacts.folder import plan_text, read_plan as read_fleet
 from inferometer.errors import SpecError
 from inferometer.fit.loads.reported import reported_by_server
 from inferometer.fit.loads.server_fit import is_server_fit, load_server_fit
-from inferometer.inputs import (
-    gate,
-    gguf,
-    model_config,
-    objectives,
-    otlp_spans,
-    prices,
-    verify_plan,
-)
-from inferometer.inputs.workload import own_trace, plan, reading, replay, traces
+from inferometer.inputs import gate, gguf, model_config, objectives, plans, prices, spans
+from inferometer.inputs.workload import plan, reading, replay, traces
 from inferometer.inputs.workload.types import TraceSource
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.steptime import load_step_time_model
@@ -182,7 +175,7 @@ LOAD_PLAN = plan.request_plan(
 
 
 def spans_explained(path: Path) -> None:
-    request_spans.span_times(otlp_spans.read_spans(path))
+    request_spans.span_times(spans.read_spans(path))
 
 
 def trace(path: Path) -> None:
@@ -196,8 +189,8 @@ def trace(path: Path) -> None:
             if found.has_instants
             else reading.with_changes(spec, {"arrivals": {"kind": "open"}}, where="--rate")
         )
-    memory_check.check_before_drawing(spec)
-    expected = memory_check.expected_requests(spec)
+    compute.check_before_drawing(spec)
+    expected = compute.expected_requests(spec)
     if expected is None or expected <= 10_000:  # more is a long answer, not a slow refusal
         drawn = replay.draw_workload(spec)
         drawn.plan.prompt_tokens.sum()
@@ -281,7 +274,7 @@ def made_files(folder: Path) -> dict[str, bytes]:
         msgspec.structs.replace(reading.resolve_workload("chat"), n_requests=20)
     )
     for suffix in ("jsonl", "csv", "parquet"):
-        own_trace.write_own_trace(drawn, folder / f"own.{suffix}")
+        write_own_trace(drawn, folder / f"own.{suffix}")
     seals.write_seal(folder / "seal", seal())
     ledger.append(folder / "ledger.jsonl", at_utc="2026-11-21T12:00:00Z", add=lambda _: seal())
     return {
@@ -459,7 +452,7 @@ def readers(folder: Path) -> tuple[Reader, ...]:
         Reader("gguf", "a.gguf", (gguf_content(),), gguf.read_gguf_model, is_text=False, weight=2),
         Reader("workload.toml", "w.toml", WORKLOADS, trace),
         Reader("gate.toml", "g.toml", (example("gate.toml"),), gate.read_gate),
-        Reader("plan.toml", "p.toml", (example("verify.toml"),), verify_plan.read_plan),
+        Reader("plan.toml", "p.toml", (example("verify.toml"),), plans.read_plan),
         Reader("prices.yaml", "p.yaml", (example("prices.yaml"),), prices.read_prices, weight=0.3),
         Reader("sweep table", "s.csv", SWEEPS, sweep),
         Reader(

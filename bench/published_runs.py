@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from inferometer.fit.loads.replay import agreements, latencies
+from inferometer.fit.loads.load_tests import agreements, latencies
 from inferometer.fit.loads.requests import fit_requests
 from inferometer.fit.published.serving import published_subject
 from inferometer.inputs.catalog import find_hardware

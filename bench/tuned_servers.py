@@ -26,7 +26,7 @@ from inferometer.decide.tuning.search import Tuning
 from inferometer.decide.tuning.start_command import parse_start
 from inferometer.decide.tuning.trials import Trials, case_of
 from inferometer.measure.served import ServedFacts
-from inferometer.perfmodel.steptime_arrays import slowed
+from inferometer.perfmodel.steptime_terms import slowed
 from inferometer.simulate.deployment import Draw
 from inferometer.simulate.fleet import lone_replica
 

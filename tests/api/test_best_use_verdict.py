@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from inferometer.api.best_use_view import BestUse, UseRow
+from inferometer.api.sized_fleets import BestUse, UseRow
 
 ROW = UseRow(
     hardware_id="h100_sxm",

@@ -14,7 +14,7 @@ from inferometer.decide.capacity import (
     find_capacity,
 )
 from inferometer.errors import EXIT_SLO_MISSED, EXIT_UNDECIDED
-from inferometer.report.decision_views import ProbeRow
+from inferometer.report.views import ProbeRow
 
 
 def level(step_times, located, why="the longest probes stayed undecided"):

@@ -1,8 +1,7 @@
 """Which cause does a diagnosis name where a number of the server or its machine shows one too?"""
 
 from inferometer.api.diagnosis import cause_named
-from inferometer.decide.diagnosis.causes import CAUSES
-from inferometer.decide.diagnosis.shares import Change, Conclusion, Share, conclusion
+from inferometer.decide.diagnosis.causes import CAUSES, Change, Conclusion, Share, conclusion
 from inferometer.records.pitfalls import judged
 from inferometer.stats.estimate import Estimate
 

@@ -19,7 +19,7 @@ from inferometer.api.simulate import simulate
 from inferometer.cli.explore import command
 from inferometer.errors import SpecError
 from inferometer.measure.executors.local import Inline
-from inferometer.report.explore_html import fragments
+from inferometer.report.html import fragments
 
 SMALL = {
     "model": "smollm2-135m",

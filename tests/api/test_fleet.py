@@ -16,7 +16,7 @@ from inferometer.api.verify_belief import Believed, belief_sha256, believed_of
 from inferometer.api.workload import Workload, workload_of
 from inferometer.cli.emulate import Emulate
 from inferometer.errors import SizingError, SpecError
-from inferometer.inputs.verify_plan import plan_from_text
+from inferometer.inputs.plans import plan_from_text
 from inferometer.measure.executors import local
 from inferometer.verify.seals import plan_sha256
 

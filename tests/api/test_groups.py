@@ -4,6 +4,8 @@ import pytest
 from tests.api import test_fleet
 
 import inferometer as im
+from inferometer.api.groups import servers_of_groups
+from inferometer.api.server import Server, Settings
 from inferometer.errors import SpecError
 
 GROUPS = """
@@ -136,3 +138,32 @@ def test_the_capacity_of_groups_is_that_of_the_class_that_fares_worst(tmp_path):
 def test_groups_stand_beside_no_other_options_of_a_fleet(tmp_path):
     with pytest.raises(SpecError, match="groups beside other options"):
         located(tmp_path, GROUPS, workload="chat", replicas=2)
+
+
+@pytest.mark.parametrize(
+    ("flag", "options", "refused"),
+    [
+        ("--hardware", {"hardware": "a100_sxm_80gb"}, True),
+        ("--kv-cache-dtype", {"kv_dtype": "bfloat16"}, True),
+        ("--max-num-seqs", {"max_num_seqs": 8}, False),
+    ],
+)
+def test_an_option_that_every_group_overrides_is_refused(flag, options, refused, tmp_path):
+    """Before, --hardware was dropped in silence where each group names a device."""
+    path = tmp_path / "groups.toml"
+    path.write_text(GROUPS.replace('hardware = "', 'kv_dtype = "fp8", hardware = "'))
+    options |= {"settings": Settings(kv_dtype=options.pop("kv_dtype", None))}
+    server = Server(model="llama-3.1-8b", datasheet=True, **options)
+    if not refused:
+        assert len(servers_of_groups(path, server).groups.groups) == 2
+        return
+    with pytest.raises(SpecError, match=f"(?s)every group of .*{flag}"):
+        servers_of_groups(path, server)
+
+
+def test_a_fit_that_holds_for_no_group_is_refused(tmp_path):
+    path = tmp_path / "groups.toml"
+    path.write_text(GROUPS)
+    server = Server(model="llama-3.1-8b", fit=tmp_path / "fit.json")
+    with pytest.raises(SpecError, match=r"(?s)than this fit.*--fit"):
+        servers_of_groups(path, server)

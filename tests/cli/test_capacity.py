@@ -94,6 +94,13 @@ def test_so_few_requests_that_they_are_one_burst_are_more_in_a_probe():
     assert loads[0] == pytest.approx(loads[1], rel=0.1)
 
 
+def test_a_duration_ends_no_probe_and_the_answer_says_so():
+    flags = ("--concurrency", "4", "--for", "60s", "--resolution", "0.5", "--requests", "100")
+    done = CliRunner().invoke(app, [*SMALL, *flags, "--workload", "128x8", "--json"])
+    texts = [one["text"] for one in json.loads(done.stdout)["cautions"]]
+    assert "--for 60 s ends no probe: the load is one that goes on" in texts
+
+
 def test_a_trace_of_one_burst_is_undecided_and_a_longer_one_is_wanted(tmp_path):
     path = tmp_path / "log.csv"
     rows = "".join(f"{2 * i},500,{20 + i}\n" for i in range(40))

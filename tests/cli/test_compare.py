@@ -104,6 +104,12 @@ def test_a_latency_is_also_named_as_in_an_slo(runs):
     assert "ttft_p95_s B / A" in outcome.stdout.splitlines()[0]
 
 
+def test_three_runs_are_those_of_a_report(runs):
+    more = ("runs/a", "runs/b", "runs/before", "runs/after")
+    outcome = run("compare", *more, folder=runs)
+    check_refused(outcome, 2, "inferometer report runs/a runs/b runs/before runs/after")
+
+
 def test_json_obeys_its_schema(runs):
     outcome = run("compare", "runs/before", "runs/after", "--json", folder=runs)
     schema = json.loads(run("schema", "compare", "--json", folder=runs).stdout)["schema"]

@@ -22,7 +22,7 @@ from command_line import check_refused, run
 from inferometer.api.ab_pairs import Pairs
 from inferometer.api.load_request import LoadRequest
 from inferometer.cli.verbs import VERBS
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.inputs.workload.reading import resolve_workload
 from inferometer.measure.load.messages import ClientLimits
 from inferometer.measure.load.target import Secrets

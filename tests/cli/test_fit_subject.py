@@ -12,9 +12,9 @@ from server_files import server_fit
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.fit_subject import NOTHING_STATED, subject_of
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.perfmodel.steptime_limits import PhaseUncertainty
+from inferometer.perfmodel.types import NOTHING_STATED, subject_of
 from inferometer.records.reading import read_run
 
 SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"

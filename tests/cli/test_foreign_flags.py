@@ -4,7 +4,7 @@ import click
 import pytest
 from command_line import check_refused, run
 
-from inferometer.cli.foreign_flags import in_our_words
+from inferometer.cli.foreign_flags import check_given, in_our_words
 from inferometer.cli.main import VERBS, app
 from inferometer.errors import SpecError
 
@@ -141,6 +141,34 @@ def test_a_flag_given_twice_loses_no_value_in_silence(tmp_path):
     assert "--batch is given 2 times: 1, 8; the last one counts; for each of them" in outcome.stderr
     outcome = run("catalog", "models", "--json", "--json", folder=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--tp 2 --tensor-parallel-size=4", "--tp 2, --tensor-parallel-size 4 are one option"),
+        ("--rate 2 --request-rate 3", "--rate is given 2 times: 2, 3"),
+        ("--input-len 8 --output-len 9 --isl 16", "--input-len 8, --isl 16 are one option"),
+    ],
+)
+def test_two_names_of_one_flag_lose_no_value_in_silence(words, text, capsys):
+    """Before, the value under the first name was lost."""
+    made = command("simulate")
+    check_given(in_our_words(words.split(), made), made)
+    assert f"{text}; the last one counts" in capsys.readouterr().err
+
+
+def test_a_switch_and_its_opposite_are_two_values_of_one_option(capsys):
+    made = click.Command("verb", params=[click.Option(["--shared/--apart"]), click.Option(["-v"])])
+    check_given(["--shared", "--shared"], made)
+    assert not capsys.readouterr().err
+    check_given(["--shared", "--apart"], made)
+    assert "--shared, --apart are one option; the last one counts" in capsys.readouterr().err
+
+
+def test_one_value_under_two_names_is_no_news(capsys):
+    check_given(["--tp", "2", "--tensor-parallel-size", "2"], command("simulate"))
+    assert not capsys.readouterr().err
 
 
 def test_a_flag_is_no_value_of_the_flag_before_it(tmp_path):

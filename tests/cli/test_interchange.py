@@ -139,6 +139,13 @@ def test_what_cannot_be_imported_is_refused(tmp_path):
     check_refused(run("import", folder=tmp_path), 2, "FILE")
 
 
+@pytest.mark.parametrize("file", ["", "/manifest.json", "/requests.parquet"])
+def test_a_run_of_ours_needs_no_import(file, folder):
+    """Before, it had no known format, or was a damaged text."""
+    outcome = run("import", f"runs/example{file}", folder=folder)
+    check_refused(outcome, 4, "it needs no import", "try: inferometer show runs/example")
+
+
 def test_what_cannot_be_exported_is_refused(folder):
     (folder / "there.json").write_text("mine")
     check_refused(

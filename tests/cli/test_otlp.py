@@ -12,9 +12,8 @@ import pytest
 from command_line import check_refused, run
 
 import otlp_receiver
-from inferometer.inputs import span_names as names
-from inferometer.inputs.otlp_spans import read_spans
-from inferometer.inputs.span_ids import span_ids
+from inferometer.inputs import spans as names
+from inferometer.inputs.spans import read_spans, span_ids
 from inferometer.inputs.workload.traces import read_trace
 from inferometer.inputs.workload.types import TraceSource
 from inferometer.records.reading import read_run

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.api.drawing import SafeConsole
+from inferometer.api.answer import SafeConsole
 from inferometer.api.progress import printable, printable_json
 from inferometer.cli.answer import give
 from inferometer.cli.terminal import talk
@@ -87,7 +87,7 @@ PRINTING_NAME = re.compile(r"\b(echo|secho|print|Console|write)\b")
 """A file without such a name calls nothing of these, and need not be parsed."""
 MAY_PRINT = {
     "cli/terminal.py",
-    "api/drawing.py",
+    "api/progress.py",
     "measure/engines/transformers_engine.py",
     "measure/served_guard.py",
 }

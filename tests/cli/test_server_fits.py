@@ -8,8 +8,10 @@ import pytest
 from command_line import check_refused, run
 from server_files import FRONT_END_S, LIMITS, SWITCHES, server_fit, write_server
 
+from inferometer.api.prediction import server_speeds
 from inferometer.fit.loads.server_fit import ServerDraw
-from inferometer.inputs.catalog import find_model
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.perfmodel.scenario import Scenario
 
 TRAFFIC = ("--rate", "0.5", "--requests", "40", "--json")
 
@@ -172,6 +174,28 @@ def test_a_batch_is_predicted(folder):
         "64 sequences",
         "1 to 24",
     )
+
+
+def test_prompts_beyond_the_step_budget_take_several_steps():
+    """Before, 24 prompts of 512 tokens were one step of 12,288, which no engine runs."""
+    fit, model = server_fit(), find_model("smollm2-135m")
+    one, many = (
+        server_speeds(
+            fit,
+            Scenario(
+                model=model,
+                engine=fit.engine,
+                hardware=find_hardware("l4"),
+                batch_size=n,
+                prompt_tokens=512,
+                output_tokens=8,
+            ),
+        )
+        for n in (2, 24)
+    )
+    steps_s = [(found.ttft_s.value - FRONT_END_S) for found in (one, many)]
+    assert steps_s[1] == pytest.approx(12 * steps_s[0]), "12 steps of 1,024 tokens, the budget"
+    assert many.is_inside_box
 
 
 def test_memory_is_that_of_the_catalogue_s_model_or_not_stated(folder):

@@ -10,7 +10,7 @@ from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel import memory
-from inferometer.perfmodel.work import ParallelPlan
+from inferometer.perfmodel.roofline import ParallelPlan
 from inferometer.records.reading import read_run
 from inferometer.records.types import RequestStatus
 

@@ -20,7 +20,7 @@ from inferometer.decide.tuning.start_command import parse_start, with_words
 from inferometer.errors import MeasureError
 from inferometer.inputs.objectives import parse_objective
 from inferometer.measure.served import PlaceFault, served
-from inferometer.records import durability
+from inferometer.records import run_folder
 
 EMULATE = f"{sys.executable} -m inferometer emulate llama-3.1-8b --hardware h100_sxm"
 DIES = (
@@ -53,7 +53,7 @@ PROXY = Path(__file__).parent / "metrics_proxy.py"
 
 
 def bench_of(folder, port, version=None, n_requests=40):
-    durability.make_folder(folder)
+    run_folder.make_folder(folder)
     workload = Workload(workload="64x16", rate=10.0, requests=n_requests)
     return tune_pairs.Bench(
         url=f"http://127.0.0.1:{port}",
@@ -111,7 +111,7 @@ def test_a_changed_server_that_dies_is_a_fault_that_stays_and_another_version_en
 
 
 def version_of(folder, port):
-    durability.make_folder(folder)
+    run_folder.make_folder(folder)
     plain = comparison(port).commands[0]
     with served(bench_of(folder, port).start(plain, folder / "first.log")) as facts:
         return facts.version

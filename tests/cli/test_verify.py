@@ -17,12 +17,12 @@ from command_line import check_refused, run
 
 from inferometer.cli.verbs import VERBS
 from inferometer.fit.sweeps.step_time import fit_step_time
-from inferometer.inputs.verify_plan import plan_from_text
+from inferometer.inputs.plans import plan_from_text
 from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.perfmodel.steptime_levels import fitted_levels
-from inferometer.records import durability
-from inferometer.records.layout import now_utc
+from inferometer.records import run_folder
 from inferometer.records.reading import read_run
+from inferometer.records.run_folder import now_utc
 from inferometer.serve.emulator_plan import EmulatorPlan, parse_faults
 from inferometer.serve.emulator_process import start
 from inferometer.simulate.fleet import lone_replica
@@ -400,7 +400,7 @@ def with_new_sums(made, **changes):
     """A run's manifest edited by its owner, who writes the sums anew."""
     manifest = json.loads((made / "manifest.json").read_text())
     content = json.dumps(manifest | changes).encode()
-    durability.write_sums(
+    run_folder.write_sums(
         made, tuple(path.name for path in made.glob("*.parquet")), {"manifest.json": content}
     )
     (made / "manifest.json").write_bytes(content)

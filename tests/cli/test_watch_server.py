@@ -18,7 +18,7 @@ from watched_servers import SCENES, STEP_S, emulated, staged
 
 import inferometer as im
 from inferometer.api.watch_prediction import prediction_of
-from inferometer.decide.artefacts import live_board
+from inferometer.decide.artefacts import proving
 from inferometer.decide.artefacts.packaging import Wishes, packaging_of
 
 pytestmark = pytest.mark.slow  # real seconds
@@ -156,9 +156,9 @@ def check_what_prometheus_reads(folder, url, predicted, port):
 def check_board(server, at_s):
     """Each line of the board has finite values; live stands where the emulator's steps put it."""
     seen = {}
-    sections = live_board.sections(fleet(), packaging_of(fleet(), Wishes(served_name="m")))
+    sections = proving.sections(fleet(), packaging_of(fleet(), Wishes(served_name="m")))
     shown = (panel for section in sections for panel in section.panels)
-    for panel in (*live_board.summary(), *shown):
+    for panel in (*proving.summary(), *shown):
         for query in panel.queries:
             text = query.expression.replace("$__rate_interval", "30s")
             seen[panel.title, query.legend] = [value for _, value in server.values(text, at_s)]

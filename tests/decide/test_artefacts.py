@@ -22,12 +22,12 @@ from inferometer.api.watch_prediction import METRICS
 from inferometer.decide.artefacts import (
     alerts,
     dashboard,
+    folder,
     kubernetes,
-    live_board,
     planning,
+    proving,
     router,
     vllm_command,
-    words,
 )
 from inferometer.decide.artefacts.folder import files_of, plan_text, read_plan
 from inferometer.decide.artefacts.packaging import Wishes, packaging_of
@@ -36,7 +36,7 @@ from inferometer.decide.candidates import Grid, Offer, candidates_of
 from inferometer.decide.sizing import size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.errors import SizingError, SpecError
-from inferometer.inputs import catalog, verify_plan
+from inferometer.inputs import catalog, plans
 from inferometer.inputs.gate import Admission, GateClass, GateSpec, GateTenant
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload.reading import read_workload, resolve_workload, with_changes
@@ -44,7 +44,7 @@ from inferometer.records.server_names import SERVERS, VLLM_EDGES_S, known_famili
 
 GOLDEN = Path(__file__).parent / "golden" / "deployment"
 KUBERNETES_VERSION = "1.34"
-HELD_STILL = sorted({"README.md"} | set(words.FILES) - {"plan.json", "workload.json"})
+HELD_STILL = sorted({"README.md"} | set(folder.FILES) - {"plan.json", "workload.json"})
 """Those that the catalogue and the presets do not change."""
 
 
@@ -55,11 +55,11 @@ def of_kind(objects, kind, suffix=""):
 
 
 def flags_of(text):
-    words = shlex.split(text.replace("\\\n", " "), comments=True)
-    words = words[words.index("serve") + 2 :]
+    parts = shlex.split(text.replace("\\\n", " "), comments=True)
+    parts = parts[parts.index("serve") + 2 :]
     return {
         word: following
-        for word, following in zip(words, [*words[1:], ""], strict=True)
+        for word, following in zip(parts, [*parts[1:], ""], strict=True)
         if word.startswith("--")
     }
 
@@ -649,8 +649,8 @@ def test_panels_show_bytes_evictions_steps_and_drafts_where_there_are_any():
 
 def test_the_sample_of_the_evictions_is_what_the_replicas_are_started_with():
     made = fleet()
-    words = flags_of(files_of(made, packaging_of(made))["vllm-serve.sh"])
-    assert float(words["--kv-cache-metrics-sample"]) == vllm_command.KV_SAMPLE_FRACTION
+    flags = flags_of(files_of(made, packaging_of(made))["vllm-serve.sh"])
+    assert float(flags["--kv-cache-metrics-sample"]) == vllm_command.KV_SAMPLE_FRACTION
 
 
 def test_panels_stand_beside_one_another_and_read_what_is_recorded():
@@ -707,7 +707,7 @@ def lost_by_grafana(board):
     return list(unread(board, json.loads(read)))
 
 
-@pytest.mark.parametrize("make", [dashboard.dashboard, live_board.board])
+@pytest.mark.parametrize("make", [dashboard.dashboard, proving.board])
 def test_grafana_knows_every_field_of_the_boards(make):
     drafting = fleet(scheduler={"num_speculative_tokens": 2, "acceptance_fraction": 0.5})
     board = json.loads(json.dumps(make(drafting, packaging_of(drafting))))
@@ -724,14 +724,14 @@ def test_grafana_knows_every_field_of_the_boards(make):
 
 
 def live_board_panels(fleet, packaging):
-    sections = live_board.sections(fleet, packaging)
-    return [*live_board.summary(), *(one for section in sections for one in section.panels)]
+    sections = proving.sections(fleet, packaging)
+    return [*proving.summary(), *(one for section in sections for one in section.panels)]
 
 
 def test_the_live_board_reads_the_replicas_and_what_watch_exports():
     drafting = fleet(scheduler={"num_speculative_tokens": 2, "acceptance_fraction": 0.5})
     packaging = packaging_of(drafting)
-    shown = list(dashboard.every_panel(live_board.board(drafting, packaging)["panels"]))
+    shown = list(dashboard.every_panel(proving.board(drafting, packaging)["panels"]))
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in shown]
     assert len(set(places)) == len(places) == len({panel["id"] for panel in shown})
     text = " ".join(
@@ -759,7 +759,7 @@ def test_what_is_verified_is_what_was_decided(tmp_path):
     )
     for name, text in files_of(made, packaging_of(made)).items():
         (tmp_path / name).write_text(text)
-    plan = verify_plan.read_plan(tmp_path / "verify.toml")
+    plan = plans.read_plan(tmp_path / "verify.toml")
     assert (
         plan.server["model"],
         plan.server["hardware"],
@@ -800,8 +800,8 @@ def test_names_with_quotes_do_not_break_queries():
 
 def test_the_readme_names_every_file_and_the_assumptions():
     files = files_of(fleet(), packaging_of(fleet(), Wishes(n_most=4)))
-    assert set(words.FILES) == set(files) - {"README.md"}
-    for name in words.FILES:
+    assert set(folder.FILES) == set(files) - {"README.md"}
+    for name in folder.FILES:
         assert f"`{name}`" in files["README.md"]
     for said in (
         "8 requests/s",

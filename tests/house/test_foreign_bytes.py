@@ -7,7 +7,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "inferometer"
 DOORS = {
     "inputs/foreign_bytes.py",
     "inputs/foreign_parquet.py",
-    "inputs/foreign_yaml.py",
+    "inputs/file_tables.py",
 }
 DECODERS = {
     "json.load",
@@ -51,7 +51,7 @@ OWN_OR_GUARDED = {
     "measure/executors/ray_cluster.py": "its own source",
     "measure/host.py": "files of the kernel",
     "measure/local_server.py": "files of the kernel",
-    "measure/resident.py": "files of the kernel",
+    "measure/child_processes.py": "files of the kernel",
     "measure/load/messages.py": "messages of its own clients, whose length is capped",
     "measure/scrape.py": "pages that it compressed itself, capped before",
     "measure/served.py": "a version, read up to 1 MiB; what is none counts as not reported",
@@ -68,7 +68,7 @@ OWN_OR_GUARDED = {
     "serve/emission_log.py": "inside the door's ``refusing``",
     "simulate/compiling.py": "its own sources",
     "inputs/catalog.py": "its own catalogue",
-    "inputs/load_plan.py": "values of --body that passed the door",
+    "inputs/plans.py": "values of --body that passed the door",
     "inputs/workload/reading.py": "its own presets",
 }
 

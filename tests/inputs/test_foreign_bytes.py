@@ -9,9 +9,8 @@ import pytest
 
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import foreign_bytes
-from inferometer.inputs.file_tables import table_from_text
+from inferometer.inputs.file_tables import table_from_text, yaml_value
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.foreign_yaml import yaml_value
 
 DOOR = Door(
     noun="file", allowed="what is allowed", refusal=RecordError, try_="another", max_bytes=10_000

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from inferometer.errors import RecordError
-from inferometer.inputs import span_names as names
-from inferometer.inputs.otlp_spans import Span, SpanEvent, SpanTree, is_spans_file, read_spans
+from inferometer.inputs import spans as names
+from inferometer.inputs.spans import Span, SpanEvent, SpanTree, is_spans_file, read_spans
 
 TRACE, CLIENT, SERVER = "5b8efff798038103d269b633813fc60c", "eee19b7ec3c1b174", "eee19b7ec3c1b173"
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from inferometer.inputs.span_ids import TraceParent, span_ids, traceparent_of
+from inferometer.inputs.spans import TraceParent, span_ids, traceparent_of
 
 N = 10_000
 

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from inferometer.api.provenance import words_of_points
 from inferometer.api.question import parse_counts
 from inferometer.errors import SpecError
-from inferometer.inputs.sweep_plan import shuffled, sweep_points, visits_of
+from inferometer.inputs.plans import shuffled, sweep_points, visits_of
 from inferometer.inputs.types import EngineSpec, SweepPlan
 
 COUNTS = st.lists(st.integers(1, 5000), min_size=1, max_size=6, unique=True)

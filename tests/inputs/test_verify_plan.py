@@ -3,7 +3,7 @@
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.inputs.verify_plan import plan_from_text, read_plan
+from inferometer.inputs.plans import plan_from_text, read_plan
 from inferometer.verify.seals import plan_sha256
 
 SERVER = "[server]\nmodel = 'smollm2-135m'\nhardware = 'l4'\n"

@@ -78,11 +78,11 @@ def test_workers_end_with_their_parent(number, part, start, tmp_path):
 
 GROUP = """
 import os, subprocess, sys, time
-from inferometer.measure import lifeline
-child = "import os, subprocess, sys, time; from inferometer.measure import lifeline; lifeline.hold(is_group=True); " \\
+from inferometer.measure import child_processes
+child = "import os, subprocess, sys, time; from inferometer.measure import child_processes; child_processes.hold(is_group=True); " \\
         "inner = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); " \\
         "[open(os.path.join({marker!r}, str(pid)), 'w') for pid in (os.getpid(), inner.pid)]; time.sleep(600)"
-held = lifeline.line()
+held = child_processes.line()
 variables = dict(os.environ) | held.variables
 subprocess.Popen([sys.executable, "-c", child], env=variables, pass_fds=(held.descriptor,), start_new_session=True).wait()
 """
@@ -103,7 +103,7 @@ def test_a_group_ends_with_its_leaders_parent(tmp_path):
 
 def test_a_process_started_by_hand_holds_nothing():
     code = (
-        "from inferometer.measure import lifeline; lifeline.hold(); lifeline.hold_in_pool(True);"
+        "from inferometer.measure import child_processes; child_processes.hold(); child_processes.hold_in_pool(True);"
         " print('works')"
     )
     assert (

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from inferometer.measure.nvml import NvmlDevices
+from inferometer.measure.host import NvmlDevices
 from inferometer.measure.telemetry import Sampler
 
 
@@ -88,7 +88,7 @@ def test_counters_are_of_each_device_and_those_that_it_lacks_are_left_out(monkey
 
 
 def test_they_are_sampled_over_time_and_taken_once(monkeypatch):
-    monkeypatch.setattr("inferometer.measure.nvml.importlib.import_module", lambda _: Library())
+    monkeypatch.setattr("inferometer.measure.host.importlib.import_module", lambda _: Library())
     with Sampler(os.getpid, n_cores=1, device="cuda", n_devices=2) as sampler:
         monkeypatch.undo()
         start_ns = time.perf_counter_ns()

@@ -4,8 +4,8 @@ import pytest
 
 import otlp_receiver
 from inferometer.errors import MeasureError, SpecError
-from inferometer.inputs import span_names as names
-from inferometer.inputs.otlp_spans import HistogramPoint, Span, SpanEvent, read_spans
+from inferometer.inputs import spans as names
+from inferometer.inputs.spans import HistogramPoint, Span, SpanEvent, read_spans
 from inferometer.measure import otlp
 
 T0 = 1_795_540_200_000_000_000

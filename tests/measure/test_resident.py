@@ -5,7 +5,11 @@ import sys
 import numpy as np
 import psutil
 
-from inferometer.measure.resident import available_bytes, peak_resident_bytes, reset_peak_resident
+from inferometer.measure.child_processes import (
+    available_bytes,
+    peak_resident_bytes,
+    reset_peak_resident,
+)
 
 MIB = 2**20
 

@@ -14,8 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from inferometer.api.diagnose_limits import stated_limits
-from inferometer.api.diagnose_source import Source
+from inferometer.api.diagnose_source import Source, stated_limits
 from inferometer.measure.server_identity import ServerIdentity, server_identity
 from inferometer.records.server_names import SERVERS
 from inferometer.records.server_series import ServerRecord

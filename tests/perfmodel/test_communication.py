@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_model
-from inferometer.perfmodel.work import (
+from inferometer.perfmodel.roofline import (
     ParallelPlan,
     Traffic,
     all_gather,

@@ -9,8 +9,8 @@ from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model, load_hardware, load_models
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.datasheet import predict_scenario
+from inferometer.perfmodel.roofline import ParallelPlan
 from inferometer.perfmodel.scenario import Scenario, Speculation
-from inferometer.perfmodel.work import ParallelPlan
 
 FP16 = EngineSpec(engine="vllm", dtype="float16")
 LLAMA = Scenario(

@@ -24,8 +24,8 @@ from inferometer.perfmodel.kv_cache import (
     state_bytes,
     state_paging,
 )
+from inferometer.perfmodel.roofline import attention_flop, step_work
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.perfmodel.work import attention_flop, step_work
 
 GIB = 2**30
 MODELS = load_models()

@@ -14,8 +14,8 @@ from inferometer.perfmodel.memory import (
     logits_trap,
     memory_budget,
 )
+from inferometer.perfmodel.roofline import ParallelPlan
 from inferometer.perfmodel.weights import weight_bytes
-from inferometer.perfmodel.work import ParallelPlan
 
 BF16 = EngineSpec(dtype="bfloat16")
 GIB = 2**30
@@ -125,3 +125,28 @@ def test_impossible_questions_are_refused():
         replace(QUESTION, utilization_fraction=1.1)
     with pytest.raises(SpecError, match="200000 tokens of context"):
         replace(QUESTION, context_tokens=200_000)
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "logged_gib"),
+    [
+        ("gpt-oss-120b", "h100_sxm", 64.38),
+        ("gpt-oss-20b", "h100_sxm", 13.47),
+        ("gpt-oss-120b", "a100_80gb_sxm", 65.97),
+    ],
+)
+def test_mxfp4_experts_are_filled_up_to_whole_tiles(model, hardware, logged_gib):
+    """Model weights in vLLM's logs, Triton's kernels (H100) and Marlin's (there on H100)."""
+    engine = EngineSpec(engine="vllm", dtype="bfloat16", quantization="float4")
+    question = MemoryQuestion(
+        model=find_model(model),
+        engine=engine,
+        hardware=find_hardware(hardware),
+        context_tokens=1024,
+        prompt_tokens=512,
+        max_step_tokens=2048,
+    )
+    assert memory_budget(question, 1).weight_bytes / 2**30 == pytest.approx(logged_gib, rel=0.01)
+    split = replace(question, engine=replace(engine, tensor_parallel_size=4))
+    share = memory_budget(split, 1).weight_bytes / memory_budget(question, 1).weight_bytes
+    assert 0.25 < share < 0.29, "720 columns of each expert become 768"

@@ -23,10 +23,10 @@ from inferometer.perfmodel.roofline import (
     peaks_of,
     ridge_flop_per_byte,
     step_bound,
+    step_work,
     usd_per_million_tokens,
 )
 from inferometer.perfmodel.types import StepWork, decode_shape, prefill_shape
-from inferometer.perfmodel.work import step_work
 from inferometer.stats.estimate import Estimate
 
 BF16 = EngineSpec(dtype="bfloat16")

@@ -12,6 +12,7 @@ from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.datasheet import predict_scenario
 from inferometer.perfmodel.matrices import linears
+from inferometer.perfmodel.roofline import step_work
 from inferometer.perfmodel.scenario import (
     LIKELY,
     Scenario,
@@ -29,7 +30,6 @@ from inferometer.perfmodel.whatif import (
     with_sparsity,
     without_kv_cache,
 )
-from inferometer.perfmodel.work import step_work
 
 
 def test_two_bits_for_each_kept_weight():

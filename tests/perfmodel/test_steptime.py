@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from inferometer.errors import ModelError
 from inferometer.inputs.catalog import find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel import steptime_arrays
+from inferometer.perfmodel import steptime_terms
 from inferometer.perfmodel.steptime import (
     FittedParameter,
     StepTimeModel,
@@ -24,14 +24,15 @@ from inferometer.perfmodel.steptime import (
     arrays_of,
     load_step_time_model,
 )
-from inferometer.perfmodel.steptime_arrays import (
+from inferometer.perfmodel.steptime_levels import fitted_levels
+from inferometer.perfmodel.steptime_limits import PhaseUncertainty, box_of, outside
+from inferometer.perfmodel.steptime_terms import (
     CLOSED_FORM_PARTS,
+    PARAMETERS,
+    StepParameters,
     StepTimeArrays,
     step_duration_s,
 )
-from inferometer.perfmodel.steptime_levels import fitted_levels
-from inferometer.perfmodel.steptime_limits import PhaseUncertainty, box_of, outside
-from inferometer.perfmodel.steptime_terms import PARAMETERS, StepParameters
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.stats.estimate import Estimate
 from known_truths import CPU_TRUTH as CPU, GPU_TRUTH as GPU
@@ -321,7 +322,7 @@ def test_plain_arrays_say_the_same(subject, shape):
 
 
 def compiled_closed_form():
-    scope = dict(vars(steptime_arrays))
+    scope = dict(vars(steptime_terms))
     for name in CLOSED_FORM_PARTS:
         scope[name] = numba.njit(FunctionType(scope[name].__code__, scope))
     return scope["step_duration_s"]

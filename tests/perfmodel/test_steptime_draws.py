@@ -7,7 +7,6 @@ import pytest
 
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.steptime_levels import (
     N_DRAWS,
     datasheet_step_time,
@@ -16,6 +15,7 @@ from inferometer.perfmodel.steptime_levels import (
     through_stages,
 )
 from inferometer.perfmodel.steptime_limits import PhaseUncertainty
+from inferometer.perfmodel.steptime_terms import shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.stats.estimate import Z_90
 

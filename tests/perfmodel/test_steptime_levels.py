@@ -9,22 +9,22 @@ from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.matrices import linears
+from inferometer.perfmodel.roofline import ParallelPlan
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Scenario, phases_at
 from inferometer.perfmodel.steptime import arrays_of
-from inferometer.perfmodel.steptime_arrays import (
-    group_step_duration_s,
-    shape_duration_s,
-    slowed,
-    step_duration_s,
-)
 from inferometer.perfmodel.steptime_levels import (
     datasheet_levels,
     datasheet_step_time,
     lockstep_arrays,
     through_stages,
 )
+from inferometer.perfmodel.steptime_terms import (
+    group_step_duration_s,
+    shape_duration_s,
+    slowed,
+    step_duration_s,
+)
 from inferometer.perfmodel.types import decode_shape
-from inferometer.perfmodel.work import ParallelPlan
 
 
 @pytest.mark.parametrize("efficiency", [BEST, LIKELY, WORST], ids=["best", "likely", "worst"])

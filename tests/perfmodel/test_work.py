@@ -7,9 +7,14 @@ from inferometer.inputs.catalog import find_model, load_models
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.matrices import linears
+from inferometer.perfmodel.roofline import (
+    attention_flop,
+    logits_bytes,
+    matmul_flop_per_row,
+    step_work,
+)
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.perfmodel.weights import n_active_parameters
-from inferometer.perfmodel.work import attention_flop, logits_bytes, matmul_flop_per_row, step_work
 
 MODELS = load_models()
 BF16 = EngineSpec(dtype="bfloat16")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.inputs.workload.distributions import Constant
 from inferometer.inputs.workload.types import OpenArrivals, RequestClass, WorkloadSpec
 from inferometer.records import tables

@@ -5,8 +5,8 @@ import pytest
 
 from inferometer.records import tables
 from inferometer.records.latencies import summarise_handovers
-from inferometer.records.layout import LOADERS
 from inferometer.records.reading import read_run
+from inferometer.records.run_folder import LOADERS
 from inferometer.records.run_series import hole_series, summarise_memory, swap_series, value_series
 from inferometer.records.store import write_run
 from inferometer.records.types import (

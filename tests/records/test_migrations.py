@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from inferometer.errors import RecordError
-from inferometer.records.layout import LOADERS
 from inferometer.records.reading import read_run
+from inferometer.records.run_folder import LOADERS
 from inferometer.records.summaries import summarise_points
 from inferometer.records.types import SCHEMA_VERSION
 

@@ -12,6 +12,7 @@ from tests.records.load_run import load_run
 
 from inferometer.errors import RecordError
 from inferometer.inputs.objectives import ObjectiveSpec, Threshold, parse_objective
+from inferometer.inputs.types import Caution
 from inferometer.records import tables
 from inferometer.records.latencies import delivered_tokens, end_ns, latency_samples
 from inferometer.records.reading import read_run
@@ -276,6 +277,21 @@ def test_who_was_turned_away_got_nothing_in_time(run_of, n_refused, limits, verd
     assert judgement.verdict == verdict
     if verdict == "missed":
         assert judgement.weakest.why == f"{10 * n_refused} % of requests were turned away"
+
+
+@pytest.mark.parametrize(("codes", "verdict"), [(["refused"], "missed"), ([], "met")])
+def test_a_server_that_refuses_one_request_misses_and_a_gate_may_turn_some_away(
+    run_of, codes, verdict
+):
+    """The rule of `capacity` and `size`: before, `simulate` counted refusals by their share."""
+    run = run_of(*[LAST] * 400, REFUSED)
+    cautions = tuple(Caution(code=code, text="1 was refused", remedy="-") for code in codes)
+    run = replace(run, manifest=replace(run.manifest, cautions=cautions))
+    judgement = judge_objective(run, parse_objective("ttft:p95<60ms"))
+    assert judgement.verdict == verdict
+    assert (judgement.weakest.why == "1 was refused") == bool(codes)
+    served = np.arange(401) < 400
+    assert judge_objective(run, parse_objective("ttft:p95<60ms"), rows=served).verdict == "met"
 
 
 def test_goodput_counts_everybody(run_of):

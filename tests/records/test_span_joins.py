@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from inferometer.inputs import span_names as names
-from inferometer.inputs.otlp_spans import Span, SpanEvent
+from inferometer.inputs import spans as names
+from inferometer.inputs.spans import Span, SpanEvent
 from inferometer.records.request_spans import _part, span_times
 
 MS = 1_000_000

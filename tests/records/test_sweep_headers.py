@@ -2,8 +2,8 @@
 
 import pytest
 
+from inferometer.records.foreign_sweeps import column_of
 from inferometer.records.sweep_csv import read_sweep_csv
-from inferometer.records.sweep_headers import column_of
 
 READ = {
     "prompt": [

@@ -9,7 +9,7 @@ import pytest
 from tests.report.browser import check_looks_right, needs_browser
 from tests.report.marks import marks, words
 
-from inferometer.report import decision_views as views
+from inferometer.report import views
 from inferometer.report.charts.decision import (
     limit_cost_chart,
     pareto_chart,

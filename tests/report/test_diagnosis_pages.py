@@ -13,9 +13,9 @@ from inferometer.api.diagnose_page import diagnose_page
 from inferometer.api.diagnose_source import Source
 from inferometer.api.explain_spans import SpansAnswer, spans_page
 from inferometer.decide.diagnosis import rebuilding, window
-from inferometer.inputs import span_names as names
+from inferometer.inputs import spans as names
 from inferometer.inputs.objectives import parse_objective
-from inferometer.inputs.otlp_spans import Span, SpanEvent
+from inferometer.inputs.spans import Span, SpanEvent
 from inferometer.records.request_spans import span_times
 from inferometer.report.charts.plot import Dots, Line
 from inferometer.report.charts.predicted import Effect, effects_chart

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from reference.simulator import simulate_plainly
 
-from inferometer.perfmodel.steptime_arrays import slowed
+from inferometer.perfmodel.steptime_terms import slowed
 from inferometer.records.types import ABSENT
 from inferometer.simulate import live
 from inferometer.simulate.batch_config import DynamicBatching

@@ -6,7 +6,7 @@ from from_python import from_python
 from stepping import State
 
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.kernel import queue as kernel_queue, vllm
+from inferometer.simulate.kernel import requests as kernel_queue, vllm
 from inferometer.simulate.kernel.state import new_state
 from inferometer.simulate.outcome import Status
 from inferometer.simulate.pointers import pointed
@@ -31,7 +31,7 @@ def demand_of(case: Case):
 class KernelDriver:
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.memory = new_state(demand_of(case), case.config)
+        self.memory = new_state(demand_of(case), case.config, are_all=False)  # every free block
         self.memory.requests["status"] = int(Status.UNSEEN)
         self.handle = pointed(self.memory)
         self.counters = self.memory.counters[0]

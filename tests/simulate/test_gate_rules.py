@@ -196,3 +196,33 @@ def test_first_tokens_are_predicted_from_step_times():
     assert np.isclose(
         bent.base_ns + bent.per_prompt_token_ns * 2048, 3e6 + 2048 * 2049 / 2, rtol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda: ClassRules(max_in_flight=-1), "max_in_flight = -1"),
+        (lambda: ClassRules(priority=2**31), "priority = 2147483648"),
+        (lambda: ClassRules(max_wait_ns=2 * 10**18), "max_wait_ns = 2000000000000000000"),
+        (lambda: ClassRules(window_size=2), "window_size = 2 without window_ns"),
+        (lambda: ClassRules(window_ns=9, widest_window_ns=5, widest_at=2), "widest_window_ns = 5"),
+        (lambda: ClassRules(window_ns=9, widest_window_ns=10), "widest_at = 0"),
+        (lambda: TenantRules(weight=0), "weight = 0"),
+        (lambda: TenantRules(tokens_per_s=5), "burst_tokens = 0"),
+        (lambda: GateConfig(order="lifo"), "order = 'lifo'"),
+        (lambda: GateConfig(lateness="late"), "lateness = 'late'"),
+        (lambda: GateConfig(max_queue="3"), "max_queue = '3'"),
+        (lambda: GateConfig(first_token_per_prompt_token_ns=float("nan")), "token_ns = nan"),
+        (lambda: GateConfig(classes=()), "no rules of classes"),
+        (
+            lambda: GateConfig(
+                classes=(ClassRules(),) * 2, oversized_above_tokens=9, oversized_class=2
+            ),
+            "oversized_class = 2",
+        ),
+    ],
+)
+def test_rules_that_no_gate_can_have_are_refused_where_they_are_built(build, text):
+    """Compiled code trusts them: a weight of 0 divides by it, a window without an end never opens."""
+    with pytest.raises(SpecError, match=re.escape(text)):
+        build()

@@ -15,7 +15,9 @@ from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.step_cost import linear_cost
+from inferometer.simulate.trtllm_config import TrtllmConfig
 
 DONE = (RequestStatus.STOPPED, RequestStatus.LENGTH)
 
@@ -245,3 +247,34 @@ def test_threads_change_nothing():
                 alone.requests + alone.steps, run.requests + run.steps, strict=True
             )
         )
+
+
+def _of(kind, n_blocks):
+    if kind == "sglang":
+        return SglangConfig(max_total_num_tokens=16 * n_blocks, context_length=4096, page_size=16)
+    if kind == "trtllm":
+        return TrtllmConfig(num_blocks=n_blocks, max_seq_len=4096, tokens_per_block=16)
+    return SchedulerConfig(num_blocks=n_blocks, max_model_len=4096, max_num_seqs=8)
+
+
+@pytest.mark.parametrize(
+    "kind", ["vllm", *(pytest.param(one, marks=pytest.mark.slow) for one in ("sglang", "trtllm"))]
+)
+def test_blocks_that_no_request_can_take_cost_nothing(kind):
+    """A toy model on a large GPU has 100 million: seconds and gigabytes, for as many records."""
+    rng, n = np.random.default_rng(7), 60
+    prompt, output = rng.integers(1, 600, n), rng.integers(1, 90, n)
+    requests = demand(np.sort(rng.integers(0, 10**9, n)), prompt, output)
+    starts = np.concatenate([[0], np.cumsum(prompt // 16)]).astype(np.int64)
+    ids = np.concatenate(
+        [np.where(np.arange(k) < 9, np.arange(k) + 100 * (i % 3), 1000 * i + np.arange(k))
+         for i, k in enumerate(prompt // 16)]
+    )  # fmt: skip
+    shared = with_contents(requests, 16, SharedBlocks(start=starts, ids=ids))
+    n_enough = int((-(-(prompt + output) // 16)).sum())  # none is taken twice
+    few, many = (
+        simulate(shared, _of(kind, n_blocks), linear_cost(launch_s=5e-3), record_steps=True)
+        for n_blocks in (n_enough, 10**8)
+    )
+    assert (few.requests.cached_tokens > 0).any()
+    assert_equal(few, many)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.simulate.fleet import Fleet, PrefillReplicas
 from inferometer.simulate.run import Recording, simulate_fleet, simulate_replicas
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from inferometer.stats.knee import find_knee
+from inferometer.records.curves import find_knee
 
 BATCHES = 2.0 ** np.arange(8)
 

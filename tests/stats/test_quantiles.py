@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 from hypothesis import given, strategies as st
 
-from inferometer.stats.quantiles import (
+from inferometer.stats.estimate import (
     Ranks,
     interval_ranks,
     median_estimate,

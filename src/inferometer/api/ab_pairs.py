@@ -22,19 +22,12 @@ from inferometer.api.progress import talk
 from inferometer.api.question import SERVER, Option, option
 from inferometer.api.workload import objective_for
 from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
-from inferometer.inputs import load_plan, objectives
+from inferometer.inputs import objectives, plans
 from inferometer.inputs.foreign_bytes import own_files
 from inferometer.inputs.workload import reading, replay
-from inferometer.records import (
-    durability,
-    layout,
-    request_summaries,
-    run_comparison,
-    types,
-    validity,
-)
+from inferometer.records import request_summaries, run_comparison, run_folder, types, validity
 from inferometer.stats.comparison import first_sides
-from inferometer.stats.quantiles import min_samples
+from inferometer.stats.estimate import min_samples
 from inferometer.units import format_duration
 
 _DOOR: Final = own_files("question", "another folder with --out")
@@ -47,7 +40,7 @@ _INTERRUPTED: Final = "interrupted"
 class _Question(NamedTuple):
     """The question for which a folder was begun."""
 
-    loads: tuple[load_plan.LoadPlan, load_plan.LoadPlan]
+    loads: tuple[plans.LoadPlan, plans.LoadPlan]
     n_pairs: int
 
 
@@ -156,7 +149,7 @@ class Pairs:
     """Do servers start with an empty prefix cache, so that both sides get the same texts?"""
 
     @property
-    def loads(self) -> tuple[load_plan.LoadPlan, load_plan.LoadPlan]:
+    def loads(self) -> tuple[plans.LoadPlan, plans.LoadPlan]:
         """The question to each side, with the seed of the first pair."""
         return self.requests[0].load, self.requests[1].load
 
@@ -211,7 +204,7 @@ class Pairs:
 def default_folder(requests: tuple[load_request.LoadRequest, load_request.LoadRequest]) -> Path:
     """Default folder of the pairs: the same for the same question."""
     digest = hashlib.sha256(
-        msgspec.json.encode([load_plan.without_secrets(request.load) for request in requests])
+        msgspec.json.encode([plans.without_secrets(request.load) for request in requests])
     ).hexdigest()[:6]
     return (
         Path("runs")
@@ -254,13 +247,13 @@ def _open(pairs: Pairs) -> None:
     path, question = (
         pairs.folder / _QUESTION,
         _Question(
-            (load_plan.without_secrets(pairs.loads[0]), load_plan.without_secrets(pairs.loads[1])),
+            (plans.without_secrets(pairs.loads[0]), plans.without_secrets(pairs.loads[1])),
             pairs.n_pairs,
         ),
     )
-    durability.make_folder(pairs.folder)
+    run_folder.make_folder(pairs.folder)
     if not path.exists():
-        durability.replace_file(
+        run_folder.replace_file(
             path, msgspec.json.format(msgspec.json.encode(question), indent=2) + b"\n"
         )
         return
@@ -285,7 +278,7 @@ def _open(pairs: Pairs) -> None:
 def _put_aside_half(pairs: Pairs, pair: int) -> None:
     """Remove a pair whose second half is missing or was interrupted; it is measured again."""
     folders = [pairs.folders(side)[pair] for side in range(len(_SIDES))]
-    if all((folder / layout.MANIFEST_NAME).exists() for folder in folders):
+    if all((folder / run_folder.MANIFEST_NAME).exists() for folder in folders):
         return
     for folder in (one for one in folders if one.exists()):
         put_aside(pairs, folder)
@@ -295,7 +288,7 @@ def _put_aside_half(pairs: Pairs, pair: int) -> None:
 def put_aside(pairs: Pairs, folder: Path) -> Path:
     """Remove a run from its pair, which is then measured again; returns its new place."""
     aside = pairs.folder / _INTERRUPTED
-    durability.make_folder(aside)
+    run_folder.make_folder(aside)
     name = f"{folder.parent.name}-{folder.name}"
     target = aside / f"{name}-{len(list(aside.glob(f'{name}-*')))}"
     folder.replace(target)
@@ -312,7 +305,7 @@ def _run(pairs: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Ru
         f" {run_titles.what_will_happen(request.load, drawn)}"
     )
     percentiles = () if pairs.objective is None else pairs.objective.percentile_fractions
-    is_made = (folder / layout.MANIFEST_NAME).exists()
+    is_made = (folder / run_folder.MANIFEST_NAME).exists()
     try:
         with nullcontext() if is_made else pairs.serving(side, folder):
             loaded = load_run.run_load(request, drawn, folder, percentiles)

@@ -11,7 +11,7 @@ from inferometer.api.answer import row_of
 from inferometer.errors import ModelError
 from inferometer.fit.sweeps.step_time import HeldOutPoint, fit_and_validate
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, SweepPoint
-from inferometer.perfmodel.roofline import exact, mbu_fraction, mfu_fraction
+from inferometer.perfmodel.roofline import exact, mbu_fraction, mfu_fraction, step_work
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.types import (
     BatchShape,
@@ -20,7 +20,6 @@ from inferometer.perfmodel.types import (
     decode_shape,
     prefill_shape,
 )
-from inferometer.perfmodel.work import step_work
 from inferometer.records.summaries import (
     PointSummary,
     StepShares,

@@ -8,19 +8,20 @@ import csv
 import importlib
 import importlib.util
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TextIO, TypeVar, cast
 
 import duckdb
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 
-from inferometer.api.drawing import SafeConsole
+from inferometer.api.progress import printable
 from inferometer.errors import EXIT_ANSWERED
 from inferometer.inputs.objectives import percentile_name
 
@@ -279,3 +280,33 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
         else:
             columns[name] = np.array(values, dtype=object)
     return columns
+
+
+class SafeConsole(Console):
+    """A console on which only rich itself drives the terminal: names are no markup, no emoji, no escape sequences."""
+
+    def __init__(
+        self, *, file: TextIO | None = None, width: int | None = None, record: bool = False
+    ) -> None:
+        super().__init__(
+            file=file,
+            width=width,
+            record=record,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            # in a notebook rich would display what is drawn, beside the text that is wanted
+            force_jupyter=False,
+            # FORCE_COLOR is for terminals: a text in memory has no colours
+            force_terminal=False if isinstance(file, StringIO) else None,
+        )
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The segments of anything drawn, their text printable.
+
+        Those with which rich moves the cursor hold no text of others.
+        """
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)

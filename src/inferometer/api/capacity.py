@@ -21,7 +21,7 @@ from inferometer.api.groups import GROUPS_OPTION
 from inferometer.api.progress import talk
 from inferometer.api.question import Option, option
 from inferometer.api.server import Server, kinds_cautions
-from inferometer.api.sizing_cautions import check_prompts, longer_probes
+from inferometer.api.sizing_cautions import check_prompts, longer_probes, without_end
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
 from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
@@ -269,7 +269,8 @@ def capacity(question: Capacity) -> CapacityAnswer:
         step_times_basis=weakest_basis(one.step_times.basis for one in servers.kinds),
         step_times_from="; ".join(dict.fromkeys(one.step_times.origin for one in servers.kinds)),
         cautions=kinds_cautions(servers.kinds)
-        + longer_probes(question.workload.requests, found.probes),
+        + longer_probes(question.workload.requests, found.probes)
+        + without_end(question.workload.duration),
         next_step=next_step_of(levels, alone, has_fit=has_fit, is_trace=requests.is_trace),
     )
 

@@ -10,7 +10,7 @@ from inferometer.api.answer import Answer
 from inferometer.api.foreign_runs import read_file
 from inferometer.api.question import Option, option
 from inferometer.errors import EXIT_OF_SLO, RecordError, SpecError
-from inferometer.records import layout, reading, run_comparison
+from inferometer.records import reading, run_comparison, run_folder
 from inferometer.records.curves import WITHOUT_INTERVAL
 from inferometer.records.types import Run
 from inferometer.report.page import Chip, Number, Page, Section, lines_of
@@ -288,9 +288,11 @@ def folders_of(path: Path) -> tuple[Path, ...]:
     RecordError
         There is no run.
     """
-    if path.is_file() or (path / layout.MANIFEST_NAME).is_file():
+    if path.is_file() or (path / run_folder.MANIFEST_NAME).is_file():
         return (path,)
-    found = tuple(sorted(manifest.parent for manifest in path.glob(f"*/{layout.MANIFEST_NAME}")))
+    found = tuple(
+        sorted(manifest.parent for manifest in path.glob(f"*/{run_folder.MANIFEST_NAME}"))
+    )
     if not found:
         raise RecordError(
             "there is no run",

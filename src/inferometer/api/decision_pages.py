@@ -15,7 +15,7 @@ from inferometer.decide import curves, sizing_types
 from inferometer.decide.capacity import TIME_LIMIT, Capacity, Probe
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED
 from inferometer.inputs.types import Caution
-from inferometer.report import decision_page, decision_views, html
+from inferometer.report import decision_page, html, views
 from inferometer.report.page import Chip, Number, Page, lines_of, spanned
 from inferometer.report.tables import TextTable
 from inferometer.simulate.fleet import Router
@@ -39,7 +39,7 @@ class CapacityRow:
     why: str
     weakest: str | None
     """The limit that is missed first."""
-    probes: tuple[decision_views.ProbeRow, ...]
+    probes: tuple[views.ProbeRow, ...]
     n_needed: int | None = None
     """Requests that would tell about higher loads, at which those of the longest probe are one
     burst; None: no load was left open for that."""
@@ -127,10 +127,10 @@ def paced(step_times: str, found: Capacity) -> PacedCapacity:
     return PacedCapacity(step_times=step_times, capacity=row, probe_s=found.probe_s)
 
 
-def _row(probe: Probe) -> decision_views.ProbeRow:
+def _row(probe: Probe) -> views.ProbeRow:
     reading = probe.reading
     return row_of(
-        decision_views.ProbeRow,
+        views.ProbeRow,
         probe,
         reading,
         margin_ratio=reading.margin_ratio if math.isfinite(reading.margin_ratio) else None,
@@ -140,7 +140,7 @@ def _row(probe: Probe) -> decision_views.ProbeRow:
 def capacity_page(answer: CapacityAnswer) -> Page:
     """The estimate and its interval first, then what misses first, then every probe."""
     found = answer.levels[0].capacity
-    view = decision_views.DecisionView(
+    view = views.DecisionView(
         probes=found.probes,
         unit=answer.unit,
         met_load=found.met_load,
@@ -308,7 +308,7 @@ def write_size_page(
     ]
     loaded = {kind.hardware_id: curves.load_curve(question, kind) for kind in ordered}
     pick = answer.pick
-    view = decision_views.DecisionView(
+    view = views.DecisionView(
         trades=tuple(
             trade for kind in ordered for trade in _trades(kind, loaded[kind.hardware_id])
         ),
@@ -327,13 +327,13 @@ def write_size_page(
 
 def _trades(
     kind: sizing_types.SizedKind, curve: Sequence[curves.LoadPoint]
-) -> list[decision_views.TradePoint]:
-    points = list[decision_views.TradePoint]()
+) -> list[views.TradePoint]:
+    points = list[views.TradePoint]()
     for point in curve:
         per_user, output = point.summary.tokens_per_s_per_user, point.summary.output_tokens_per_s
         if per_user is not None and output is not None:
             points.append(
-                decision_views.TradePoint(
+                views.TradePoint(
                     device=kind.hardware_id,
                     offered_requests_per_s=point.offered_requests_per_s,
                     tokens_per_s_per_user=per_user,
@@ -346,9 +346,9 @@ def _trades(
 
 def _limit_costs(
     question: sizing_types.SizingQuestion, kind: sizing_types.SizedKind
-) -> list[decision_views.LimitCost]:
+) -> list[views.LimitCost]:
     return [
-        decision_views.LimitCost(
+        views.LimitCost(
             device=kind.hardware_id,
             limit_ratio=point.limit_ratio,
             objective=point.objective.text,
@@ -360,9 +360,9 @@ def _limit_costs(
     ]
 
 
-def _rate_point(point: curves.LoadPoint) -> decision_views.RatePoint:
+def _rate_point(point: curves.LoadPoint) -> views.RatePoint:
     ttft, tpot = point.summary.latency("ttft"), point.summary.latency("tpot")
-    return decision_views.RatePoint(
+    return views.RatePoint(
         label=f"{format_number(point.offered_requests_per_s)} req/s",
         concurrency=None,
         offered_requests_per_s=point.offered_requests_per_s,
@@ -382,15 +382,15 @@ def _rate_point(point: curves.LoadPoint) -> decision_views.RatePoint:
     )
 
 
-def _course(answer: SizeAnswer) -> decision_views.CourseView | None:
+def _course(answer: SizeAnswer) -> views.CourseView | None:
     over_time = answer.over_time
     if over_time is None:
         return None
-    return decision_views.CourseView(
+    return views.CourseView(
         window_s=over_time.window_s,
         rates_per_s=over_time.rates_per_s,
         policies=tuple(
-            decision_views.PolicyCourse(
+            views.PolicyCourse(
                 name=row.name,
                 n_replicas=row.n_replicas,
                 usd=row.usd,

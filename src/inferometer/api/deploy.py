@@ -12,7 +12,7 @@ from inferometer.decide.artefacts.packaging import Wishes
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import known_model
 from inferometer.inputs.file_tables import text_of
-from inferometer.inputs.verify_plan import sizing_of
+from inferometer.inputs.plans import sizing_of
 from inferometer.units import counted
 
 

@@ -10,15 +10,14 @@ from inferometer.api.fleet import FleetOptions, PrefillReplicas
 from inferometer.api.progress import talk
 from inferometer.api.sizing_answer import pick_of
 from inferometer.api.sizing_cautions import cautions_of
-from inferometer.decide.artefacts.folder import README_FILE, files_of
+from inferometer.decide.artefacts.folder import FILES, README_FILE, files_of
 from inferometer.decide.artefacts.packaging import Fleet, Wishes, packaging_of
 from inferometer.decide.artefacts.planning import fleet_of
 from inferometer.decide.artefacts.router import gate_refusal
-from inferometer.decide.artefacts.words import FILES
 from inferometer.decide.sizing_types import Done, SizingQuestion
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.types import WorkloadSpec
-from inferometer.records import durability
+from inferometer.records import run_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +59,16 @@ def write_folder(
     check_free(folder, is_forced=is_forced)
     files = files_of(fleet, packaging_of(fleet, wishes))
     is_new = not folder.exists() or not any(folder.iterdir())
-    target = folder.with_name(folder.name + durability.TEMPORARY_SUFFIX) if is_new else folder
+    target = folder.with_name(folder.name + run_folder.TEMPORARY_SUFFIX) if is_new else folder
     if is_new:
-        durability.remove_folder(target)
-    durability.make_folder(target)
+        run_folder.remove_folder(target)
+    run_folder.make_folder(target)
     for name, text in files.items():
-        durability.replace_file(target / name, text.encode())
+        run_folder.replace_file(target / name, text.encode())
         if name.endswith(".sh"):
             (target / name).chmod(0o755)
     if is_new:
-        durability.move_into_place(target, folder)
+        run_folder.move_into_place(target, folder)
     return tuple(
         WrittenFile(
             file=str(folder / name),

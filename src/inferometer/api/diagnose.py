@@ -5,9 +5,15 @@ from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 from inferometer.api.diagnose_check import sealed_check
-from inferometer.api.diagnose_limits import StatedLimit, stated_limits
 from inferometer.api.diagnose_probe import Probe, probe
-from inferometer.api.diagnose_source import Source, live_source, past_of, past_source
+from inferometer.api.diagnose_source import (
+    Source,
+    StatedLimit,
+    live_source,
+    past_of,
+    past_source,
+    stated_limits,
+)
 from inferometer.api.diagnose_steps import StepsAnswer, recorded_steps, steps_answer
 from inferometer.api.diagnose_stored import made_by, stored_source
 from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
@@ -15,11 +21,11 @@ from inferometer.api.known_facts import known_facts
 from inferometer.api.load_sending import is_open
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, SERVER, Option, option
-from inferometer.decide.diagnosis import measured_steps, rebuilding
+from inferometer.decide.diagnosis import rebuilding, step_pace
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import NO_WORKFLOWS, parse_objective
-from inferometer.records import layout, reading
+from inferometer.records import reading, run_folder
 from inferometer.verify.ledger import LEDGER
 
 _LEAST_S: Final = 10.0
@@ -173,7 +179,7 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
     found = _probed(question, source)
     shown: dict[Limit, int] = {} if found is None else {**found.limits}
     if source.window.step_log is not None:
-        shown |= measured_steps.limits_shown(source.window.step_log)
+        shown |= step_pace.limits_shown(source.window.step_log)
     stated: dict[Limit, StatedLimit] = {
         **{name: StatedLimit(value, "identified") for name, value in shown.items()},
         **stated_limits(source, known),
@@ -213,7 +219,7 @@ def _is_steps_alone(question: Diagnose) -> bool:
     path = Path(question.target)
     if "://" in question.target or question.prometheus is not None or not path.exists():
         return False
-    if path.is_file() and path.name != layout.MANIFEST_NAME:
+    if path.is_file() and path.name != run_folder.MANIFEST_NAME:
         return True
     if is_open(path):
         return False

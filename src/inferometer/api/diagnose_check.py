@@ -17,14 +17,14 @@ from inferometer.api.diagnose_source import Source, live_source
 from inferometer.api.diagnose_stored import stored_source
 from inferometer.api.progress import talk
 from inferometer.api.verify_sealing import git_commit
-from inferometer.decide.diagnosis import shares
+from inferometer.decide.diagnosis import causes
 from inferometer.decide.diagnosis.rebuilding import Rebuilt
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.objectives import parse_objective
-from inferometer.records import durability, reading, tables
-from inferometer.records.layout import SERVER_NAME, new_run_id, now_utc
+from inferometer.records import reading, run_folder, tables
+from inferometer.records.run_folder import SERVER_NAME, new_run_id, now_utc
 from inferometer.stats.estimate import Estimate, Verdict
 from inferometer.verify import changes, claims, ledger, seals
 
@@ -42,7 +42,7 @@ _DOOR: Final = Door(
 class Advised:
     """A change of a setting, and the plausible servers with other requests."""
 
-    share: shares.Share
+    share: causes.Share
     change: str
     fresh: Sequence[Rebuilt]
 
@@ -100,7 +100,7 @@ def sealed_check(
             try_="another folder with --out",
         )
     seals.write_seal(folder, seal)
-    durability.replace_file(
+    run_folder.replace_file(
         folder / CHANGE_NAME, msgspec.json.format(msgspec.json.encode(change), indent=2) + b"\n"
     )
     ledger.append(place[1], at_utc=now_utc(), add=lambda _: seal)
@@ -119,12 +119,12 @@ def sealed_check(
 def _seal(change: changes.SealedChange, advised: Advised, window: ServerWindow) -> seals.Seal:
     objective = () if change.objective is None else parse_objective(change.objective).thresholds
     limits = [one for one in objective if one.percentile_fraction is not None]
-    wanted: shares.Statistics = (
+    wanted: causes.Statistics = (
         *changes.STATISTICS.values(),
         *((one.metric, one.percentile_fraction) for one in limits),
     )
     share = advised.share
-    predicted = shares.predicted_with(advised.fresh, share.cause, share.change.factor, wanted)
+    predicted = causes.predicted_with(advised.fresh, share.cause, share.change.factor, wanted)
     reported = changes.measured_latencies(window)
     n_claims = len(changes.STATISTICS)
     promises = (
@@ -245,7 +245,7 @@ def _watched(
     run_id = new_run_id(began_utc)
     source = live_source(url, change.window_s, replica=change.replica)
     place = folder / run_id
-    durability.make_folder(place)
+    run_folder.make_folder(place)
     if source.samples is not None:
         tables.write_table(place / SERVER_NAME, source.samples)
     measured = claims.Measured(

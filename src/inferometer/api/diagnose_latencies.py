@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from inferometer import suggestions
-from inferometer.decide.diagnosis import rebuilding, shares
+from inferometer.decide.diagnosis import causes, rebuilding
 from inferometer.decide.diagnosis.replicas import Replica
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.inputs.objectives import Metric, Threshold, percentile_name
@@ -33,16 +33,16 @@ class LatencyRow:
     limit_s: float | None
 
 
-def with_all_limits(agreement: rebuilding.Agreement, percentiles: shares.Percentiles) -> F64:
+def with_all_limits(agreement: rebuilding.Agreement, percentiles: causes.Percentiles) -> F64:
     """(draws, percentiles) Seconds of each plausible server as it is."""
     return np.stack(
-        [shares.seconds_at(one.rebuilt, one.simulation, percentiles) for one in agreement.draws]
+        [causes.seconds_at(one.rebuilt, one.simulation, percentiles) for one in agreement.draws]
     )
 
 
 def latencies_of(
     window: ServerWindow,
-    percentiles: shares.Percentiles,
+    percentiles: causes.Percentiles,
     now: Sequence[Estimate],
     thresholds: Sequence[Threshold],
 ) -> tuple[LatencyRow, ...]:

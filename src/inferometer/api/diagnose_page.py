@@ -4,7 +4,7 @@ from typing import Final
 
 from inferometer import suggestions
 from inferometer.api.diagnose_latencies import words_of
-from inferometer.api.diagnose_limits import LimitSource
+from inferometer.api.diagnose_source import LimitSource
 from inferometer.api.diagnosis import CauseRow, DiagnoseAnswer
 from inferometer.api.verify_view import METRICS
 from inferometer.records.pitfalls import found_sentence

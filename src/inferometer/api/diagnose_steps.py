@@ -14,7 +14,7 @@ from inferometer import suggestions
 from inferometer.api.answer import Answer
 from inferometer.api.diagnosis import LimitRow
 from inferometer.decide.diagnosis.causes import CAUSES, CauseName
-from inferometer.decide.diagnosis.measured_steps import (
+from inferometer.decide.diagnosis.step_pace import (
     Parts,
     counted_of,
     fitted_numbers,

@@ -7,8 +7,7 @@ from inferometer import suggestions
 from inferometer.api.diagnose_source import Source, is_caching
 from inferometer.api.load_run import open_run
 from inferometer.api.load_sending import is_open
-from inferometer.decide.diagnosis.balance import check_balanced
-from inferometer.decide.diagnosis.observed import outside_rows
+from inferometer.decide.diagnosis.observed import check_balanced, outside_rows
 from inferometer.decide.diagnosis.window import observed_window
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.replay import draw_workload

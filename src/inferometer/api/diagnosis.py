@@ -15,11 +15,10 @@ from inferometer.api.diagnose_latencies import (
     verdicts_of,
     with_all_limits,
 )
-from inferometer.api.diagnose_limits import LimitSource, StatedLimit
 from inferometer.api.diagnose_probe import Probe
-from inferometer.api.diagnose_source import Source
+from inferometer.api.diagnose_source import LimitSource, Source, StatedLimit
 from inferometer.api.progress import PartsDone, talk
-from inferometer.decide.diagnosis import causes, observed, rebuilding, shares
+from inferometer.decide.diagnosis import causes, observed, rebuilding
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import EXIT_ANSWERED, EXIT_OF_SLO, EXIT_UNDECIDED
 from inferometer.fit.loads.server import LIMITS, Limit
@@ -32,7 +31,7 @@ from inferometer.stats.estimate import Estimate, Verdict, worst_verdict
 
 Named: TypeAlias = causes.CauseName | PitfallName
 
-_USUAL: Final[shares.Percentiles] = (("ttft", 0.95), ("tpot", 0.95))
+_USUAL: Final[causes.Percentiles] = (("ttft", 0.95), ("tpot", 0.95))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,7 @@ class DiagnoseAnswer(Answer):
     window_s: float
     n_requests: int
     """Requests that ended in the window."""
-    finding: shares.Finding
+    finding: causes.Finding
     objective: str | None
     slo_verdict: Verdict | None
     cause: Named | None
@@ -159,12 +158,12 @@ def answer_of(
     thresholds = _by_need(agreement, objective)
     percentiles = _percentiles(thresholds) or _USUAL
     base = with_all_limits(agreement, percentiles)
-    now = shares.estimates(base)
+    now = causes.estimates(base)
     latencies = latencies_of(window, percentiles, now, thresholds)
     slo = worst_verdict(verdicts := verdicts_of(latencies))
     fresh = rebuilding.under_fresh_requests(window, draws)
-    found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
-    concluded = shares.conclusion(found, now[0], slo, verdicts, mean_waiting=window.mean_waiting)
+    found = causes.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
+    concluded = causes.conclusion(found, now[0], slo, verdicts, mean_waiting=window.mean_waiting)
     checks = observed.checked(source.window, source.outside, source.local)
     finding, cause = cause_named(concluded, checks)
     answer = DiagnoseAnswer(
@@ -207,7 +206,7 @@ def _model(source: Source) -> str | None:
 
 
 def _advised(
-    answer: DiagnoseAnswer, named: shares.Share | None, fresh: Sequence[rebuilding.Rebuilt]
+    answer: DiagnoseAnswer, named: causes.Share | None, fresh: Sequence[rebuilding.Rebuilt]
 ) -> Advised | None:
     """The change of the setting that limits the server; None where none does."""
     if named is None or named.cause.kind != "setting" or answer.finding != "limited":
@@ -223,8 +222,8 @@ def _talk_of_causes(n_done: int, n_causes: int) -> None:
 
 
 def cause_named(
-    concluded: shares.Conclusion, checks: Sequence[CheckRow]
-) -> tuple[shares.Finding, Named | None]:
+    concluded: causes.Conclusion, checks: Sequence[CheckRow]
+) -> tuple[causes.Finding, Named | None]:
     """The cause to name, unless most of TTFT passes before or after the engine.
 
     What makes every step slow is named before the work itself, which no setting changes.
@@ -250,13 +249,13 @@ def _by_need(
         return ()
     limited = [one for one in objective.thresholds if one.percentile_fraction is not None]
     near = agreement.draws[0]
-    seconds = shares.seconds_at(near.rebuilt, near.simulation, _percentiles(limited))
+    seconds = causes.seconds_at(near.rebuilt, near.simulation, _percentiles(limited))
     ratios = [seen / one.limit_s for seen, one in zip(seconds.tolist(), limited, strict=True)]
     worst_first = sorted(range(len(ratios)), key=lambda index: -ratios[index])
     return tuple(limited[index] for index in worst_first)
 
 
-def _percentiles(thresholds: Sequence[Threshold]) -> shares.Percentiles:
+def _percentiles(thresholds: Sequence[Threshold]) -> causes.Percentiles:
     return tuple(
         (one.metric, one.percentile_fraction)
         for one in thresholds
@@ -265,14 +264,14 @@ def _percentiles(thresholds: Sequence[Threshold]) -> shares.Percentiles:
 
 
 def _rows(
-    found: Sequence[shares.Share], named: shares.Share | None, kind: ServerKind
+    found: Sequence[causes.Share], named: causes.Share | None, kind: ServerKind
 ) -> tuple[CauseRow, ...]:
     """The named cause first, then by their shares."""
     ranked = sorted(found, key=lambda one: (one is not named, -one.shares[0].value))
     return tuple(_row(one, kind) for one in ranked)
 
 
-def _row(share: shares.Share, kind: ServerKind) -> CauseRow:
+def _row(share: causes.Share, kind: ServerKind) -> CauseRow:
     value = share.change.value
     cause = share.cause
     return CauseRow(

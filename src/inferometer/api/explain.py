@@ -18,7 +18,7 @@ from inferometer.api.explain_trace import (
 from inferometer.api.fit_views import explained, fitted_beside, held_out_rows, single_decode
 from inferometer.api.runs import Runs, analyses_of, load_sweeps, shown_of, stated_facts
 from inferometer.errors import ModelError, SpecError
-from inferometer.inputs.otlp_spans import is_spans_file
+from inferometer.inputs.spans import is_spans_file
 from inferometer.perfmodel.types import prefill_shape
 from inferometer.records import device_time, device_trace, pitfalls, summaries
 from inferometer.report import sweep_page, tables

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 from inferometer import suggestions
 from inferometer.api.answer import Answer
 from inferometer.errors import RecordError
-from inferometer.inputs.otlp_spans import read_spans
+from inferometer.inputs.spans import read_spans
 from inferometer.inputs.types import Caution
 from inferometer.records.request_spans import SpanPart, SpanTimes, span_times
 from inferometer.report.charts.plot import Axis, Chart, Part, rows_plot, stacked

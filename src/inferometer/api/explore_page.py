@@ -10,17 +10,16 @@ from inferometer.api.simulate_page import simulate_page
 from inferometer.records.slot_timeline import SlotTimeline
 from inferometer.report.charts.decision import limit_cost_chart, pareto_chart
 from inferometer.report.charts.load import kv_chart, queue_chart
+from inferometer.report.charts.online import timeline_chart
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.rates import (
     throughput_latency_chart,
     tpot_rate_chart,
     ttft_rate_chart,
 )
-from inferometer.report.charts.slots import timeline_chart
-from inferometer.report.decision_views import DecisionView, RatePoint, RateView
-from inferometer.report.explore_html import Chapter
+from inferometer.report.html import Chapter
 from inferometer.report.page import Number, Page, Section, number_of
-from inferometer.report.views import FiveLines, RequestReportView
+from inferometer.report.views import DecisionView, FiveLines, RatePoint, RateView, RequestReportView
 from inferometer.units import format_number
 
 CHART_IDS: Final = (

@@ -20,7 +20,7 @@ from inferometer.inputs import catalog, objectives, resolve
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.executors.local import Inline
 from inferometer.perfmodel import steptime
-from inferometer.records import layout, reading, request_summaries
+from inferometer.records import reading, request_summaries, run_folder
 from inferometer.records.columns import I32
 
 _RATIOS: Final = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
@@ -64,7 +64,7 @@ def started(question: Explore) -> Started:
         what is no SLO.
     """
     path = Path(question.server.model)
-    if (path / layout.MANIFEST_NAME).is_file():
+    if (path / run_folder.MANIFEST_NAME).is_file():
         question = _of_run(question, path)
     elif path.suffix == ".json" and path.is_file():
         question = _of_file(question, path)

@@ -30,7 +30,7 @@ from inferometer.inputs import objectives
 from inferometer.measure.executors.local import Executor
 from inferometer.records import latencies, request_summaries, run_series, slot_timeline
 from inferometer.records.request_summaries import Percentile, RequestSummary
-from inferometer.report import decision_views
+from inferometer.report import views
 from inferometer.simulate.deployment import Case
 from inferometer.stats.estimate import Estimate, Verdict
 from inferometer.units import NS_PER_S, format_number
@@ -159,7 +159,7 @@ def ends_of(answer: simulation.SimulateAnswer) -> tuple[Case, ...]:
     return ttft_s.index(min(ttft_s)), ttft_s.index(max(ttft_s))
 
 
-def point_of(load: float, group: Sequence[Seen], *, is_closed: bool) -> decision_views.RatePoint:
+def point_of(load: float, group: Sequence[Seen], *, is_closed: bool) -> views.RatePoint:
     """One point of a curve: the likely case, with intervals that cover the other cases."""
     likely, *others = group
     summary = likely.summary
@@ -174,7 +174,7 @@ def point_of(load: float, group: Sequence[Seen], *, is_closed: bool) -> decision
         ]
         return None if found is None else replace(found, seconds=_spanning(found.seconds, ends))
 
-    return decision_views.RatePoint(
+    return views.RatePoint(
         label=f"{format_number(load)} {'users' if is_closed else 'requests/s'}",
         concurrency=round(load) if is_closed else None,
         offered_requests_per_s=None if is_closed else load,
@@ -199,9 +199,9 @@ def _spanning(estimate: Estimate, ends: Sequence[float]) -> Estimate:
 
 def trades_of(
     answer: simulation.SimulateAnswer, loads: Sequence[float], seen: Sequence[Seen]
-) -> list[decision_views.TradePoint]:
+) -> list[views.TradePoint]:
     """Speed per user against output per device, of one layout."""
-    where, points = answer.deployment, list[decision_views.TradePoint]()
+    where, points = answer.deployment, list[views.TradePoint]()
     n_devices = where.n_devices * where.n_replicas
     for load, one in zip(loads, seen, strict=True):
         per_user, rate = one.summary.tokens_per_s_per_user, one.summary.output_tokens_per_s
@@ -211,7 +211,7 @@ def trades_of(
         if one.judgement is not None:
             verdict = "met" if one.limit_ratio < 1 else "missed"
         points.append(
-            decision_views.TradePoint(
+            views.TradePoint(
                 device=f"TP {where.tensor_parallel_size}",
                 offered_requests_per_s=load,
                 tokens_per_s_per_user=per_user,
@@ -224,12 +224,12 @@ def trades_of(
 
 def other_layouts(
     question: Explore, answer: simulation.SimulateAnswer, loads: Sequence[float], executor: Executor
-) -> list[decision_views.TradePoint]:
+) -> list[views.TradePoint]:
     """The same on another number of tensor-parallel devices, where the model fits and a device is named."""
     own = answer.deployment.tensor_parallel_size
     if question.server.hardware is None or question.server.fit is not None:
         return []
-    full, points = loads[-3], list[decision_views.TradePoint]()
+    full, points = loads[-3], list[views.TradePoint]()
     for n_tensor in _OTHER_TP:
         other = replace(question, server=replace(question.server, tp=n_tensor))
         if n_tensor == own or answer.disaggregation is not None:
@@ -257,20 +257,20 @@ def limit_costs(
     usd_per_hour: float | None,
     loads: Sequence[float],
     seen: Sequence[Seen],
-) -> tuple[decision_views.LimitCost, ...]:
+) -> tuple[views.LimitCost, ...]:
     """Dollars per hour for this traffic under stricter and laxer limits, by whole replicas."""
     rate_per_s, slo = question.workload.rate, question.slo
     if rate_per_s is None or slo is None or usd_per_hour is None:
         return ()
     objective, where = objectives.parse_objective(slo, has_workflows=True), answer.deployment
-    costs = list[decision_views.LimitCost]()
+    costs = list[views.LimitCost]()
     for ratio in curves.LIMIT_RATIOS:
         within = [load for load, one in zip(loads, seen, strict=True) if one.limit_ratio < ratio]
         if not within:
             continue
         n_replicas = math.ceil(rate_per_s * where.n_replicas / max(within) * (1 - 1e-9))
         costs.append(
-            decision_views.LimitCost(
+            views.LimitCost(
                 device=where.hardware or "this device",
                 limit_ratio=ratio,
                 objective=curves.with_limits(objective, ratio).text,
@@ -300,11 +300,11 @@ class ExploreAnswer(Answer):
     usd_per_hour: float | None
     """Price of all devices; None where it is unknown."""
     usd_per_million_output_tokens: Estimate | None
-    points: tuple[decision_views.RatePoint, ...]
+    points: tuple[views.RatePoint, ...]
     """The same server at other loads, each by few requests; intervals span step times, too."""
     requests_per_point: int
-    trades: tuple[decision_views.TradePoint, ...]
-    limit_costs: tuple[decision_views.LimitCost, ...]
+    trades: tuple[views.TradePoint, ...]
+    limit_costs: tuple[views.LimitCost, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ from inferometer.api.answer import Answer
 from inferometer.api.question import Option, option
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.objectives import parse_objective
-from inferometer.records.durability import replace_file
 from inferometer.records.exports import ExportFormat
 from inferometer.records.exports.writing import exported_text
 from inferometer.records.reading import read_run
 from inferometer.records.request_summaries import judge_objective
+from inferometer.records.run_folder import replace_file
 from inferometer.records.sweep_csv import write_sweep_csv
 from inferometer.records.types import Run
 

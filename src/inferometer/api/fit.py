@@ -16,9 +16,9 @@ from inferometer.api.published import TableChoice
 from inferometer.api.question import option
 from inferometer.api.runs import RunRequest, Runs, request_of
 from inferometer.errors import EXIT_ANSWERED, EXIT_UNDECIDED, RecordError
-from inferometer.fit.loads.conclusions import Refusal
+from inferometer.fit.loads.estimation import Refusal
 from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, ServerFit
-from inferometer.fit.sweeps.diagnostics import Unidentified, unidentified
+from inferometer.fit.sweeps.regression import Unidentified, unidentified
 from inferometer.perfmodel import steptime
 from inferometer.report.page import Page
 

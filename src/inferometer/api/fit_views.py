@@ -9,11 +9,11 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.api.analysis import Analysis, decode_shape_of, held_out_estimate, prefill_shape_of
 from inferometer.api.fitted_steps import ServedFit
-from inferometer.fit.loads import conclusions, server_fit
+from inferometer.fit.loads import estimation, server_fit
 from inferometer.fit.loads.server import KnobFit
-from inferometer.fit.sweeps import diagnostics, step_time
+from inferometer.fit.sweeps import regression, step_time
 from inferometer.inputs.types import Caution, SweepPoint
-from inferometer.perfmodel import steptime_limits, types
+from inferometer.perfmodel import scenario, steptime_limits, types
 from inferometer.perfmodel.roofline import exact
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
 from inferometer.report.page import Chip, Page, Section, duration_number, lines_of
@@ -149,7 +149,7 @@ def explained(analysis: Analysis) -> tuple[Explained, ...]:
             limited_by=step.limited_by,
         )
         for step in sorted(
-            diagnostics.explain(analysis.run, analysis.model),
+            regression.explain(analysis.run, analysis.model),
             key=lambda step: (step.phase, step.prompt_tokens, step.batch_size),
         )
     )
@@ -304,7 +304,7 @@ def fit_page(model: StepTimeModel, model_file: str, served: ServedFit | None = N
         ),
         cautions=tuple(
             Caution(code="at a bound", text=one.why, remedy=one.remedy)
-            for one in diagnostics.at_bounds(model)
+            for one in regression.at_bounds(model)
         ),
         sections=(
             Section(
@@ -435,9 +435,9 @@ def server_fit_page(fit: server_fit.ServerFit, fit_file: str) -> Page:
     probes = [f"{knob.name}: {knob.probe}" for knob in fit.knobs if knob.probe is not None]
     of = "" if fit.subject is None else f" · {fit.subject.text}"
     limits = [
-        f"{_interval(knob) or _value(knob.value)} {conclusions.LIMIT_WORDS[knob.name]}"
+        f"{_interval(knob) or _value(knob.value)} {estimation.LIMIT_WORDS[knob.name]}"
         for knob in fit.knobs
-        if knob.name in conclusions.LIMIT_WORDS
+        if knob.name in estimation.LIMIT_WORDS
     ]
     return Page(
         title=f"{fit.served_model}: {steps[1][0]} takes {format_duration(steps[1][1].value)}",
@@ -463,7 +463,7 @@ def server_fit_page(fit: server_fit.ServerFit, fit_file: str) -> Page:
     )
 
 
-def refused_page(fit: server_fit.ServerFit, refusal: conclusions.Refusal) -> Page:
+def refused_page(fit: server_fit.ServerFit, refusal: estimation.Refusal) -> Page:
     """A page on why the load tests were not fitted, and what would help."""
     return Page(
         title=f"Undecided: {refusal.reason}",
@@ -540,10 +540,13 @@ def _server_steps(fit: server_fit.ServerFit) -> list[tuple[str, Estimate]]:
     seen, n_decodes = fit.seen, max(fit.seen.n_answers_at_once // 2, 1)
     prefill = types.prefill_shape(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
     decode = types.decode_shape(batch_size=n_decodes, context_tokens=seen.median_context_tokens)
+    n_steps = -(-seen.median_prompt_tokens // int(fit.knob("max_num_batched_tokens")))
     return [
         (
             f"a prompt of {seen.median_prompt_tokens:,} tokens",
-            fit.step_estimate(prefill, further_s=fit.front_end_s),
+            fit.step_estimate(
+                scenario.mean_step(prefill, n_steps), n_steps=n_steps, further_s=fit.front_end_s
+            ),
         ),
         (f"a decode step at batch {n_decodes}", fit.step_estimate(decode)),
     ]

@@ -10,9 +10,9 @@ from inferometer.api import fitted_steps, progress, published
 from inferometer.api.known_facts import ServerKnowledge, known_facts, with_known
 from inferometer.api.runs import RunRequest, load_run
 from inferometer.errors import InferometerError, SpecError
-from inferometer.fit.loads import conclusions, estimation, load_tests, reported
+from inferometer.fit.loads import estimation, load_tests, reported
 from inferometer.fit.loads.requests import STATISTICS, RateFit, RateStatistics, fit_rates
-from inferometer.inputs import foreign_bytes, load_plan, types
+from inferometer.inputs import foreign_bytes, plans, types
 from inferometer.inputs.workload import reading, replay
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.perfmodel.steptime_levels import fitted_levels
@@ -70,10 +70,10 @@ def fit_load_tests(
     return estimation.judged_server(tests, subject)
 
 
-def _address(runs: Sequence[Run], name: str) -> conclusions.Address:
+def _address(runs: Sequence[Run], name: str) -> estimation.Address:
     """Address of the load tests; imported runs went to a server of this ``name``."""
     plans = [run.manifest.load for run in runs if run.manifest.load is not None]
-    found = {conclusions.Address(plan.url, plan.served_model, _flags(plan)) for plan in plans}
+    found = {estimation.Address(plan.url, plan.served_model, _flags(plan)) for plan in plans}
     if len({address.served_model for address in found}) > 1:
         names = ", ".join(sorted(address.served_model for address in found))
         raise SpecError(
@@ -81,10 +81,10 @@ def _address(runs: Sequence[Run], name: str) -> conclusions.Address:
             where="--load",
             allowed="load tests of one server",
         )
-    return next(iter(sorted(found)), conclusions.Address(url="URL", served_model=name))
+    return next(iter(sorted(found)), estimation.Address(url="URL", served_model=name))
 
 
-def _flags(plan: load_plan.LoadPlan) -> tuple[str, ...]:
+def _flags(plan: plans.LoadPlan) -> tuple[str, ...]:
     """Flags with which further prompts are sent in the same way."""
     endpoint = () if plan.endpoint == "chat" else ("--endpoint", plan.endpoint)
     return (

@@ -12,14 +12,14 @@ from inferometer.api.progress import talk
 from inferometer.api.published import TableChoice, are_published, chosen_loads, reasons
 from inferometer.api.runs import RunRequest, load_sweeps
 from inferometer.errors import SpecError
-from inferometer.fit.loads import replay, requests
+from inferometer.fit.loads import load_tests, requests
 from inferometer.fit.published.serving import published_subject
 from inferometer.fit.published.step_time import published_step_time
 from inferometer.fit.sweeps.kernels import model_from_kernels
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.inputs.types import EngineSpec, HardwareSpec
-from inferometer.perfmodel.fit_subject import FitSubject, subject_of
 from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.perfmodel.types import FitSubject, subject_of
 from inferometer.records.imports import kernel_tables, llmservingsim
 from inferometer.report.tables import estimate_cell
 
@@ -135,8 +135,10 @@ def fit_served(request: RunRequest, known: ServerKnowledge) -> ServedFit:
             measured_s=one.measured_s,
             simulated_s=one.simulated_s,
         )
-        for one in replay.agreements(
-            replay.latencies(table, table), replay.latencies(table, simulated.requests), ~is_first
+        for one in load_tests.agreements(
+            load_tests.latencies(table, table),
+            load_tests.latencies(table, simulated.requests),
+            ~is_first,
         )
     )
     of = _subject(fit.model.engine, hardware, None)

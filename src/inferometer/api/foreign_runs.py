@@ -4,7 +4,7 @@ from pathlib import Path
 
 from inferometer import suggestions
 from inferometer.errors import RecordError, SpecError
-from inferometer.records import layout, reading
+from inferometer.records import reading, run_folder
 from inferometer.records.imports.detection import read_results
 from inferometer.records.sweep_csv import TableFacts
 from inferometer.records.types import Run
@@ -18,7 +18,7 @@ def read_file(path: Path, facts: TableFacts | None = None) -> Run:
     RecordError, SpecError
         It is none of these, or is damaged; or it has several runs.
     """
-    if path.name == layout.MANIFEST_NAME:
+    if path.name == run_folder.MANIFEST_NAME:
         return reading.read_run(path)
     try:
         return reading.read_table(path, facts)

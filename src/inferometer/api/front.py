@@ -31,12 +31,11 @@ from inferometer.api import (
     machine,
     predict as predictions,
     quality as qualities,
-    quick as quicks,
     report as reports,
     show as shows,
     simulate as simulations,
     size as sizings,
-    sweep as sweeps,
+    sweep as quicks,
     timeline as timelines,
     tune as tunings,
     verify as verifications,
@@ -241,13 +240,13 @@ def size(model: str, *, progress: Listener | None = None, **options: object) -> 
         return sizings.size(question_of(sizings.Size, {"model": model, **options}))
 
 
-@_takes(sweeps.Sweep)
+@_takes(quicks.Sweep)
 def sweep(
     model: str, *, progress: Listener | None = None, **options: object
-) -> MeasuredAnswer | sweeps.PlannedSweep:
+) -> MeasuredAnswer | quicks.PlannedSweep:
     """How fast are prefill and decode of this model here, over prompt lengths and batch sizes?"""
     with heard_by(progress):
-        return sweeps.sweep(question_of(sweeps.Sweep, {"model": model, **options}))
+        return quicks.sweep(question_of(quicks.Sweep, {"model": model, **options}))
 
 
 @_takes(Quick)

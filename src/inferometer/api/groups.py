@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 
 from inferometer.api.cluster import Group, Groups, Servers
-from inferometer.api.question import Option, asked_in, question_of
+from inferometer.api.question import Option, asked_in, question_of, refuse_unused
 from inferometer.api.server import Server, Settings, deployment_of
 from inferometer.errors import SpecError
 from inferometer.inputs.file_tables import table_from_text, text_of
@@ -77,6 +77,7 @@ def servers_of_groups(path: Path, server: Server) -> Servers:
         The file cannot be read, or a group's server cannot be.
     """
     table = read_groups(path)
+    _refuse_without_effect(table, server, path)
     groups = Groups(
         groups=tuple(_group(one, server, path) for one in table.groups),
         keeps_sessions=table.keep_sessions,
@@ -95,6 +96,36 @@ def read_groups(path: Path) -> GroupsTable:
     """
     text = text_of(path, noun="groups", endings=".toml")
     return table_from_text(text, GroupsTable, where=str(path))
+
+
+def _refuse_without_effect(table: GroupsTable, server: Server, path: Path) -> None:
+    """Refuse options for which every group of the file has another value of its own."""
+    for owner in (server, server.settings):
+        names = tuple(
+            one.name
+            for one in fields(owner)
+            if all(one.name in group.server for group in table.groups)
+            and any(group.server[one.name] != getattr(owner, one.name) for group in table.groups)
+        )
+        refuse_unused(
+            owner,
+            names,
+            f"every group of {path} has its own {', '.join(names)}",
+            allowed="for groups that have none of their own",
+            try_="the same command without it",
+        )
+    if server.fit is not None and all(_has_own_steps(one) for one in table.groups):
+        raise SpecError(
+            f"every group of {path} has another model, device or format than this fit",
+            where="--fit",
+            allowed="a group on what was measured, or fit = FILE in a group's [groups.server]",
+            try_="the same command without --fit",
+        )
+
+
+def _has_own_steps(group: GroupTable) -> bool:
+    """Do the command line's step times not hold for this group?"""
+    return bool(_OF_STEPS & group.server.keys()) and "fit" not in group.server
 
 
 def rules_of(table: GroupsTable) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from inferometer.errors import RecordError
 from inferometer.inputs.types import Caution
 from inferometer.records.imports.detection import read_results, results_in
 from inferometer.records.imports.imported import Imported, PublishedLatency, PublishedSummary, Tool
+from inferometer.records.run_folder import MANIFEST_NAME
 from inferometer.records.store import write_run
 from inferometer.records.types import Run
 from inferometer.units import format_duration, format_number
@@ -82,6 +83,19 @@ class Import:
     given: frozenset[str] = frozenset()
 
 
+def _refuse_own(path: Path) -> None:
+    """Refuse a run of ours, or a file of one: all verbs read it as it is."""
+    folder = path if path.is_dir() else path.parent
+    is_of_it = path.is_dir() or path.name == MANIFEST_NAME or path.suffix == ".parquet"
+    if is_of_it and (folder / MANIFEST_NAME).is_file():
+        raise RecordError(
+            "this is a run of inferometer: it needs no import",
+            where=str(path),
+            allowed="files of other tools",
+            try_=suggestions.command("show", str(folder)),
+        )
+
+
 def imported(question: Import) -> ImportAnswer:
     """Read the files; write their runs where --out names a folder.
 
@@ -90,6 +104,8 @@ def imported(question: Import) -> ImportAnswer:
     RecordError
         A file cannot be read, or there is no run to write.
     """
+    for path in question.files:
+        _refuse_own(path)
     files = tuple(one for path in question.files for one in results_in(path))
     out = question.out
     results = tuple(read_results(path) for path in files)

@@ -14,8 +14,7 @@ from inferometer.api.question import option
 from inferometer.api.verify_view import ledger_markdown, ledger_text, short_markdown
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.records.durability import replace_file
-from inferometer.records.layout import now_utc
+from inferometer.records.run_folder import now_utc, replace_file
 from inferometer.verify.ledger import (
     LEDGER,
     Score,

@@ -11,11 +11,11 @@ from inferometer.api.progress import talk
 from inferometer.api.request_answer import RequestRunAnswer, answer_of
 from inferometer.api.request_view import RequestQuestion, request_view
 from inferometer.errors import EXIT_OF_SLO, MeasureError
-from inferometer.records.durability import replace_file
 from inferometer.records.exports import FILE_NAMES
 from inferometer.records.exports.writing import exported_text
 from inferometer.records.reading import read_run
 from inferometer.records.request_summaries import judge_objective
+from inferometer.records.run_folder import replace_file
 from inferometer.records.types import Run
 from inferometer.report import html
 from inferometer.report.page import Page

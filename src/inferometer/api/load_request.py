@@ -13,7 +13,7 @@ from inferometer.api.question import DURATION, option
 from inferometer.api.workload import Replayed, Workload, replay_changes, workload_of
 from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.load_plan import Endpoint, LoadPlan, PromptForm
+from inferometer.inputs.plans import Endpoint, LoadPlan, PromptForm
 from inferometer.inputs.workload import reading, types
 from inferometer.measure.load import load_test, messages, preflight, target
 from inferometer.measure.scrape import MetricsSource, source_of

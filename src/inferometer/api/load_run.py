@@ -12,7 +12,7 @@ from inferometer.api.load_sending import OpenLoad, SentLoad, Traced, send_load
 from inferometer.api.progress import talk
 from inferometer.api.workload import held_back, left_alone
 from inferometer.errors import MeasureError
-from inferometer.inputs import span_ids
+from inferometer.inputs import spans
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.plan import DrawnWorkload, has_workflows
@@ -21,11 +21,11 @@ from inferometer.measure import host, otlp
 from inferometer.measure.load import bodies, watch
 from inferometer.records import (
     exchange_errors,
-    layout,
     load_decoding,
     raw_log,
     reading,
     request_spans,
+    run_folder,
     store,
     types,
     validity,
@@ -61,7 +61,7 @@ def run_of(
         engine=None,
         host=host.host_facts(n_threads=opened.load.n_processes, uses_device=False),
         source=None,
-        ended_utc=layout.now_utc(),
+        ended_utc=run_folder.now_utc(),
         cautions=(
             *workload.cautions,
             *held_back(workload, _offered_per_s(decoded)),
@@ -281,7 +281,7 @@ def send_telemetry(traced: Traced, run: types.Run, folder: Path) -> None:
     RecordError
         A raw log cannot be read.
     """
-    ids = span_ids.span_ids(run.manifest.run_id, sample_fraction=traced.sample_fraction)
+    ids = spans.span_ids(run.manifest.run_id, sample_fraction=traced.sample_fraction)
     sessions = raw_log.session_frames(folder)
     n_sent = traced.sender.send(request_spans.request_spans(run, sessions, ids))
     traced.sender.close()

@@ -21,7 +21,7 @@ from inferometer.api.load_request import Load, LoadRequest, arrivals_of, request
 from inferometer.api.question import SERVER, Option, option
 from inferometer.errors import MeasureError, RecordError, SpecError
 from inferometer.inputs import foreign_bytes, objectives
-from inferometer.inputs.load_plan import LoadPlan, body_value_without_secrets, without_secrets
+from inferometer.inputs.plans import LoadPlan, body_value_without_secrets, without_secrets
 from inferometer.inputs.workload import plan, replay
 from inferometer.measure import otlp, scrape, server_identity
 from inferometer.measure.executors import ray_cluster
@@ -30,11 +30,11 @@ from inferometer.measure.load import (
     messages,
     preflight,
     ray_clients,
-    sessions,
+    schedule,
     target,
     watch,
 )
-from inferometer.records import durability, layout, types
+from inferometer.records import run_folder, types
 from inferometer.records.exports import RequestFormat
 
 _DOOR: Final = foreign_bytes.own_files("description of the load", "another folder with --out")
@@ -42,7 +42,7 @@ _DOOR: Final = foreign_bytes.own_files("description of the load", "another folde
 _NO_SECRET: Final = re.compile(r"(?:(?:Bearer|Basic|Token) )?\$(?:\w+|\{\w+\})")
 """A header's value whose secret stands in a variable."""
 _TRACEPARENT: Final = "traceparent"
-OPEN_NAME: Final = layout.OPEN_LOAD_NAME
+OPEN_NAME: Final = run_folder.OPEN_LOAD_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ def opened(folder: Path, load: LoadPlan) -> Generator[OpenLoad]:
     RecordError
         The folder cannot be written, is being written, or holds another question's test.
     """
-    durability.make_folder(folder)
-    lock = durability.WriterLock.acquire(folder / layout.LOCK_NAME)
+    run_folder.make_folder(folder)
+    lock = run_folder.WriterLock.acquire(folder / run_folder.LOCK_NAME)
     try:
         yield _opened(folder, load)
     finally:
@@ -83,7 +83,7 @@ def is_complete(folder: Path, load: LoadPlan) -> bool:
     RecordError
         The folder holds another run.
     """
-    if not (folder / layout.MANIFEST_NAME).exists():
+    if not (folder / run_folder.MANIFEST_NAME).exists():
         return False
     if not (folder / OPEN_NAME).exists() or _read(folder / OPEN_NAME).load != without_secrets(load):
         raise _another(folder)
@@ -92,7 +92,7 @@ def is_complete(folder: Path, load: LoadPlan) -> bool:
 
 def is_open(folder: Path) -> bool:
     """Is there an unfinished load test in the folder?"""
-    return (folder / OPEN_NAME).is_file() and not (folder / layout.MANIFEST_NAME).exists()
+    return (folder / OPEN_NAME).is_file() and not (folder / run_folder.MANIFEST_NAME).exists()
 
 
 def open_load(folder: Path) -> OpenLoad:
@@ -113,14 +113,14 @@ def _opened(folder: Path, plan: LoadPlan) -> OpenLoad:
         if stored.load != load:
             raise _another(folder)
         return stored
-    created_utc = layout.now_utc()
+    created_utc = run_folder.now_utc()
     new = OpenLoad(
         load=load,
-        run_id=layout.new_run_id(created_utc),
+        run_id=run_folder.new_run_id(created_utc),
         created_utc=created_utc,
         command=redacted(progress.command_line()),
     )
-    durability.replace_file(path, msgspec.json.format(msgspec.json.encode(new), indent=2) + b"\n")
+    run_folder.replace_file(path, msgspec.json.format(msgspec.json.encode(new), indent=2) + b"\n")
     return new
 
 
@@ -355,7 +355,7 @@ def send_load(
         question = load_test.LoadQuestion(
             load=request.load,
             plan=workload.plan,
-            past=sessions.past_of(folder),
+            past=schedule.past_of(folder),
             folder=folder,
             id_prefix=stored.run_id[-8:],
             secrets=request.secrets,

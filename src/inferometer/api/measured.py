@@ -15,8 +15,9 @@ from inferometer.api.answer import Answer
 from inferometer.api.progress import command_line, talk
 from inferometer.errors import RecordError
 from inferometer.inputs import resolve, types
-from inferometer.measure import host, sweep
+from inferometer.measure import host
 from inferometer.measure.engines.protocol import ModelReference
+from inferometer.measure.sweep import run_sweep
 from inferometer.measure.time_left import Progress
 from inferometer.records.sweep_csv import write_sweep_csv
 from inferometer.report import html, sweep_page, views
@@ -137,7 +138,7 @@ def measure(
         said.append(progress)
         talk(progress)
 
-    run = sweep.run_sweep(
+    run = run_sweep(
         plan,
         reference_to(model),
         folder,

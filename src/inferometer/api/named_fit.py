@@ -27,7 +27,9 @@ from inferometer.inputs.types import (
 )
 from inferometer.measure.this_machine import THIS_MACHINE, this_hardware
 from inferometer.perfmodel import steptime
-from inferometer.perfmodel.fit_subject import (
+from inferometer.perfmodel.kv_cache import kv_groups
+from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.perfmodel.types import (
     NOTHING_STATED,
     TRANSFERABLE,
     FitQuestion,
@@ -38,8 +40,6 @@ from inferometer.perfmodel.fit_subject import (
     refuse,
     subject_of,
 )
-from inferometer.perfmodel.kv_cache import kv_groups
-from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.simulate.deployment import Deployment, Draw, Knobs, deploy
 from inferometer.units import parse_bytes_per_s
 

@@ -43,7 +43,7 @@ from inferometer.inputs import catalog, resolve, synonyms, types
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.types import AskedFormat, DType
 from inferometer.measure.this_machine import THIS_MACHINE
-from inferometer.perfmodel import datasheet, memory, work
+from inferometer.perfmodel import datasheet, memory, roofline
 from inferometer.perfmodel.scenario import RunMode, Scenario, Speculation
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.whatif import (
@@ -394,7 +394,7 @@ def _engine(
 
 
 def _scenario(subject: _Subject, question: Predict) -> Scenario:
-    plan = work.ParallelPlan(
+    plan = roofline.ParallelPlan(
         n_tensor=subject.engine.tensor_parallel_size,
         n_pipeline=question.pp,
         has_expert_parallelism=question.ep,

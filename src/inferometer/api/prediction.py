@@ -16,7 +16,6 @@ from inferometer.inputs import catalog
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, check_second_tokens
 from inferometer.perfmodel import steptime, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction, sheet_at
-from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.memory import SmallestGroup
 from inferometer.perfmodel.scenario import (
     Scenario,
@@ -25,8 +24,9 @@ from inferometer.perfmodel.scenario import (
     prefill_of,
     prefill_step_of,
 )
-from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.steptime_levels import fitted_levels, through_stages
+from inferometer.perfmodel.steptime_terms import shape_duration_s
+from inferometer.perfmodel.types import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.whatif import (
     BestSpeculation,
     Change,
@@ -282,21 +282,18 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
             where="--batch, --fit",
             allowed=f"1 to {n_slots}, the server's max_num_seqs",
         )
-    prefill = types.prefill_shape(
-        batch_size=scenario.batch_size,
-        prompt_tokens=scenario.prompt_tokens,
-        cached_tokens=scenario.cached_tokens,
-    )
+    scenario = replace(scenario, max_step_tokens=int(fit.knob("max_num_batched_tokens")))
     decode = types.decode_shape(
         batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens
     )
     tpot, subject = fit.step_estimate(decode), fit.subject or NOTHING_STATED
-    within = (
-        prefill.prefill_tokens <= int(fit.knob("max_num_batched_tokens"))
-        and scenario.mean_context_tokens <= fit.seen.longest_tokens
-    )
+    within = scenario.mean_context_tokens <= fit.seen.longest_tokens
     return FittedSpeeds(
-        ttft_s=fit.step_estimate(prefill, further_s=fit.front_end_s),
+        ttft_s=fit.step_estimate(
+            prefill_step_of(scenario),
+            n_steps=scenario.n_prefill_steps,
+            further_s=fit.front_end_s,
+        ),
         tpot_s=tpot,
         tokens_per_s_per_user=tpot.inverted(),
         decode_tokens_per_s=tpot.inverted(scenario.batch_size),
@@ -306,10 +303,7 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
         outside_why=(
             None
             if within
-            else (
-                "prompts that the server computes in several steps, or longer ones than it was"
-                " asked"
-            )
+            else f"contexts above {fit.seen.longest_tokens:,} tokens, the longest sent"
         ),
         subject=subject,
         reservations=subject.reservations(),

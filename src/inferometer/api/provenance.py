@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from inferometer import suggestions
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.inputs.types import ModelSpec, SweepPoint
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_parameters
@@ -21,7 +21,7 @@ from inferometer.records.types import (
     ServerSampleTable,
 )
 from inferometer.report.views import FactGroup
-from inferometer.stats.quantiles import min_samples
+from inferometer.stats.estimate import min_samples
 from inferometer.units import format_bytes, format_count, format_number
 
 _ABSENT = "not known"

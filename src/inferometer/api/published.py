@@ -13,7 +13,7 @@ from inferometer.api.runs import RunRequest
 from inferometer.errors import SpecError
 from inferometer.fit.published.loads import BUDGETS, PublishedLoad, first_of_shape, published_loads
 from inferometer.inputs.types import HardwareSpec
-from inferometer.records import bench_tables
+from inferometer.records import foreign_sweeps
 from inferometer.records.imports.concurrency_table import closed_loops, is_concurrency_table
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.imported import PublishedPointTable
@@ -35,7 +35,7 @@ def are_published(paths: Sequence[Path]) -> bool:
         and (
             (
                 path.suffix.lower() in {".json", ".jsonl"}
-                and not bench_tables.is_json(_start_of(path))
+                and not foreign_sweeps.is_json(_start_of(path))
             )
             or _is_collected(path)
         )

@@ -14,8 +14,14 @@ from inferometer.api.progress import PartsDone, talk
 from inferometer.api.question import Option, option
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, SpecError
 from inferometer.inputs import catalog, foreign_bytes, resolve
-from inferometer.inputs.lossy import CacheFormat, LossyChange, LossyFormat
-from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec
+from inferometer.inputs.types import (
+    DTYPE_BITS,
+    CacheFormat,
+    DType,
+    EngineSpec,
+    LossyChange,
+    LossyFormat,
+)
 from inferometer.measure.engines import openvino_engine, protocol
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.measure.environments import find_environment

@@ -18,9 +18,8 @@ from inferometer.records.types import Run
 from inferometer.records.unlike_loads import unlike_lengths
 from inferometer.report import html, request_page, sweep_page
 from inferometer.report.charts import catalogue, plot, svg
-from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.page import Page
-from inferometer.report.views import RequestReportView
+from inferometer.report.views import RatePoint, RateView, RequestReportView
 
 
 def write_request_page(

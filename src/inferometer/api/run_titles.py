@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.inputs.load_plan import LoadPlan, without_secrets
+from inferometer.inputs.plans import LoadPlan, without_secrets
 from inferometer.inputs.workload import types
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload, RequestPlan
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.inputs.workload.types import AtOnce, OpenArrivals
+from inferometer.measure.child_processes import available_bytes
 from inferometer.measure.load.bodies import body_writer
-from inferometer.measure.resident import available_bytes
 from inferometer.records.types import Run
 from inferometer.units import (
     NS_PER_S,

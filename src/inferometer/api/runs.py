@@ -13,7 +13,7 @@ from inferometer.api.question import Option, option
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import DType, EngineMode, EngineSpec, HardwareSpec
-from inferometer.records import layout, reading, sweep_csv
+from inferometer.records import reading, run_folder, sweep_csv
 from inferometer.records.types import Run
 
 _TABLES = {".csv", ".tsv", ".md", ".txt", ".json", ".jsonl"}
@@ -166,7 +166,7 @@ def shown_of(options: Runs) -> RunRequest:
 
 def is_table(path: Path) -> bool:
     """Is this, by its name, a table or another tool's file, not a run's folder?"""
-    return path.suffix.lower() in _TABLES and path.name != layout.MANIFEST_NAME
+    return path.suffix.lower() in _TABLES and path.name != run_folder.MANIFEST_NAME
 
 
 def request_of(options: Runs) -> RunRequest:

@@ -6,7 +6,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from inferometer.api import compute, memory_check, missed
+from inferometer.api import compute, missed
 from inferometer.api.cluster import Servers, gate_of
 from inferometer.api.fleet import FleetOptions, servers_described
 from inferometer.api.groups import GROUPS_OPTION
@@ -91,7 +91,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
     until_ns = None if question.until is None else round(question.until * NS_PER_S)
     servers = servers_described(question.groups, question.server, question.fleet)
     gate = gate_of(question.fleet.gate)
-    memory_check.check_before_drawing(workload)
+    compute.check_before_drawing(workload)
     is_open = objective is not None and until_ns is None and may_go_on(question.workload)
     has_steps = question.out is not None
     simulator = simulator_of(
@@ -165,7 +165,7 @@ def _with_requests(workload: WorkloadSpec, question: _Question) -> Simulator:
         objectives.check_workflows(question.objective, has_workflows=has_workflows(drawn.plan))
     check_answers(question.objective, drawn)
     servers = question.servers.known(drawn).seeded(workload.seed)
-    memory_check.check_drawn(
+    compute.check_drawn(
         drawn.plan,
         servers.cluster,
         record_steps=question.record_steps,

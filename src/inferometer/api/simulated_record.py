@@ -13,8 +13,8 @@ from inferometer.inputs.types import Caution, Source
 from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records import pitfalls, run_series
 from inferometer.records.latencies import HandoverSummary, summarise_handovers
-from inferometer.records.layout import new_run_id, now_utc
 from inferometer.records.request_summaries import RequestSummary, summarise_groups
+from inferometer.records.run_folder import new_run_id, now_utc
 from inferometer.records.types import ABSENT, KvPoolFacts, RequestTable, Run, VisitTable
 from inferometer.simulate import engine_config, outcome, simulated_run
 from inferometer.simulate.deployment import Deployment, PrefillPool

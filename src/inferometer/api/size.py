@@ -12,7 +12,7 @@ from inferometer.api import (
     named_fit,
     size_best_use,
     size_groups,
-    sized_groups,
+    sized_fleets,
     sizing_answer,
     sizing_cautions,
     sizing_offers,
@@ -61,7 +61,7 @@ class Size:
         metavar="IDS|this",
     )
     groups: Annotated[Path | None, groups_of_file.GROUPS_OPTION] = None
-    routing: sized_groups.Routing = option(
+    routing: sized_fleets.Routing = option(
         "rules",
         "How --groups share the requests. rules: as its file says; class: each class goes to the"
         " group where it costs least; weighted: a class may be divided by weights.",
@@ -201,6 +201,11 @@ def size(question: Size) -> SizeAnswer:
         cautions=(
             *answer.cautions,
             *sizing_cautions.few_of_each_user(problem.question),
+            *(
+                ()
+                if problem.course is not None
+                else sizing_cautions.without_end(question.workload.duration)
+            ),
             *sizing_cautions.left_out(problem.question, has_course=problem.course is not None),
         ),
         failure=died.outcome,

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from inferometer.api import compute, sizing_cautions
-from inferometer.api.best_use_view import best_use_of
 from inferometer.api.fleet import FleetOptions
+from inferometer.api.sized_fleets import best_use_of
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.decide import best_use
 from inferometer.decide.candidates import Candidate, Candidates

@@ -12,7 +12,7 @@ from inferometer.api.progress import talk
 from inferometer.api.question import fields_of
 from inferometer.api.server import Server, origin_cautions
 from inferometer.api.size_groups_rows import Sized, group_row, routes_of, whole_row
-from inferometer.api.sized_groups import GroupRow, Routing, SizedGroups
+from inferometer.api.sized_fleets import GroupRow, Routing, SizedGroups
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.decide import (
     candidates,

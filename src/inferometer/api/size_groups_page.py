@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from inferometer.api.cluster import group_words
-from inferometer.api.sized_groups import ALL_GROUPS, GroupRow, SizedGroups, SpannedLatency
+from inferometer.api.sized_fleets import ALL_GROUPS, GroupRow, SizedGroups, SpannedLatency
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.inputs.objectives import Metric, Threshold, parse_objective, percentile_name
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of, spanned

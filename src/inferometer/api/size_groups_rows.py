@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from inferometer.api import cluster
-from inferometer.api.sized_groups import (
+from inferometer.api.sized_fleets import (
     ALL_GROUPS,
     FewerRow,
     GroupRow,

@@ -3,20 +3,19 @@
 from collections.abc import Sequence
 from typing import Final
 
-from inferometer.api.best_use_view import best_use_page
 from inferometer.api.cluster import gate_text
 from inferometer.api.size_groups_page import groups_page
+from inferometer.api.sized_fleets import best_use_page
 from inferometer.api.sizing_answer import Impossible, KindRow, OverTime, PaceRow, SizeAnswer
 from inferometer.decide.probing import MOST_TOGETHER
 from inferometer.inputs.objectives import Metric, parse_objective, percentile_name
 from inferometer.records.request_summaries import Percentile
 from inferometer.report.decision_page import decision_sections, rate_charts
-from inferometer.report.decision_views import DecisionView
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of, spanned
 from inferometer.report.request_page import slo_words
 from inferometer.report.request_tables import LATENCY_NAMES, share_cell
 from inferometer.report.tables import ABSENT_TEXT, TextTable, estimate_cell
-from inferometer.report.views import FactGroup
+from inferometer.report.views import DecisionView, FactGroup
 from inferometer.units import counted, format_duration, format_number, format_request_rate
 
 _MAX_REFUSED: Final = 3

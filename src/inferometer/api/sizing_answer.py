@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
-from inferometer.api import best_use_view, missed as misses, sizing_cautions
+from inferometer.api import missed as misses, sized_fleets, sizing_cautions
 from inferometer.api.answer import Answer, row_of
-from inferometer.api.sized_groups import SizedGroups
+from inferometer.api.sized_fleets import SizedGroups
 from inferometer.decide.candidates import DEFAULT_TP, Candidates, Offer, Refusal
 from inferometer.decide.capacity import TIME_LIMIT
 from inferometer.decide.elastic import Course, Elastic, PolicyOutcome, Scaling, capacities_of
@@ -405,7 +405,7 @@ class SizeAnswer(Answer):
     """The pick's scaling policies, for varying traffic; ``rate_per_s`` is then the peak's."""
     users: int | None = None
     """Users of a closed loop; ``rate_per_s`` is then what they complete."""
-    best_use: best_use_view.BestUse | None = None
+    best_use: sized_fleets.BestUse | None = None
     """With --total-gpus: the layouts; ``rate_per_s`` is then the best one's capacity."""
     groups: SizedGroups | None = None
     """With --groups: replicas of each group, in place of a pick."""

@@ -14,7 +14,8 @@ from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.measure.this_machine import ceiling_cautions
 from inferometer.perfmodel.steptime_limits import outside
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.report.decision_views import ProbeRow
+from inferometer.report.views import ProbeRow
+from inferometer.units import format_duration
 
 
 def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:
@@ -121,6 +122,14 @@ def _may_be_cheaper(one: Searched, pick: SizedKind) -> bool:
     if pick.usd_per_hour is None:
         return each is not None or one.least_devices < pick.n_devices
     return each is not None and each * one.least_devices < pick.usd_per_hour
+
+
+def without_end(for_s: float | None) -> tuple[Caution, ...]:
+    """A caution where --for was given: a capacity is of a load that goes on."""
+    if for_s is None:
+        return ()
+    text = f"--for {format_duration(for_s)} ends no probe: the load is one that goes on"
+    return (Caution(code="NO_END", text=text, remedy="--requests N limits each probe"),)
 
 
 def left_out(question: SizingQuestion, *, has_course: bool) -> list[Caution]:

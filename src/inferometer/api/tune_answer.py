@@ -17,7 +17,7 @@ from inferometer.api.tuning import Box, SettingRow, TuneAnswer, TunedLatency
 from inferometer.decide.artefacts.vllm_command import departures, serve_command
 from inferometer.decide.tuning.search import StepFound, Tuned
 from inferometer.decide.tuning.trials import Aim, Built, Outcome, estimate_of, score_of, verdict_of
-from inferometer.records import durability, pitfalls
+from inferometer.records import pitfalls, run_folder
 from inferometer.simulate.deployment import Deployment
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.stats.estimate import Estimate
@@ -51,13 +51,13 @@ def answer_of(question: object, subject: Subject, tuned: Tuned, out: Path | None
 
 def write_answer(answer: Answer, out: Path, command: str | None) -> None:
     """The answer, its page and a script that starts the server, where there is a command."""
-    durability.make_folder(out)
+    run_folder.make_folder(out)
     if command is not None:
         script = f'#!/bin/sh\nset -eu\nexec {command} "$@"\n'
-        durability.replace_file(out / "serve.sh", script.encode())
+        run_folder.replace_file(out / "serve.sh", script.encode())
         (out / "serve.sh").chmod(0o755)
     encoded = msgspec.json.format(msgspec.json.encode(answer), indent=2)
-    durability.replace_file(out / "answer.json", encoded)
+    run_folder.replace_file(out / "answer.json", encoded)
     answer.save_page(out / "index.html")
 
 

@@ -47,9 +47,9 @@ from inferometer.api.tune_paired import (
 from inferometer.api.tuning import PlannedStep, PlannedTune
 from inferometer.decide.tuning import engine_steps
 from inferometer.errors import MeasureError, SpecError
-from inferometer.inputs import objectives, resolve, sweep_plan, types
+from inferometer.inputs import objectives, plans, resolve, types
 from inferometer.measure.environments import find_environment
-from inferometer.records import durability
+from inferometer.records import run_folder
 
 STEP_NAMES: Final = engine_steps.ENGINE_STEP_NAMES
 _CONFIRMING: Final = 100_000
@@ -171,7 +171,7 @@ def job_of(tuning: EngineTuning, rest: EngineRemainder) -> EngineJob:
         if slo is None
         else objectives.parse_objective(slo, why_none="a batch that an engine runs here has none")
     )
-    points = sweep_plan.sweep_points(
+    points = plans.sweep_points(
         prompts=parse_counts(tuning.seq, where="--seq"),
         batches=parse_counts(tuning.batch_sizes, where="--batch-sizes"),
         gen_tokens=tuning.gen_tokens,
@@ -394,7 +394,7 @@ def _version(job: EngineJob, engines: Engines) -> Version:
     else:
         progress.talk(f"loading {job.command(job.spec)}")
         version = engines.version(job.spec)
-        durability.replace_file(path, msgspec.json.encode(version))
+        run_folder.replace_file(path, msgspec.json.encode(version))
     engines.began_with = version.version
     return version
 

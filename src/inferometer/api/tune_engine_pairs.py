@@ -32,7 +32,7 @@ from inferometer.measure.engines.protocol import (
     Repeated,
 )
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
-from inferometer.records import durability
+from inferometer.records import run_folder
 from inferometer.records.types import EngineFacts
 from inferometer.stats.comparison import first_sides
 
@@ -312,12 +312,12 @@ def _results(
     if fault.exists():
         yield faulty(DOOR.text_of(fault), n_loads=1)
         return
-    durability.make_folder(place)
+    run_folder.make_folder(place)
     seen, n_loads = list[tuple[Outcome, Outcome]](), 0
     for pair, first in enumerate(first_sides(pairs.n_most, runs.seed, pairs.first_pair)):
         times = _pair(runs, engines, pairs, place / f"pair-{pair:02d}.json", first)
         if isinstance(times, str):
-            durability.replace_file(fault, times.encode())
+            run_folder.replace_file(fault, times.encode())
             yield faulty(times, n_loads=1)
             return
         n_loads += times.n_loads
@@ -346,7 +346,7 @@ def _pair(
             engines.drop(keys[1])
             return (str(error).strip().splitlines() or ["the engine failed"])[0]
     times = PairTimes((sides[0], sides[1]), engines.n_loads - n_before)
-    durability.replace_file(path, msgspec.json.encode(times))
+    run_folder.replace_file(path, msgspec.json.encode(times))
     return times
 
 

@@ -18,8 +18,8 @@ from inferometer.decide.tuning.engine_steps import changed_names, quality_option
 from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.types import EngineSpec, LoadFormat
-from inferometer.records.durability import replace_file
 from inferometer.records.quality import QualityVerdict, judge_quality, worst_verdict
+from inferometer.records.run_folder import replace_file
 from inferometer.stats.estimate import Estimate
 from inferometer.suggestions import command
 

@@ -45,7 +45,7 @@ from inferometer.decide.tuning.start_command import (
 )
 from inferometer.errors import InferometerError, RecordError, SpecError
 from inferometer.measure.served import served
-from inferometer.records import durability
+from inferometer.records import run_folder
 from inferometer.units import counted
 
 N_LEAST_PAIRS: Final = 4
@@ -235,7 +235,7 @@ def _first(job: Job) -> FirstServer:
         first = FirstServer(
             request.load.served_model, facts.version, facts.start_s, facts.memory_bytes
         )
-    durability.replace_file(path, msgspec.json.encode(first))
+    run_folder.replace_file(path, msgspec.json.encode(first))
     return first
 
 

@@ -20,7 +20,7 @@ from inferometer.api.tuning import MeasuredDecision, MeasuredStep
 from inferometer.decide.tuning.trials import Outcome
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import own_files
-from inferometer.records import durability
+from inferometer.records import run_folder
 from inferometer.stats.comparison import PairDecision, is_futile, judge_pairs
 from inferometer.stats.estimate import Estimate
 
@@ -52,13 +52,13 @@ def tuning_folder(folder: Path, question: object) -> Generator[None]:
     RecordError
         The folder is of another question, or another process writes to it.
     """
-    durability.make_folder(folder)
-    lock = durability.WriterLock.acquire(folder / "writer.lock")
+    run_folder.make_folder(folder)
+    lock = run_folder.WriterLock.acquire(folder / "writer.lock")
     try:
         path = folder / "tune.json"
         encoded = msgspec.json.format(msgspec.json.encode(question), indent=2) + b"\n"
         if not path.exists():
-            durability.replace_file(path, encoded)
+            run_folder.replace_file(path, encoded)
         elif DOOR.bytes_of(path) != encoded:
             raise RecordError(
                 "the folder was begun for another question",

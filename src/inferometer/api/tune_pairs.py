@@ -26,7 +26,7 @@ from inferometer.decide.tuning.trials import DrawEffects, Goal, Outcome, outcome
 from inferometer.errors import MeasureError, RecordError
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.measure.served import ServedFacts, ServerFault, ServerStart, served, warm_up
-from inferometer.records import durability, server_series, server_summaries
+from inferometer.records import run_folder, server_series, server_summaries
 from inferometer.records.types import RequestStatus, Run
 from inferometer.stats.comparison import chance_of_more
 
@@ -112,7 +112,7 @@ def compared(bench: Bench, comparison: Comparison) -> PairsFound:
             return _measured(bench, comparison, place)
         except _SideFault as fault:
             if fault.side and comparison.commands[0] != comparison.commands[1]:
-                durability.replace_file(stored, fault.what.encode())
+                run_folder.replace_file(stored, fault.what.encode())
                 return faulty(fault.what)
             if n_tries == _N_TRIES:
                 raise
@@ -245,12 +245,12 @@ def _failed(run: Run) -> tuple[int, int]:
 @contextmanager
 def _serving(bench: Bench, command: StartCommand, side: int, folder: Path) -> Generator[None]:
     """A fresh, warm server for one load test."""
-    durability.make_folder(folder.parent)
+    run_folder.make_folder(folder.parent)
     try:
         with served(bench.start(command, folder.parent / f"{folder.name}.log")) as facts:
             _check_version(bench, facts)
             facts_file = folder.parent / f"{folder.name}.server.json"
-            durability.replace_file(facts_file, facts.as_json(command.text))
+            run_folder.replace_file(facts_file, facts.as_json(command.text))
             warm_up(bench.url, bench.load.model or "")
             yield
     except ServerFault as error:

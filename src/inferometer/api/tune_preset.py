@@ -13,9 +13,9 @@ from inferometer.api.tuning import PresetAnswer, PresetRow
 from inferometer.decide.artefacts.vllm_command import serve_command, static_fraction
 from inferometer.errors import SpecError
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token, n_kv_shards
-from inferometer.perfmodel.steptime_arrays import shape_duration_s
+from inferometer.perfmodel.roofline import kv_dtype
+from inferometer.perfmodel.steptime_terms import shape_duration_s
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
-from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate.deployment import Deployment
 from inferometer.units import format_bytes, format_duration
 

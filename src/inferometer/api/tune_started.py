@@ -21,7 +21,7 @@ from inferometer.decide.tuning.start_command import (
     with_words,
 )
 from inferometer.errors import SpecError
-from inferometer.inputs.load_plan import Endpoint, PromptForm
+from inferometer.inputs.plans import Endpoint, PromptForm
 from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.measure.served import address_of
 

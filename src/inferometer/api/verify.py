@@ -24,7 +24,7 @@ from inferometer.errors import (
     RecordError,
     SpecError,
 )
-from inferometer.inputs import verify_plan
+from inferometer.inputs import plans
 from inferometer.inputs.types import Caution
 from inferometer.report import html
 from inferometer.report.charts.predicted import verified_charts
@@ -109,7 +109,7 @@ def verify(question: Verify) -> VerifyAnswer:
     url, runs, seal_only = question.url, question.check, question.seal_only
     plan_path, ledger_path = question.plan, question.ledger
     is_change = diagnose_check.is_change(plan_path)
-    plan = None if is_change else verify_plan.read_plan(plan_path)
+    plan = None if is_change else plans.read_plan(plan_path)
     if (url is not None) + bool(runs) + seal_only != 1:
         raise SpecError(
             ("several" if url or runs or seal_only else "no") + " ways to verify are given",
@@ -201,7 +201,7 @@ def _answer_of(
     )
 
 
-def _default_folder(plan: verify_plan.VerifyPlan) -> Path:
+def _default_folder(plan: plans.VerifyPlan) -> Path:
     """Default folder: the same for the same plan, so that the same command resumes."""
     name = "".join(
         letter if letter.isalnum() or letter in "._-" else "-" for letter in plan.name.lower()

@@ -15,7 +15,7 @@ from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, is_server_fit
 from inferometer.fit.published.efficiencies import efficiency_file
 from inferometer.inputs import catalog, foreign_bytes, resolve
 from inferometer.inputs.gate import GateSpec
-from inferometer.inputs.verify_plan import ServerTable
+from inferometer.inputs.plans import ServerTable
 from inferometer.measure.this_machine import THIS_MACHINE
 from inferometer.perfmodel.steptime import FIT_NAME
 from inferometer.perfmodel.steptime_levels import Basis, weakest_basis

@@ -4,15 +4,15 @@ import math
 from typing import Any, Final, NamedTuple
 
 from inferometer import units
-from inferometer.api import memory_check, progress, simulation, verify_belief, workload
+from inferometer.api import compute, progress, simulation, verify_belief, workload
 from inferometer.api.cluster import gate_of
 from inferometer.api.fleet import servers_described
 from inferometer.inputs import objectives
+from inferometer.inputs.plans import Traffic
 from inferometer.inputs.types import Caution
-from inferometer.inputs.verify_plan import Traffic
 from inferometer.inputs.workload import plan, reading, replay, types
 from inferometer.measure.executors.local import Inline
-from inferometer.stats.quantiles import min_samples
+from inferometer.stats.estimate import min_samples
 from inferometer.verify import claims, seals
 
 _WHERE_SLO: Final = "the plan's slo"
@@ -67,7 +67,7 @@ def predict_loads(
     made = list[seals.Claim]()
     slos = list[seals.PromiseClaim]()
     for load in loads:
-        memory_check.check_drawn(
+        compute.check_drawn(
             load.drawn.plan, servers.cluster, record_steps=False, n_replicas=servers.n_in_all
         )
         progress.talk(

@@ -16,14 +16,14 @@ from inferometer.api import load_run, named_fit, progress, run_titles, verify_lo
 from inferometer.api.load_request import LoadRequest
 from inferometer.api.verify_sealing import Sealed
 from inferometer.errors import MeasureError, RecordError
-from inferometer.inputs import load_plan, resolve
+from inferometer.inputs import plans, resolve
 from inferometer.inputs.workload.plan import RequestPlan, has_workflows
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure.load import messages, target
 from inferometer.measure.scrape import source_of
 from inferometer.records import load_decoding, raw_log, reading
 from inferometer.records.imports.detection import read_results
-from inferometer.records.layout import MANIFEST_NAME
+from inferometer.records.run_folder import MANIFEST_NAME
 from inferometer.records.types import RequestTable, Run
 from inferometer.verify import claims, seals
 
@@ -288,7 +288,7 @@ def load_request(sealed: Sealed, url: str, asked: verify_loads.PlannedLoad) -> L
     client, variables = sealed.plan.client, target.environment()
     token = target.bearer_token(variables)
     proxy, authorization = target.proxy_for(url, None, variables)
-    load = load_plan.LoadPlan(
+    load = plans.LoadPlan(
         url=url.rstrip("/"),
         served_model=client.served_model or Path(sealed.plan.model).name,
         endpoint=client.endpoint,

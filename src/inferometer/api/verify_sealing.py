@@ -16,11 +16,11 @@ from inferometer.api.question import asked_in
 from inferometer.api.server import Server, step_times_of
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import catalog, resolve
+from inferometer.inputs.plans import Points, VerifyPlan
 from inferometer.inputs.types import HardwareSpec, ModelSpec, SweepPoint
-from inferometer.inputs.verify_plan import Points, VerifyPlan
-from inferometer.perfmodel import steptime_arrays, types
-from inferometer.records import layout
-from inferometer.records.layout import MANIFEST_NAME, now_utc
+from inferometer.perfmodel import steptime_terms, types
+from inferometer.records import run_folder
+from inferometer.records.run_folder import MANIFEST_NAME, now_utc
 from inferometer.stats.estimate import Estimate
 from inferometer.verify import claims, ledger, seals
 from inferometer.verify.ledger import Experiment
@@ -90,7 +90,7 @@ def predict_points(
     else:
         paces = (levels.likely, levels.fast, levels.slow, *(draw.steps for draw in levels.draws))
         each = (
-            [steptime_arrays.shape_duration_s(pace, step.shape) for pace in paces] for step in steps
+            [steptime_terms.shape_duration_s(pace, step.shape) for pace in paces] for step in steps
         )
         predicted = [claims.spanned(value, ends) for value, *ends in each]
     return claims.Commitment(
@@ -233,7 +233,7 @@ def _refuse_changed_runs(folder: Path, checks: Sequence[claims.Check]) -> None:
         one.run_id: one.evidence for check in checks for one in check.measured if one.evidence
     }
     for manifest_path in sorted(folder.glob(f"*/{MANIFEST_NAME}")):
-        run_id = layout.read_manifest(manifest_path).manifest.run_id
+        run_id = run_folder.read_manifest(manifest_path).manifest.run_id
         if run_id in stored:
             seals.refuse_changed(manifest_path.parent, stored[run_id], run_id=run_id)
 

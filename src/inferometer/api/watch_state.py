@@ -9,11 +9,11 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from inferometer.api import diagnose_limits, diagnose_source, diagnosis
+from inferometer.api import diagnose_source, diagnosis
 from inferometer.api.answer import Answer
 from inferometer.api.watch_prediction import METRICS, Prediction
 from inferometer.decide.diagnosis import rebuilding
-from inferometer.decide.watching import certainty, intervals, regimes
+from inferometer.decide.watching import intervals, regimes
 from inferometer.errors import EXIT_OF_SLO, InferometerError, MeasureError, RecordError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, percentile_name
@@ -226,7 +226,7 @@ def _latency(
     if limit_s is not None and bucket.low_s < limit_s <= bucket.high_s:
         now_s = min(now_s, limit_s)
     breach = None if limit_s is None else _breach(record, histogram, now_s, limit_s)
-    certain = certainty.certainty_of(
+    certain = intervals.certainty_of(
         growth.edges, server_series.bucket_series(record, histogram), fraction
     )
     bounds = None if prediction is None else prediction.quantiles_s.get(name)
@@ -241,7 +241,7 @@ def _latency(
         interval_high_s=None if certain is None else _finite(certain.high_s),
         n_needed=None if certain is None else certain.n_needed,
         limit_s=limit_s,
-        verdict=None if limit_s is None else certainty.verdict_of(certain, limit_s),
+        verdict=None if limit_s is None else intervals.verdict_of(certain, limit_s),
         breach_soonest_s=None if breach is None else breach.soonest_s,
         breach_latest_s=None if breach is None else breach.latest_s,
         predicted_low_s=None if bounds is None else bounds.low_s,
@@ -346,7 +346,7 @@ def limit_of(
     """What limits the server in this window, by simulation (``diagnose``), or why it is unknown."""
     try:
         source = diagnose_source.scraped_source(url, samples)
-        stated = diagnose_limits.stated_limits(source, known)
+        stated = diagnose_source.stated_limits(source, known)
         limits: dict[Limit, int] = {name: one.value for name, one in stated.items()}
         agreement = rebuilding.rebuilt_servers(source.window, limits)
         agreement.check()

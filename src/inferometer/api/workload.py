@@ -27,8 +27,8 @@ from inferometer.inputs.workload.plan import (
 )
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.records.columns import F64
+from inferometer.records.steady_state import user_spans_ns
 from inferometer.records.types import ABSENT, RequestTable
-from inferometer.records.user_spans import user_spans_ns
 from inferometer.units import NS_PER_S, format_duration, format_number
 
 N_REQUESTS: Final = 2000

@@ -17,8 +17,7 @@ import msgspec
 from rich import padding, table, text
 from rich.console import Group, RenderableType
 
-from inferometer.api.answer import Answer, Lines, Paged
-from inferometer.api.drawing import SafeConsole
+from inferometer.api.answer import Answer, Lines, Paged, SafeConsole
 from inferometer.api.progress import printable_json
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard

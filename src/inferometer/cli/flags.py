@@ -88,6 +88,10 @@ def as_spec_error(error: click.ClickException) -> SpecError:
             allowed=", ".join(choices),
             try_=f"{context.command_path} {nearest}" if nearest else try_,
         )
+    more = _MORE.match(error.message)
+    if more is not None and context is not None and context.command.name == "compare":
+        pair = [str(context.params[one]) for one in ("old", "new")]
+        try_ = suggestions.command("report", *pair, *more[1].split())
     return SpecError(
         error.message.rstrip("."),
         where=None if context is None else context.command_path,
@@ -206,6 +210,7 @@ _ALIKE_RATIO: Final = 0.75
 """Least similarity of a mistyped flag and its correction."""
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of ")
 _NO_COMMAND = re.compile(r"No such command '([^']*)'")
+_MORE = re.compile(r"Got unexpected extra arguments? \((.*)\)")
 _MEANT = {
     **dict.fromkeys(("devices", "device", "gpus", "gpu", "accelerators"), ("hardware", "devices")),
     **dict.fromkeys(("slo", "objectives", "slas", "presets"), ("slos",)),

@@ -84,10 +84,10 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
         is_word_of_ours = flag in own or flag == A_FILE_ELSEWHERE
         side = "" if is_word_of_ours and not _is_half(flag, words, own) else _side(flag, own)
         if flag_before:
-            lengths[_side(flag_before, own)] = (flag_before, word)
+            _set_length(lengths, _side(flag_before, own), flag_before, word)
             flag_before = ""
         elif side and equals:
-            lengths[side] = (flag, value)
+            _set_length(lengths, side, flag, value)
         elif side:
             flag_before = flag
         elif flag not in own and ARGUMENTS.get(flag) in arguments:
@@ -197,6 +197,14 @@ def _side(flag: str, own: set[str]) -> str:
     return "prompt" if flag in PROMPT else "output" if flag in OUTPUT else ""
 
 
+def _set_length(lengths: dict[str, tuple[str, str]], side: str, flag: str, value: str) -> None:
+    """Set one of the two lengths; of several values the last counts."""
+    before, length = lengths.get(side, (flag, value))
+    if length != value:
+        talk(f"{before} {length}, {flag} {value} are one option; the last one counts")
+    lengths[side] = (flag, value)
+
+
 def _workload(
     lengths: dict[str, tuple[str, str]], own: set[str], words: Sequence[str]
 ) -> list[str]:
@@ -248,7 +256,7 @@ def check_given(words: Sequence[str], command: click.Command) -> None:
         for flag in (*one.opts, *one.secondary_opts)
     }
     ended = list(words).index("--") if "--" in words else len(words)
-    values, flag_before = dict[str, list[str]](), ""
+    given, flag_before = dict[str, list[tuple[str, str]]](), ""
     for word in words[:ended]:
         flag, equals, value = word.partition("=")
         if flag_before and word.startswith("--") and flag in own:
@@ -257,28 +265,43 @@ def check_given(words: Sequence[str], command: click.Command) -> None:
                 where=f"inferometer {command.name}",
                 try_=suggestions.command(command.name or "", "--help"),
             )
+        is_switch = flag in own and own[flag].is_flag
         if flag_before:
-            values.setdefault(flag_before, []).append(word)
-        elif equals and flag in own:
-            values.setdefault(flag, []).append(value)
-        takes_value = flag in own and not own[flag].is_flag
+            given.setdefault(own[flag_before].name or "", []).append((flag_before, word))
+        elif (equals or is_switch) and flag in own:
+            given.setdefault(own[flag].name or "", []).append((flag, value))
+        takes_value = flag in own and not is_switch
         flag_before = flag if takes_value and not equals and not flag_before else ""
-    for flag, given in values.items():
-        if len(set(given)) > 1 and not own[flag].multiple:
-            _several(own[flag], flag, given, command)
+    for each in given.values():
+        option = own[each[0][0]]
+        if not option.multiple and _meanings(option, each) > 1:
+            _several(option, each, command)
 
 
-def _several(option: click.Option, flag: str, given: Sequence[str], command: click.Command) -> None:
+def _meanings(option: click.Option, given: Sequence[tuple[str, str]]) -> int:
+    """Number of different values that these flags give the option; a switch is on or off."""
+    return len({flag in option.opts if option.is_flag else value for flag, value in given})
+
+
+def _several(
+    option: click.Option, given: Sequence[tuple[str, str]], command: click.Command
+) -> None:
     """Refuse parts of one list; of other values the last counts, as it does in most tools."""
-    what = f"{flag} is given {len(given)} times: {', '.join(given)}"
+    names = list(dict.fromkeys(flag for flag, _ in given))
+    flag, values = names[-1], [value for _, value in given]
+    what = (
+        f"{flag} is given {len(given)} times: {', '.join(values)}"
+        if len(names) == 1
+        else f"{', '.join(' '.join(filter(None, one)) for one in given)} are one option"
+    )
     if option.name in _LISTS:
         raise SpecError(
             what,
             where=f"inferometer {command.name}",
             allowed=f"{flag} once, with commas between its parts",
-            try_=suggestions.flags(flag, ", ".join(dict.fromkeys(given))),
+            try_=suggestions.flags(flag, ", ".join(dict.fromkeys(values))),
         )
-    each = f"; for each of them {flag} {','.join(given)}" * (option.type.name == "several")
+    each = f"; for each of them {flag} {','.join(values)}" * (option.type.name == "several")
     talk(f"{what}; the last one counts{each}")
 
 

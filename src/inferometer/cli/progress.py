@@ -14,8 +14,14 @@ import msgspec
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from inferometer.api.drawing import SafeConsole
-from inferometer.api.progress import AnswerLine, PartsDone, Screen, heard_by, printable_json
+from inferometer.api.answer import SafeConsole
+from inferometer.api.progress import (
+    AnswerLine,
+    PartsDone,
+    Screen,
+    heard_by,
+    printable_json,
+)
 from inferometer.cli.terminal import STDERR, talk, write_answer
 from inferometer.measure.load import watch
 from inferometer.measure.time_left import OnProgress, Progress as SweepProgress

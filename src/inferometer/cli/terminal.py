@@ -7,7 +7,7 @@ away early (``2> >(head -1)``), or a terminal that hangs up, ends the talk and n
 
 Servers, files and their names may carry escape sequences, control characters and marks that turn
 the direction of text. Each becomes one visible sign here; what rich draws goes through
-``SafeConsole`` of ``progress.py``, which does the same.
+``SafeConsole`` of ``api/answer.py``, which does the same.
 """
 
 import contextlib

@@ -43,7 +43,7 @@ VERBS: Final[dict[str, Verb]] = {
         "inferometer.api.model_options",
         "How fast is this model here, and what limits it? (2 minutes)",
         function="with_engine",
-        second_half="inferometer.api.quick:quick",
+        second_half="inferometer.api.sweep:quick",
         help="""How fast is MODEL on this machine, what limits it, and what to expect at points that were not measured?
 
 MODEL is a Hugging Face folder or id here, a GGUF file, or a catalogue id with --load-format

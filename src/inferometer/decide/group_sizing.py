@@ -36,7 +36,7 @@ from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import plan_at
 from inferometer.inputs.objectives import ClassObjective
 from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.perfmodel.steptime_arrays import shape_duration_s
+from inferometer.perfmodel.steptime_terms import shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.simulate.demand import Route
 from inferometer.simulate.deployment import Case, Deployment

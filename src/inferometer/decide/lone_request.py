@@ -20,7 +20,7 @@ from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import plan_at
 from inferometer.inputs.objectives import ObjectiveSpec, Threshold
 from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays, shape_duration_s
+from inferometer.perfmodel.steptime_terms import StepTimeArrays, shape_duration_s
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.records.columns import F64, I32
 from inferometer.simulate.deployment import Deployment

@@ -20,9 +20,9 @@ from inferometer.decide.traffic import (
 )
 from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload, RequestPlan, has_workflows
-from inferometer.records import latencies, request_summaries, user_spans
+from inferometer.records import latencies, request_summaries, steady_state
 from inferometer.records.columns import Bools
-from inferometer.records.types import ABSENT, Run
+from inferometer.records.types import ABSENT, REFUSALS, Run
 from inferometer.simulate import run, simulated_run
 from inferometer.simulate.deployment import Pace
 from inferometer.simulate.engine_config import EngineConfig
@@ -36,7 +36,7 @@ _MOST_SHARES: Final = 4
 """A cluster is asked with as many requests as this number of replicas would be one by one: its
 percentiles are those of all requests. Prefill and decode replicas fill and drain one after the
 other: they are asked with no fewer, each of many with half as many as one by one."""
-_BREAKING: Final = ("overload", "stuck", "livelock", "rejected", "refused")
+_BREAKING: Final = ("overload", "stuck", "livelock", *REFUSALS)
 """Cautions of a simulated run that count as missing the SLO, whatever its percentiles."""
 _SEARCH_RATIO: Final = 64.0
 MOST_TOGETHER: Final = 8
@@ -158,7 +158,7 @@ def _lifetimes(run: Run, sessions: RequestPlan | None) -> float:
         is_done = latencies.is_one_of(requests, latencies.COMPLETED)
         came_ns, ended_ns = requests.intended_send_ns[is_done], requests.finished_ns[is_done]
     else:
-        first_ns, last_ns = user_spans.user_spans_ns(requests, sessions)
+        first_ns, last_ns = steady_state.user_spans_ns(requests, sessions)
         is_done = last_ns != ABSENT
         came_ns, ended_ns = first_ns[is_done], last_ns[is_done]
     if not len(came_ns):

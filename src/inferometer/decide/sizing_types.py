@@ -12,7 +12,7 @@ from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.prices import ApiPrice
 from inferometer.inputs.types import Source
 from inferometer.inputs.workload.types import OpenArrivals, WorkloadSpec
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays, shape_duration_s
+from inferometer.perfmodel.steptime_terms import StepTimeArrays, shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records import request_summaries
 from inferometer.simulate import deployment

@@ -13,9 +13,9 @@ from inferometer.inputs.workload import reading, replay, types
 from inferometer.inputs.workload.plan import NONE, RequestPlan
 from inferometer.records.columns import Bools
 from inferometer.records.latencies import COMPLETED, is_one_of
+from inferometer.records.steady_state import user_spans_ns
 from inferometer.records.tables import select
 from inferometer.records.types import ABSENT, Run
-from inferometer.records.user_spans import user_spans_ns
 from inferometer.units import NS_PER_S
 
 N_REQUESTS: Final = 1000

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import InferometerError, RecordError, SpecError
-from inferometer.units import MOST_COUNT, check_number, format_limit
+from inferometer.units import MOST_COUNT, check_number, format_limit, ungrouped
 
 MOST_DEPTH: Final = 64
 MOST_VALUES: Final = 30_000_000
@@ -310,7 +310,7 @@ class Door:
     def number(self, text: str, name: str, *, where: str, most: float = 1e15) -> float:
         """A finite number from text."""
         try:
-            value = float(text)
+            value = float(ungrouped(text))
         except ValueError:
             value = math.nan
         if not abs(value) <= most:

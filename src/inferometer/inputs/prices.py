@@ -28,8 +28,8 @@ import msgspec
 
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog, file_tables
+from inferometer.inputs.file_tables import yaml_value
 from inferometer.inputs.foreign_bytes import Door, shortened
-from inferometer.inputs.foreign_yaml import yaml_value
 from inferometer.inputs.types import HardwareSpec, PriceSpec, Source
 
 _EXAMPLE: Final = "source: our contract\ndate_utc: 2026-11\nusd_per_hour: {h100_sxm: 2.49}"

@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from inferometer.errors import MeasureError, SpecError
-from inferometer.measure.host import placement
-from inferometer.measure.nvml import NvmlDevices
+from inferometer.measure.host import NvmlDevices, placement
 from inferometer.records.pitfalls import PitfallName
 from inferometer.units import NS_PER_S
 

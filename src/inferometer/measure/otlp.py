@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 
 from inferometer import __version__
 from inferometer.errors import MeasureError, SpecError
-from inferometer.inputs import span_names
-from inferometer.inputs.otlp_spans import HistogramPoint, Span
-from inferometer.inputs.span_ids import span_ids
+from inferometer.inputs import spans
+from inferometer.inputs.spans import HistogramPoint, Span, span_ids
 
 LOAD_SERVICE: Final = "inferometer load"
 METRICS_EXPORTER: Final = "OTEL_METRICS_EXPORTER"
@@ -159,7 +158,7 @@ def send_metrics(endpoint: str, service_name: str, points: Iterable[HistogramPoi
     sdk = _imported("opentelemetry.sdk.metrics.export")
     exporter = _imported(f"{_HTTP}.metric_exporter").OTLPMetricExporter(endpoint=url)
     resource, scope = _sender(service_name)
-    by_instrument: dict[span_names.Instrument, list[Any]] = {}
+    by_instrument: dict[spans.Instrument, list[Any]] = {}
     for point in points:
         by_instrument.setdefault(point.instrument, []).append(_data_point(sdk, point))
     cumulative = sdk.AggregationTemporality.CUMULATIVE
@@ -167,8 +166,8 @@ def send_metrics(endpoint: str, service_name: str, points: Iterable[HistogramPoi
         sdk.Metric(one.name, one.says, one.unit, sdk.Histogram(found, cumulative))
         for one, found in by_instrument.items()
     ]
-    of_scope = sdk.ScopeMetrics(scope, metrics, span_names.SCHEMA_URL)
-    of_resource = sdk.ResourceMetrics(resource, [of_scope], span_names.SCHEMA_URL)
+    of_scope = sdk.ScopeMetrics(scope, metrics, spans.SCHEMA_URL)
+    of_resource = sdk.ResourceMetrics(resource, [of_scope], spans.SCHEMA_URL)
     with _LastWarning() as why:
         result = exporter.export(sdk.MetricsData([of_resource]))
     exporter.shutdown()
@@ -206,7 +205,7 @@ def _sender(service_name: str) -> tuple[Any, Any]:
         {"service.name": service_name, "service.version": __version__}
     )
     scope = _imported("opentelemetry.sdk.util.instrumentation").InstrumentationScope(
-        "inferometer", __version__, span_names.SCHEMA_URL
+        "inferometer", __version__, spans.SCHEMA_URL
     )
     return resource, scope
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from inferometer.errors import MeasureError, RecordError, SpecError
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.measure.load.target import (
     Place,
     Secrets,

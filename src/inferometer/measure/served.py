@@ -24,8 +24,8 @@ import msgspec
 import psutil
 
 from inferometer.errors import EngineError, MeasureError, SpecError
-from inferometer.measure import lifeline
-from inferometer.measure.nvml import NvmlDevices
+from inferometer.measure import child_processes
+from inferometer.measure.host import NvmlDevices
 from inferometer.units import format_bytes, format_duration
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -127,7 +127,7 @@ def served(start: ServerStart) -> Generator[ServedFacts]:
     _refuse_taken(host, port, start.url)
     before_bytes = _device_bytes()
     began_s = time.monotonic()
-    held = lifeline.line()
+    held = child_processes.line()
     with start.log.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "inferometer.measure.served_guard", *start.words],

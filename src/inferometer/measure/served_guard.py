@@ -10,7 +10,7 @@ import sys
 from types import FrameType
 from typing import Final
 
-from inferometer.measure import lifeline
+from inferometer.measure import child_processes
 
 NOT_FOUND: Final = 127
 """Exit code of a shell for an unknown command."""
@@ -18,7 +18,7 @@ NOT_FOUND: Final = 127
 
 def main(words: list[str]) -> int:
     """Run the command until it ends; its exit code, negative for a signal's number."""
-    lifeline.hold(is_group=True)
+    child_processes.hold(is_group=True)
     try:
         server = subprocess.Popen(words)
     except OSError as error:

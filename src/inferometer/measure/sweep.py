@@ -14,7 +14,7 @@ from typing import Final, Self, TypeAlias
 
 from inferometer import __version__
 from inferometer.errors import EngineError, MeasureError
-from inferometer.inputs.sweep_plan import visits_of
+from inferometer.inputs.plans import visits_of
 from inferometer.inputs.types import Caution, ModelSpec, SweepPlan, SweepPoint, SweepVisit
 from inferometer.measure import ceilings, environments, host
 from inferometer.measure.engines.protocol import (
@@ -30,8 +30,8 @@ from inferometer.measure.engines.protocol import (
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.measure.telemetry import Sampler, Telemetry
 from inferometer.measure.time_left import OnProgress, Progress, TimeLeft
-from inferometer.records.layout import new_run_id, now_utc
 from inferometer.records.reading import read_run
+from inferometer.records.run_folder import new_run_id, now_utc
 from inferometer.records.store import RunWriter
 from inferometer.records.tables import from_rows
 from inferometer.records.types import (
@@ -578,7 +578,8 @@ def new_manifest(
         model=model,
         engine=engine,
         host=host.host_facts(
-            n_threads=ceilings.n_threads_used(plan.engine), uses_device=plan.engine.device == "cuda"
+            n_threads=ceilings.n_threads_used(plan.engine),
+            uses_device=plan.engine.device == "cuda",
         ),
         # Our own engine, once it computes, is no caution: the machine is examined before.
         cautions=() if is_beginning else host.examine_machine(),

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 import psutil
 
-from inferometer.measure.nvml import DeviceCounter, NvmlDevices
+from inferometer.measure.host import DeviceCounter, NvmlDevices
 from inferometer.records.repetitions import TELEMETRY_INTERVAL_S
 
 INTERVAL_S: Final = TELEMETRY_INTERVAL_S

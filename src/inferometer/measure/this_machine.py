@@ -11,8 +11,7 @@ from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.types import Caution, Constant, DType, HardwareSpec, PeakSpec, Source
 from inferometer.measure.ceilings import MAX_FOOTPRINT_BYTES, NumpyCeilings
 from inferometer.measure.engines.protocol import CeilingProbe, ProbeSettings
-from inferometer.measure.host import busy_text, host_facts
-from inferometer.measure.nvml import NvmlDevices
+from inferometer.measure.host import NvmlDevices, busy_text, host_facts
 from inferometer.records.types import ProbeKind
 
 _TORCH_PROBE: Final = "inferometer.measure.engines.torch_ceilings"

@@ -26,6 +26,7 @@ from inferometer.perfmodel.roofline import (
     beyond_link,
     critical_batch_size,
     joule_per_million_tokens,
+    kv_dtype,
     peaks_of,
     usd_per_million_tokens,
 )
@@ -42,7 +43,6 @@ from inferometer.perfmodel.scenario import (
 )
 from inferometer.perfmodel.types import StepBound, StepWork
 from inferometer.perfmodel.weights import n_active_parameters, n_parameters, weight_bytes
-from inferometer.perfmodel.work import kv_dtype
 from inferometer.stats.estimate import Estimate
 
 METHOD: Final = (

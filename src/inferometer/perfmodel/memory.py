@@ -21,8 +21,8 @@ from inferometer.perfmodel.kv_cache import (
     state_bytes,
 )
 from inferometer.perfmodel.matrices import linears, n_shards
-from inferometer.perfmodel.weights import splits_heads, weight_bytes
-from inferometer.perfmodel.work import ParallelPlan, kv_dtype, logits_bytes, plan_of
+from inferometer.perfmodel.roofline import ParallelPlan, kv_dtype, logits_bytes, plan_of
+from inferometer.perfmodel.weights import padding_bytes, splits_heads, weight_bytes
 
 DEFAULT_UTILIZATION: Final = Constant(
     value=0.92,
@@ -163,6 +163,10 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
     whole_bytes = weight_bytes(
         model, engine, n_expert_shards=question.n_expert_shards, is_sparse=question.is_sparse
     )
+    if question.is_served:
+        whole_bytes += padding_bytes(
+            model, engine, question.hardware, n_expert_shards=question.n_expert_shards
+        )
     total_bytes = round(question.hardware.memory_bytes.value)
     rows = batch_size * question.prompt_tokens
     rows = (

@@ -5,10 +5,17 @@ from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, Source
-from inferometer.perfmodel.roofline import Peaks, bound_peaks, peaks_of, step_bound
+from inferometer.perfmodel.roofline import (
+    ParallelPlan,
+    Peaks,
+    bound_peaks,
+    peaks_of,
+    plan_of,
+    step_bound,
+    step_work,
+)
 from inferometer.perfmodel.types import BatchShape, StepBound, StepWork, decode_shape, prefill_shape
 from inferometer.perfmodel.weights import step_weight_bytes
-from inferometer.perfmodel.work import ParallelPlan, plan_of, step_work
 
 # Speculative decoding: the tokens that a step yields, and the step that verifies drafts.
 
@@ -335,9 +342,14 @@ def prefill_step_of(scenario: Scenario) -> BatchShape:
     the whole batch would be faster than any that the engine runs.
     """
     whole, _ = prefill_of(scenario)
+    return mean_step(whole, scenario.n_prefill_steps)
+
+
+def mean_step(whole: BatchShape, n_steps: int) -> BatchShape:
+    """The mean of the steps that compute these prompts."""
 
     def part(total: int) -> int:
-        return -(-total // scenario.n_prefill_steps)
+        return -(-total // n_steps)
 
     return replace(
         whole,

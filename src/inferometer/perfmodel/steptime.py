@@ -18,7 +18,6 @@ from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.types import EngineSpec, ModelSpec
-from inferometer.perfmodel.fit_subject import FitSubject
 from inferometer.perfmodel.kv_cache import (
     CacheRows,
     cache_rows,
@@ -26,7 +25,7 @@ from inferometer.perfmodel.kv_cache import (
     n_kv_shards,
     state_bytes,
 )
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.roofline import kv_dtype
 from inferometer.perfmodel.steptime_limits import (
     BoxRange,
     ParameterPosterior,
@@ -41,6 +40,7 @@ from inferometer.perfmodel.steptime_limits import (
 from inferometer.perfmodel.steptime_terms import (
     CAPTURED_SHARE,
     StepParameters,
+    StepTimeArrays,
     TermColumns,
     WorkColumns,
     term_columns,
@@ -48,13 +48,13 @@ from inferometer.perfmodel.steptime_terms import (
 )
 from inferometer.perfmodel.types import (
     BatchShape,
+    FitSubject,
     Limit,
     StepPrediction,
     Term,
     decode_shape,
     prefill_shape,
 )
-from inferometer.perfmodel.work import kv_dtype
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
 
@@ -298,7 +298,7 @@ def _terms_at(terms: TermColumns, index: int) -> tuple[Term, ...]:
     )
 
 
-# The step-time model as numbers for the simulator (``steptime_arrays``).
+# The step-time model as numbers for the simulator (``steptime_terms``).
 
 
 _TOKEN: Final = decode_shape(batch_size=1, context_tokens=1)
@@ -459,7 +459,7 @@ def fit_command(path: Path) -> str:
 
 _SWEEP_NAME: Final = "sweep.parquet"
 _LOAD_NAME: Final = "exchanges.parquet"
-"""File names in runs of sweeps and load tests, as in ``records.layout``, which cannot be imported
+"""File names in runs of sweeps and load tests, as in ``records.run_folder``, which cannot be imported
 here."""
 
 

@@ -16,8 +16,13 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
-from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.matrices import Linear, linears
+from inferometer.perfmodel.roofline import (
+    ParallelPlan,
+    all_gather,
+    matmul_flop_per_row,
+    step_traffic,
+)
 from inferometer.perfmodel.scenario import (
     BEST,
     LIKELY,
@@ -27,19 +32,20 @@ from inferometer.perfmodel.scenario import (
     peaks_at,
 )
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn, arrays_of
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays, no_faster, slowed
 from inferometer.perfmodel.steptime_limits import BoxRange, PhaseName, nearest
 from inferometer.perfmodel.steptime_terms import (
     CAPTURED_TOKENS_OF_A_SEQUENCE,
     PARAMETERS,
     Staircase,
     StepParameters,
+    StepTimeArrays,
+    no_faster,
     parameters_of,
+    slowed,
     term_columns,
 )
-from inferometer.perfmodel.types import decode_shape, prefill_shape
+from inferometer.perfmodel.types import NOTHING_STATED, FitSubject, decode_shape, prefill_shape
 from inferometer.perfmodel.weights import expected_experts, linear_bits
-from inferometer.perfmodel.work import ParallelPlan, all_gather, matmul_flop_per_row, step_traffic
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
 
@@ -439,7 +445,7 @@ def _assumed(value: float) -> Estimate:
 # experts and back. So all replicas run each step together, and it takes as long as that of the
 # busiest replica (``DPEngineCoreProc.run_busy_loop`` of vLLM 0.32.0). Attention, dense matrices and
 # logits depend on a replica's own requests, the experts on the rows of all replicas
-# (``steptime_arrays.group_step_duration_s``). Assumption: tokens choose all experts equally often;
+# (``steptime_terms.group_step_duration_s``). Assumption: tokens choose all experts equally often;
 # a device whose experts are chosen more often takes longer.
 
 

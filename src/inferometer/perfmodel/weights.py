@@ -3,11 +3,16 @@
 A model is a list of ``Linear`` maps (``perfmodel.matrices``) and some small vectors.
 """
 
+from typing import Final
+
 from inferometer.errors import SpecError
-from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
+from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.kv_cache import head_kinds
 from inferometer.perfmodel.matrices import Linear, StoredAs, linears, n_shards, stored_as
 from inferometer.perfmodel.types import STORED_FORMATS
+
+_HOPPER: Final = ("h100", "h20", "gh200")
+"""Ids of the catalogue begin so; H200's too."""
 
 
 def n_parameters(model: ModelSpec) -> int:
@@ -110,6 +115,38 @@ def weight_bytes(
     if not model.tie_word_embeddings:
         total_bits += _embedding_elements(model) * _head_bits(model, engine) / n_devices
     return round(total_bits / 8)
+
+
+def padding_bytes(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, *, n_expert_shards: int = 1
+) -> int:
+    """Bytes of one device with which vLLM fills mxfp4 experts up to whole tiles of its kernels.
+
+    gpt-oss-120b is 60.8 GiB without them. On Hopper Triton's kernels take the width of the
+    experts as it is; 64.4 GiB of a log say that the width of the model is filled up there too.
+
+    Source
+    ------
+    vLLM 0.32.0, ``mxfp4_round_up_hidden_size_and_intermediate_size``; model weights in logs of
+    H100: 64.38 GiB (llm-d-incubation/llm-d-planner@e50305a, Triton), 65.97 GiB
+    (vllm-project/vllm issue 23278, Marlin).
+    """
+    is_filled = engine.quantization == "float4" == model.checkpoint_dtype
+    if model.moe is None or engine.engine != "vllm" or not is_filled:
+        return 0
+    n_split = 1 if n_expert_shards > 1 else engine.tensor_parallel_size
+    width = -(-model.moe.intermediate_size // n_split)
+    is_hopper = hardware.hardware_id.startswith(_HOPPER)
+    tile = 256 if hardware.vendor == "amd" else 64 if is_hopper else 128
+    filled = (-(-model.hidden_size // 256) * 256) * (-(-width // tile) * tile)
+    extra = sum(
+        part.n_weights * linear_bits(part, engine, is_sparse=False) / 8
+        for part in linears(model)
+        if part.n_copies > 1
+    )
+    share = -(-model.moe.n_experts // n_expert_shards) / model.moe.n_experts / n_split
+    ratio = filled * n_split / (model.hidden_size * model.moe.intermediate_size)
+    return round(extra * share * (ratio - 1))
 
 
 def step_weight_bytes(

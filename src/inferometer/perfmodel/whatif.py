@@ -14,6 +14,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.types import DTYPE_BITS, DType, HardwareSpec, ModelSpec, Source
 from inferometer.perfmodel.datasheet import DatasheetPrediction, memory_question, predict_scenario
 from inferometer.perfmodel.memory import memory_budget
+from inferometer.perfmodel.roofline import ParallelPlan
 from inferometer.perfmodel.scenario import (
     BEST,
     LIKELY,
@@ -25,7 +26,6 @@ from inferometer.perfmodel.scenario import (
     peaks_at,
     phases_at,
 )
-from inferometer.perfmodel.work import ParallelPlan
 from inferometer.stats.estimate import Estimate
 
 METHOD: Final = "datasheet: the same change at three levels of efficiency"

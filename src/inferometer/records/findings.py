@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from inferometer.inputs.types import SweepPoint
-from inferometer.records import repetitions, summaries
+from inferometer.records import curves, repetitions, summaries
 from inferometer.records.columns import F64
 from inferometer.records.curves import has_single_numbers, single_number_findings
 from inferometer.records.repetitions import (
@@ -24,8 +24,15 @@ from inferometer.records.repetitions import (
     repetitions_of,
 )
 from inferometer.records.types import PointStatus, Run
-from inferometer.stats import comparison, knee, quantiles
-from inferometer.stats.estimate import Estimate, envelope
+from inferometer.stats import comparison
+from inferometer.stats.estimate import (
+    DEFAULT_CONFIDENCE_FRACTION,
+    Estimate,
+    envelope,
+    median_estimate,
+    present_samples,
+    resampled_medians,
+)
 from inferometer.units import format_bytes, format_fraction, format_number
 
 Support: TypeAlias = Literal["supported", "undecided", "single number"]
@@ -160,7 +167,7 @@ def _prefill_vs_decode(points: list[PointRepetitions]) -> list[Finding]:
     shares = {
         point.point: share
         for point in points
-        if (share := quantiles.median_estimate(point.prefill_s / point.total_s)) is not None
+        if (share := median_estimate(point.prefill_s / point.total_s)) is not None
     }
     if not shares:
         return []
@@ -200,7 +207,7 @@ def _knees(views: list[list[PointRepetitions]]) -> list[Finding]:
     found: list[Finding] = []
     for lines in zip(*(_batch_lines(points) for points in views), strict=True):
         bends = [
-            knee.find_knee(
+            curves.find_knee(
                 [point.point.batch_size for point in line],
                 [point.decode_tokens_per_s for point in line],
                 seed=_SEED,
@@ -228,27 +235,27 @@ def _batch_lines(points: list[PointRepetitions]) -> list[list[PointRepetitions]]
     return [line for line in lines.values() if len(line) > 2]
 
 
-def _steady_knee(bends: list[knee.Knee]) -> knee.Knee:
+def _steady_knee(bends: list[curves.Knee]) -> curves.Knee:
     """The measured knee, if it stays one at steady machine speed; its interval holds both."""
     measured = bends[0]
     if measured.status == "undecided" or len(bends) == 1:
         return measured
     if any(bend.status != measured.status for bend in bends):
-        return knee.Knee(
+        return curves.Knee(
             status="undecided", at=None, why="the machine changed its speed between the points"
         )
     if measured.at is None:
         return measured
     method = f"{measured.at.method}; widest of {len(bends)} views of the machine's speed"
-    return knee.Knee(
+    return curves.Knee(
         status=measured.status,
         at=envelope([bend.at for bend in bends if bend.at is not None], method=method),
         why=measured.why,
     )
 
 
-def _knee_sentence(bend: knee.Knee, prompt_tokens: int, first: int, last: int) -> str:
-    gain, at = f"{knee.KNEE_GAIN_RATIO:g}x the decode throughput", f"at prompt {prompt_tokens}"
+def _knee_sentence(bend: curves.Knee, prompt_tokens: int, first: int, last: int) -> str:
+    gain, at = f"{curves.KNEE_GAIN_RATIO:g}x the decode throughput", f"at prompt {prompt_tokens}"
     if bend.status == "beyond":
         return f"No knee up to batch {last} {at}: the last doubling still buys more than {gain}."
     if bend.status == "before":
@@ -395,7 +402,7 @@ def _resampled(groups: list[F64], statistic: Callable[[F64], F64], name: str) ->
     low = high = None
     method = f"{name}; {n} repetitions are too few for an interval, which needs {_MIN_REPEATS}"
     if n >= _MIN_REPEATS:
-        drawn = statistic(quantiles.resampled_medians(groups, seed=_SEED))
+        drawn = statistic(resampled_medians(groups, seed=_SEED))
         low, high = (
             min(value, float(np.quantile(drawn, 0.025))),
             max(value, float(np.quantile(drawn, 0.975))),
@@ -405,7 +412,7 @@ def _resampled(groups: list[F64], statistic: Callable[[F64], F64], name: str) ->
         value=value,
         low=low,
         high=high,
-        confidence_fraction=quantiles.DEFAULT_CONFIDENCE_FRACTION,
+        confidence_fraction=DEFAULT_CONFIDENCE_FRACTION,
         n_samples=n,
         method=method,
     )
@@ -421,7 +428,7 @@ def _side(estimate: Estimate, limit: float) -> Literal["above", "below"] | None:
 
 
 def _present(values: F64) -> F64:
-    return quantiles.present_samples(values)
+    return present_samples(values)
 
 
 def _name(point: SweepPoint) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door, shortened
 from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.records import durability, exchange_errors, raw_log, tables
+from inferometer.records import exchange_errors, raw_log, run_folder, tables
 from inferometer.records.answers import Answer, TokenEnds, answer_of, events_of
 from inferometer.records.columns import I32, I64
 from inferometer.records.raw_log import RequestFrame
@@ -79,8 +79,8 @@ def write_clocks(folder: Path, session_index: int, clocks: Sequence[HostClock]) 
     RecordError
         The folder cannot be written.
     """
-    durability.make_folder(folder / raw_log.RAW_FOLDER)
-    durability.replace_file(
+    run_folder.make_folder(folder / raw_log.RAW_FOLDER)
+    run_folder.replace_file(
         _path(folder, session_index),
         msgspec.json.format(msgspec.json.encode(clocks), indent=2) + b"\n",
     )

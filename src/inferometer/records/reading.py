@@ -14,10 +14,10 @@ from inferometer import suggestions
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.foreign_bytes import nearby
 from inferometer.inputs.types import Caution
-from inferometer.records import bench_tables, durability, tables
+from inferometer.records import foreign_sweeps, run_folder, tables
 from inferometer.records.imports.concurrency_table import is_concurrency_table
 from inferometer.records.imports.json_fields import DOOR
-from inferometer.records.layout import (
+from inferometer.records.run_folder import (
     MANIFEST_NAME,
     OPEN_LOAD_NAME,
     TABLE_FILES,
@@ -107,7 +107,7 @@ def read_table(path: Path, facts: TableFacts | None = None) -> Run:
     """
     start = DOOR.start_of(path, 2**16).decode("utf-8", "replace")
     is_json = start.lstrip()[:1] in {"{", "["}
-    is_sweep = is_json and bench_tables.is_json(start)
+    is_sweep = is_json and foreign_sweeps.is_json(start)
     if is_sweep or not (is_json or is_concurrency_table(start)):
         return read_sweep_csv(path, facts)
     raise _no_sweep(path, start, is_json=is_json)
@@ -188,7 +188,7 @@ def _stored(directory: Path, manifest: RunManifest, loader: Loader) -> _Stored:
     damages: dict[Path, str] = {}
     if not manifest.is_complete:
         return _Stored(damages, loader, _whole_parts(directory, damages), TABLE_NAMES)
-    damaged = durability.damaged_files(directory)
+    damaged = run_folder.damaged_files(directory)
     damages |= dict.fromkeys((directory / name for name in damaged), _DIFFERS)
     return _Stored(damages, loader, [directory], _expected_names(directory, manifest))
 
@@ -263,9 +263,9 @@ def _whole_parts(directory: Path, damages: dict[Path, str]) -> list[Path]:
     """Folders of the intact parts; a damaged part is left out entirely."""
     whole: list[Path] = []
     for part in parts_of(directory):
-        damaged = durability.damaged_files(part.folder)
-        if not (part.folder / durability.SUMS_NAME).is_file():
-            damaged = (durability.SUMS_NAME,)
+        damaged = run_folder.damaged_files(part.folder)
+        if not (part.folder / run_folder.SUMS_NAME).is_file():
+            damaged = (run_folder.SUMS_NAME,)
         damages.update(dict.fromkeys((part.folder / name for name in damaged), _DIFFERS))
         if not damaged:
             whole.append(part.folder)
@@ -277,7 +277,7 @@ def _expected_names(directory: Path, manifest: RunManifest) -> tuple[str, ...]:
 
     If the checksums are lost: a sweep's three tables, or the files that exist.
     """
-    summed = tuple(name for name in durability.summed_files(directory) if name != MANIFEST_NAME)
+    summed = tuple(name for name in run_folder.summed_files(directory) if name != MANIFEST_NAME)
     there = tuple(name for name in TABLE_FILES.values() if (directory / name).is_file())
     return summed or (TABLE_NAMES if manifest.plan is not None or not there else there)
 

@@ -11,17 +11,17 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.inputs import span_names as names
-from inferometer.inputs.load_plan import LoadPlan
-from inferometer.inputs.otlp_spans import (
+from inferometer.inputs import spans as names
+from inferometer.inputs.plans import LoadPlan
+from inferometer.inputs.spans import (
     HistogramPoint,
     Span,
     SpanEvent,
+    SpanIds,
     SpanTree,
     Value,
     is_generation,
 )
-from inferometer.inputs.span_ids import SpanIds
 from inferometer.records.columns import F64, I64
 from inferometer.records.raw_log import SessionFrame
 from inferometer.records.server_names import Histogram

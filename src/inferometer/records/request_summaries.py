@@ -23,7 +23,7 @@ from inferometer.inputs.objectives import ObjectiveSpec, Threshold
 from inferometer.inputs.workload.plan import Part, workflow_parts
 from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.records import tables
-from inferometer.records.columns import F64, I32, I64, Bools
+from inferometer.records.columns import F64, I32, Bools
 from inferometer.records.latencies import (
     COMPLETED,
     OF_REQUESTS,
@@ -40,6 +40,12 @@ from inferometer.records.latencies import (
     may_be_beyond,
     samples_of,
 )
+from inferometer.records.rates import (
+    closed_loop_rates,
+    counted,
+    is_closed_loop,
+    window_rates,
+)
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.tables import select
 from inferometer.records.types import ABSENT, UNKNOWN_COUNT, RequestStatus, RequestTable, Run
@@ -53,7 +59,6 @@ from inferometer.stats.autocorrelated import (
 from inferometer.stats.estimate import Estimate, Verdict, judge, judge_share
 from inferometer.units import NS_PER_S, format_duration, format_fraction
 
-ONE_BURST: Final = "one burst"
 PERCENTILES: Final = (0.5, 0.9, 0.95, 0.99)
 MEAN_NAME: Final = "mean"
 
@@ -149,7 +154,11 @@ def summarise_requests(run: Run, *, percentiles: Sequence[float] = PERCENTILES) 
         The run has no table of requests, or no request.
     """
     requests, at_ns = _requests_of(run), end_ns(run)
-    summary = _of_traffic(run, _summarise(requests, "all requests", at_ns, percentiles))
+    is_closed = concurrency_of(run) is not None or is_closed_loop(
+        requests.intended_send_ns, requests.finished_ns
+    )
+    found = _summarise(requests, "all requests", at_ns, percentiles, is_closed=is_closed)
+    summary = _of_traffic(run, found)
     if run.drawn is None:
         return summary
     samples = samples_of(run, ("workflow",))["workflow"]
@@ -250,6 +259,7 @@ def _summarise(
     percentiles: Sequence[float],
     *,
     span: _Span | None = None,
+    is_closed: bool = False,
 ) -> RequestSummary:
     start_ns, until_ns = (int(requests.intended_send_ns.min()), at_ns) if span is None else span
     latencies = tuple(
@@ -260,13 +270,22 @@ def _summarise(
     output = delivered_tokens(requests, edges_ns.astype(np.int64), at_ns=at_ns)
     began_ns = began_to_answer_ns(requests)
     has_begun = began_ns != ABSENT
-    read = _counted(began_ns[has_begun], edges_ns, requests.prompt_tokens[has_begun])
+    read = counted(began_ns[has_begun], edges_ns, requests.prompt_tokens[has_begun])
     is_done = is_one_of(requests, COMPLETED)
-    done = _counted(requests.finished_ns[is_done], edges_ns, np.ones(int(is_done.sum())))
+    done = counted(requests.finished_ns[is_done], edges_ns, np.ones(int(is_done.sum())))
     counts = np.bincount(requests.status, minlength=len(RequestStatus))
     between_s = (
         int(requests.intended_send_ns.max()) - int(requests.intended_send_ns.min())
     ) / NS_PER_S
+    rates = window_rates(np.diff(output), read, done, edges_ns, between_s)
+    if is_closed and bool(is_done.all()):
+        rates = closed_loop_rates(
+            requests.intended_send_ns,
+            requests.finished_ns,
+            requests.prompt_tokens,
+            lambda until_ns: delivered_tokens(requests, until_ns, at_ns=at_ns),
+            rates,
+        )
     tpot = next(one for one in latencies if one.latency == "tpot").percentile(0.5)
     return RequestSummary(
         name=name,
@@ -280,11 +299,9 @@ def _summarise(
         output_tokens=int(requests.output_tokens.sum(dtype=np.int64)),
         span_s=(until_ns - start_ns) / NS_PER_S,
         latencies=latencies,
-        output_tokens_per_s=_rate(np.diff(output), edges_ns, "output tokens/s", between_s),
-        total_tokens_per_s=_rate(
-            np.diff(output) + read, edges_ns, "input and output tokens/s", between_s
-        ),
-        completed_requests_per_s=_rate(done, edges_ns, "completed requests/s", between_s),
+        output_tokens_per_s=rates.output_tokens_per_s,
+        total_tokens_per_s=rates.total_tokens_per_s,
+        completed_requests_per_s=rates.completed_requests_per_s,
         offered_requests_per_s=(len(requests.status) - 1) / between_s if between_s > 0 else None,
         tokens_per_s_per_user=tpot.seconds.inverted()
         if tpot is not None and _is_positive(tpot.seconds)
@@ -338,24 +355,6 @@ def _mean(samples: LatencySamples) -> LatencyMean | None:
 def _known_sum(counts: I32) -> int | None:
     """The sum; None where a count is unknown."""
     return None if bool((counts == UNKNOWN_COUNT).any()) else int(counts.sum(dtype=np.int64))
-
-
-def _rate(per_window: F64, edges_ns: F64, name: str, between_s: float) -> Estimate | None:
-    """Rate with an interval from equal windows; without one in a single burst."""
-    window_s = float(edges_ns[1] - edges_ns[0]) / NS_PER_S
-    if float(edges_ns[-1] - edges_ns[0]) <= 1:
-        return None
-    rates = per_window / window_s
-    estimate = run_mean_estimate(rates, float(rates.mean()), name=name)
-    if between_s <= 0:  # fewer and fewer requests are left
-        return replace(estimate, low=None, high=None, method=f"{name}; of {ONE_BURST}")
-    return estimate if estimate.low is None else replace(estimate, low=max(estimate.low, 0.0))
-
-
-def _counted(instants_ns: I64, edges_ns: F64, weights: I32 | F64) -> F64:
-    return np.histogram(
-        instants_ns.astype(np.float64), bins=edges_ns, weights=weights.astype(np.float64)
-    )[0]
 
 
 def _is_positive(estimate: Estimate) -> bool:
@@ -461,9 +460,9 @@ class Judgement:
 def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = None) -> Judgement:
     """Judge the objective on this run, or on N of its requests, and name the weakest link.
 
-    Limits without a percentile count for goodput alone; where no threshold has one, the verdict is
-    *undecided*. A TTFT or E2E beyond its limit is missed if the queue grows without bound: further
-    requests would wait even longer.
+    Limits without a percentile count for goodput alone; without any other the verdict is
+    *undecided*. A TTFT or E2E beyond its limit is missed if the queue grows without bound. A server
+    that refuses a request misses all limits; those that a gate turns away count by their share.
     """
     requests = run.requests
     if requests is None:
@@ -472,8 +471,9 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     samples = samples_of(run, [one.metric for one in objective.thresholds], rows)
     requests = requests if rows is None else select(requests, rows)
     is_growing = any(caution.code == "overload" for caution in run.manifest.cautions)
+    refusal = run.manifest.refusal if is_one_of(requests, (RequestStatus.REJECTED,)).any() else ""
     judged = tuple(
-        _of_all(requests, _judged(one, samples[one.metric], is_growing=is_growing))
+        _of_all(requests, _judged(one, samples[one.metric], is_growing=is_growing), refusal)
         for one in objective.thresholds
     )
     with_percentile = [one for one in judged if one.threshold.percentile_fraction is not None]
@@ -495,10 +495,12 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     )
 
 
-def _of_all(requests: RequestTable, judged: JudgedThreshold) -> JudgedThreshold:
+def _of_all(requests: RequestTable, judged: JudgedThreshold, refusal: str) -> JudgedThreshold:
     """Rejected requests meet no limit, and aborted ones none that needs the whole answer."""
     limit = judged.threshold
     share, is_whole = limit.percentile_fraction, limit.metric in {"tpot", "e2e"}
+    if refusal and share is not None:
+        return replace(judged, verdict="missed", why=refusal)
     lost = (RequestStatus.REJECTED, *((RequestStatus.ABORTED,) if is_whole else ()))
     served = run_share_estimate(~is_one_of(requests, lost), name="share of requests with an answer")
     if judged.verdict == "missed" or share is None or served is None or served.value == 1:

@@ -1,9 +1,9 @@
-"""From when to when was a run of requests in a steady state, and did it stay the same meanwhile?
+"""From when to when was each user at work, and the run in a steady state?
 
-Requests sent before are its warm-up: a start-up burst, caches that fill, code that compiles. Those
-sent last meet a server that empties: its drain. Each is found from the latencies in order of
-sending, and cut only where it differs by more than chance. Nothing is thrown away: the whole run
-and its steady part are both summarised.
+Requests sent before a steady state are its warm-up: a start-up burst, caches that fill, code that
+compiles. Those sent last meet a server that empties: its drain. Each is found from the latencies in
+order of sending, and cut only where it differs by more than chance. Nothing is thrown away: the
+whole run and its steady part are both summarised.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from inferometer.inputs.workload.plan import RequestPlan, first_of_each
 from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.latencies import Latency, end_ns, latency_samples
-from inferometer.records.types import RequestTable, Run
+from inferometer.records.types import ABSENT, RequestTable, Run
 from inferometer.stats.autocorrelated import MIN_SAMPLES, Trend, trend, warm_up
 
 _TOLD_BY: Final[tuple[Latency, ...]] = ("ttft", "tpot")
@@ -119,3 +120,18 @@ def _trends(
         if seen is not None:
             found.append(LatencyTrend(latency=latency, trend=seen))
     return tuple(found)
+
+
+def user_spans_ns(requests: RequestTable, plan: RequestPlan) -> tuple[I64, I64]:
+    """Start of each user's first think time, and end of its last request.
+
+    By the index in the plan (N) of the first request of each user; the end is ABSENT where there is none.
+    """
+    user = first_of_each(plan.follows)[requests.request_index]
+    began_ns = requests.intended_send_ns - np.maximum(plan.think_ns[requests.request_index], 0)
+    is_ended = requests.finished_ns != ABSENT
+    last_ns = np.full(plan.n_requests, ABSENT, np.int64)
+    np.maximum.at(last_ns, user[is_ended], requests.finished_ns[is_ended])
+    first_ns = np.full(plan.n_requests, np.iinfo(np.int64).max)
+    np.minimum.at(first_ns, user[is_ended], began_ns[is_ended])
+    return first_ns, last_ns

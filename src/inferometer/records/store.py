@@ -15,8 +15,8 @@ import msgspec
 from inferometer import suggestions
 from inferometer.errors import RecordError
 from inferometer.inputs.types import Caution
-from inferometer.records import durability, tables
-from inferometer.records.layout import (
+from inferometer.records import run_folder, tables
+from inferometer.records.run_folder import (
     CEILINGS_NAME,
     DEVICES_NAME,
     LOCK_NAME,
@@ -51,7 +51,7 @@ _FAILED_SUFFIX: Final = ".failed"
 class RunWriter:
     """Writes one run. Use it as a context manager, or call ``close``."""
 
-    def __init__(self, directory: Path, manifest: RunManifest, lock: durability.WriterLock) -> None:
+    def __init__(self, directory: Path, manifest: RunManifest, lock: run_folder.WriterLock) -> None:
         self._directory = directory
         self._manifest = manifest
         self._lock = lock
@@ -73,8 +73,8 @@ class RunWriter:
             The folder cannot be written, is being written by another process, or holds a run of
             another plan, engine or model (the message says what differs).
         """
-        durability.make_folder(directory)
-        lock = durability.WriterLock.acquire(directory / LOCK_NAME)
+        run_folder.make_folder(directory)
+        lock = run_folder.WriterLock.acquire(directory / LOCK_NAME)
         try:
             manifest = _opened(directory, manifest)
         except BaseException:
@@ -137,18 +137,18 @@ class RunWriter:
         if number in self._done_parts:
             raise RecordError(f"part {number} is stored already", where=str(self._directory))
         place = part_folder(self._directory, sequence=self._next_sequence, number=number)
-        temporary = place.with_name(place.name + durability.TEMPORARY_SUFFIX)
+        temporary = place.with_name(place.name + run_folder.TEMPORARY_SUFFIX)
         try:
-            durability.make_folder(temporary)
+            run_folder.make_folder(temporary)
             tables.write_table(temporary / SWEEP_NAME, sweep)
             tables.write_table(temporary / STEPS_NAME, steps)
             tables.write_table(temporary / CEILINGS_NAME, ceilings)
             if devices is not None:
                 tables.write_table(temporary / DEVICES_NAME, devices)
-            durability.write_sums(temporary, _names_of([temporary]))
-            durability.move_into_place(temporary, place)
+            run_folder.write_sums(temporary, _names_of([temporary]))
+            run_folder.move_into_place(temporary, place)
         except RecordError as error:
-            durability.remove_folder(temporary)
+            run_folder.remove_folder(temporary)
             raise _with_what_is_kept(error, len(self._done_parts)) from error
         self._next_sequence += 1
         self._done_parts.add(number)
@@ -182,13 +182,13 @@ class RunWriter:
                 engine=_at_the_end(self._manifest.engine, engine),
                 cautions=without_repeats((*self._manifest.cautions, *cautions)),
             )
-            durability.write_sums(self._directory, names, {MANIFEST_NAME: _content_of(manifest)})
+            run_folder.write_sums(self._directory, names, {MANIFEST_NAME: _content_of(manifest)})
             _write_manifest(self._directory, manifest)
         except RecordError as error:
             _sweep_up(self._directory)
             raise _with_what_is_kept(error, len(folders)) from error
         self._manifest = manifest
-        durability.remove_folder(self._directory / PARTS_NAME)
+        run_folder.remove_folder(self._directory / PARTS_NAME)
 
     def close(self) -> None:
         """Release the folder's lock."""
@@ -251,7 +251,7 @@ def _resumed(directory: Path, stored: RunManifest, requested: RunManifest) -> Ru
 
 
 def _write_manifest(directory: Path, manifest: RunManifest) -> None:
-    durability.replace_file(directory / MANIFEST_NAME, _content_of(manifest))
+    run_folder.replace_file(directory / MANIFEST_NAME, _content_of(manifest))
 
 
 def _content_of(manifest: RunManifest) -> bytes:
@@ -273,17 +273,17 @@ def _merge(directory: Path, folders: list[Path], name: str, table_type: type[Tab
     table = tables.concat(
         table_type, [tables.read_table(folder / name, table_type) for folder in folders]
     )
-    temporary = directory / (name + durability.TEMPORARY_SUFFIX)
+    temporary = directory / (name + run_folder.TEMPORARY_SUFFIX)
     tables.write_table(temporary, table)
-    durability.move_into_place(temporary, directory / name)
+    run_folder.move_into_place(temporary, directory / name)
 
 
 def _set_damaged_aside(directory: Path) -> tuple[Caution, ...]:
     cautions: list[Caution] = []
     for part in parts_of(directory):
-        damaged = durability.damaged_files(part.folder)
+        damaged = run_folder.damaged_files(part.folder)
         if damaged:
-            durability.move_into_place(
+            run_folder.move_into_place(
                 part.folder, part.folder.with_name(part.folder.name + _DAMAGED_SUFFIX)
             )
             cautions.append(
@@ -309,7 +309,7 @@ def _set_failed_aside(directory: Path) -> tuple[Caution, ...]:
         ).any()
     ]
     for part in failed:
-        durability.move_into_place(
+        run_folder.move_into_place(
             part.folder, part.folder.with_name(part.folder.name + _FAILED_SUFFIX)
         )
     return tuple(
@@ -324,10 +324,10 @@ def _set_failed_aside(directory: Path) -> tuple[Caution, ...]:
 
 def _sweep_up(directory: Path) -> None:
     """Remove unfinished files of a killed writer."""
-    for path in directory.glob(f"*{durability.TEMPORARY_SUFFIX}"):
+    for path in directory.glob(f"*{run_folder.TEMPORARY_SUFFIX}"):
         path.unlink(missing_ok=True)
-    for path in (directory / PARTS_NAME).glob(f"*{durability.TEMPORARY_SUFFIX}"):
-        durability.remove_folder(path)
+    for path in (directory / PARTS_NAME).glob(f"*{run_folder.TEMPORARY_SUFFIX}"):
+        run_folder.remove_folder(path)
 
 
 def _with_what_is_kept(error: RecordError, n_kept: int) -> RecordError:
@@ -467,8 +467,8 @@ def write_run(directory: Path, run: Run) -> None:
             where=str(directory),
             allowed=f"at least one of {', '.join(TABLE_FILES)}",
         )
-    durability.make_folder(directory)
-    lock = durability.WriterLock.acquire(directory / LOCK_NAME)
+    run_folder.make_folder(directory)
+    lock = run_folder.WriterLock.acquire(directory / LOCK_NAME)
     try:
         _refuse_if_taken(directory)
         _write(directory, stored, replace(run.manifest, is_complete=True))
@@ -492,19 +492,19 @@ def _write(directory: Path, stored: dict[str, AnyTable], manifest: RunManifest) 
         for name in TABLE_FILES.values():
             (directory / name).unlink(missing_ok=True)  # of a writer that was killed
         for name, table in stored.items():
-            temporary = directory / (name + durability.TEMPORARY_SUFFIX)
+            temporary = directory / (name + run_folder.TEMPORARY_SUFFIX)
             tables.write_table(temporary, table)
-            durability.move_into_place(temporary, directory / name)
+            run_folder.move_into_place(temporary, directory / name)
         content = (
             msgspec.json.format(
                 msgspec.json.encode(replace(manifest, schema_version=SCHEMA_VERSION)), indent=2
             )
             + b"\n"
         )
-        durability.write_sums(directory, tuple(stored), {MANIFEST_NAME: content})
-        durability.replace_file(directory / MANIFEST_NAME, content)
+        run_folder.write_sums(directory, tuple(stored), {MANIFEST_NAME: content})
+        run_folder.replace_file(directory / MANIFEST_NAME, content)
     except RecordError:
-        for name in (*stored, durability.SUMS_NAME):
+        for name in (*stored, run_folder.SUMS_NAME):
             (directory / name).unlink(missing_ok=True)
-            (directory / (name + durability.TEMPORARY_SUFFIX)).unlink(missing_ok=True)
+            (directory / (name + run_folder.TEMPORARY_SUFFIX)).unlink(missing_ok=True)
         raise

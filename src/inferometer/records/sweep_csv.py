@@ -25,9 +25,9 @@ from inferometer import suggestions
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.types import Caution, EngineSpec, ModelSpec, Source, SweepPlan, SweepPoint
-from inferometer.records import bench_tables, durability, tables
+from inferometer.records import foreign_sweeps, run_folder, tables
+from inferometer.records.foreign_sweeps import Column, FieldName, column_of, unit_wanted
 from inferometer.records.summaries import PointSummary
-from inferometer.records.sweep_headers import Column, FieldName, column_of, unit_wanted
 from inferometer.records.types import Origin, PointStatus, Run, RunManifest, SweepTable
 from inferometer.stats.estimate import Estimate
 from inferometer.units import MOST_COUNT
@@ -108,7 +108,7 @@ def write_sweep_csv(path: Path, rows: Iterable[SweepRow]) -> None:
     writer = csv.DictWriter(buffer, fieldnames=list(texts[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(texts)
-    durability.replace_file(path, buffer.getvalue().encode())
+    run_folder.replace_file(path, buffer.getvalue().encode())
 
 
 def _value(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
@@ -189,7 +189,7 @@ def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
             where=str(path),
             allowed="a file with a date",
         ) from error
-    text = bench_tables.as_sweep_table(text, _DOOR, where=str(path)) or text
+    text = foreign_sweeps.as_sweep_table(text, _DOOR, where=str(path)) or text
     lines = _lines_of(text, str(path))
     is_gen_known = facts.gen_tokens is not None or any(line.fields.get("gen") for line in lines)
     sweep = _table_of(lines, facts, str(path))

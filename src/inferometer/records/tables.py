@@ -206,7 +206,7 @@ def _cast(name: str, values: object, dtype: np.dtype[Any], table_name: str) -> C
 
 
 def write_table(path: Path, table: AnyTable) -> None:
-    """Write a table to ``path``; neither atomic nor durable, which is ``durability``'s work.
+    """Write a table to ``path``; neither atomic nor durable, which is ``run_folder``'s work.
 
     Raises
     ------

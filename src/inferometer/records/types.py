@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.inputs.types import Caution, ModelSpec, Source, SweepPlan
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.records.columns import F64, I8, I32, I64, Bools, Texts
@@ -26,6 +26,9 @@ from inferometer.units import NS_PER_S
 ValidityVerdict: TypeAlias = Literal["VALID", "SUSPECT", "INVALID"]
 ABSENT: Final = int(np.iinfo(np.int64).min)
 """The int64 for *unknown*; NULL in Parquet."""
+
+REFUSALS: Final = ("rejected", "refused")
+"""Cautions on requests too long for a simulated server, or too many for its queue."""
 
 UNKNOWN_COUNT: Final = -1
 """The int32 count for *unknown*."""
@@ -542,6 +545,11 @@ class RunManifest:
     kv_pools: tuple[KvPoolFacts, ...] = ()
     """KV pools of a simulated run; older records have none."""
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def refusal(self) -> str:
+        """Why a simulated server refused requests; '' where it refused none."""
+        return next((one.text for one in self.cautions if one.code in REFUSALS), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

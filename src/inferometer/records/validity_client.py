@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.inputs.load_plan import LoadPlan, most_in_flight
+from inferometer.inputs.plans import LoadPlan, most_in_flight
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import AtOnce, ClosedArrivals, WorkloadSpec
 from inferometer.records.columns import F64, I64, Bools

@@ -5,9 +5,9 @@ from typing import Final
 from inferometer.report.charts.decision import decision_charts
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.rates import goodput_rate_chart, tpot_rate_chart, ttft_rate_chart
-from inferometer.report.decision_views import DecisionView, RateView
 from inferometer.report.page import Section, method_section
 from inferometer.report.tables import TextTable
+from inferometer.report.views import DecisionView, RateView
 
 _DEFINITIONS: Final = (
     (

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from inferometer.errors import RecordError
 from inferometer.records import tables
 from inferometer.records.columns import I64
-from inferometer.records.durability import make_folder, replace_file
+from inferometer.records.run_folder import make_folder, replace_file
 from inferometer.records.slot_timeline import SlotTimeline, slices_of, slot_timeline
 from inferometer.records.types import ABSENT, RequestStatus, Run, StepTable
 from inferometer.report.request_tables import STATE_NAMES

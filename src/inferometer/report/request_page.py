@@ -16,7 +16,6 @@ from inferometer.report.charts.rates import (
     ttft_rate_chart,
 )
 from inferometer.report.charts.time_parts import ttft_parts_rate_chart
-from inferometer.report.decision_views import RateView
 from inferometer.report.page import (
     Chip,
     Number,
@@ -31,7 +30,7 @@ from inferometer.report.page import (
 from inferometer.report.request_tables import LATENCY_NAMES, percentile_text
 from inferometer.report.sweep_page import Drawn, drawn_of, files_of
 from inferometer.report.tables import TextTable
-from inferometer.report.views import OnlineView, RequestReportView, Statement
+from inferometer.report.views import OnlineView, RateView, RequestReportView, Statement
 from inferometer.stats.estimate import Verdict
 from inferometer.units import format_fraction, format_number
 

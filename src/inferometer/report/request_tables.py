@@ -10,8 +10,8 @@ from typing import Final
 from inferometer.inputs.objectives import METRICS, percentile_name
 from inferometer.records.kv_pools import KvPoolView
 from inferometer.records.latencies import Latency
+from inferometer.records.rates import ONE_BURST
 from inferometer.records.request_summaries import (
-    ONE_BURST,
     Judgement,
     LatencyMean,
     LatencySummary,

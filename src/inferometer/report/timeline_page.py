@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from inferometer.records.slot_timeline import Cells, CellState, SlotTimeline, state_shares
-from inferometer.report.charts.slots import timeline_chart
+from inferometer.report.charts.online import timeline_chart
 from inferometer.report.page import Line, Page, Section, method_section
 from inferometer.report.request_tables import STATE_LETTERS, STATE_NAMES, slot_time_text
 from inferometer.report.tables import TextTable

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from inferometer.inputs.span_ids import TraceParent, traceparent_of
+from inferometer.inputs.spans import TraceParent, traceparent_of
 from inferometer.records.types import ABSENT
 from inferometer.serve import emulator_pages, emulator_plan
 from inferometer.serve.emission_log import EmissionKind
@@ -21,8 +21,16 @@ from inferometer.serve.emulator_pages import (
     error_event,
 )
 from inferometer.serve.emulator_plan import EmulatorPlan
-from inferometer.serve.emulator_requests import Limits, ParsedRequest, read_chat, read_completion
-from inferometer.serve.emulator_tokens import Answer, Tokenizer, content_ids, draw_answer
+from inferometer.serve.emulator_requests import (
+    Answer,
+    Limits,
+    ParsedRequest,
+    Tokenizer,
+    content_ids,
+    draw_answer,
+    read_chat,
+    read_completion,
+)
 from inferometer.serve.http_line import HttpRequest, Line
 from inferometer.simulate.live import LiveRequest
 from inferometer.simulate.outcome import Status

@@ -16,11 +16,11 @@ from inferometer.serve.emulator_requests import (
     Limits,
     Message,
     Refusal,
+    Tokenizer,
     chat_texts,
     check_model,
     decoded_body,
 )
-from inferometer.serve.emulator_tokens import Tokenizer
 from inferometer.serve.http_line import HttpRequest, Line
 from inferometer.units import s_from_ns
 

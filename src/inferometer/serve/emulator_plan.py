@@ -13,7 +13,7 @@ from inferometer import suggestions
 from inferometer.api.cluster import Gate, Servers, gate_of
 from inferometer.errors import SpecError
 from inferometer.inputs.gate import OTHERS, GateSpec
-from inferometer.perfmodel.steptime_arrays import slowed
+from inferometer.perfmodel.steptime_terms import slowed
 from inferometer.simulate.demand import demand
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.fleet import Fleet, Placement

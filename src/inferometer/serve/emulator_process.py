@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from inferometer import suggestions
 from inferometer.errors import InferometerError, MeasureError, SpecError
-from inferometer.measure import lifeline
+from inferometer.measure import child_processes
 from inferometer.serve import emulator_server
 from inferometer.serve.emission_log import EmissionWriter
 from inferometer.serve.emulator_plan import LOOPBACK, EmulatorPlan
@@ -65,9 +65,9 @@ def start(plan: EmulatorPlan) -> Generator[Emulator, None, None]:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(
-        target=_in_child, args=(plan, there, lifeline.starts_in_main_thread()), daemon=True
+        target=_in_child, args=(plan, there, child_processes.starts_in_main_thread()), daemon=True
     )
-    with lifeline.without_script():
+    with child_processes.without_script():
         process.start()
     there.close()
 
@@ -100,7 +100,7 @@ def _url_of(pipe: Connection) -> str:
 
 
 def _in_child(plan: EmulatorPlan, pipe: Connection, may_ask_kernel: bool) -> None:  # noqa: FBT001
-    lifeline.hold_in_pool(may_ask_kernel)
+    child_processes.hold_in_pool(may_ask_kernel)
     try:
         run_emulator(plan, lambda url: pipe.send(("url", url)))
     except (InferometerError, OSError) as problem:

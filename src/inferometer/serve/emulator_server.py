@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from inferometer.inputs import span_names as names
-from inferometer.inputs.otlp_spans import Span
-from inferometer.inputs.span_ids import TraceParent
-from inferometer.measure.load.timer import Agenda
+from inferometer.inputs import spans as names
+from inferometer.inputs.spans import Span, TraceParent
+from inferometer.measure.load.schedule import Agenda
 from inferometer.measure.otlp import SpanStream
 from inferometer.serve import (
     emission_log,

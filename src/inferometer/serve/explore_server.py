@@ -18,19 +18,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from inferometer.api import (
-    explore,
-    explore_page,
-    explore_states,
-    explored as exploring,
-    progress,
-)
+from inferometer.api import explore, explore_page, explore_states, explored as exploring, progress
 from inferometer.errors import InferometerError, SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.executors.local import Inline
-from inferometer.records.durability import make_folder, replace_file
+from inferometer.records.run_folder import make_folder, replace_file
 from inferometer.records.slot_timeline import CellState
-from inferometer.report import explore_html, html
+from inferometer.report import html
 from inferometer.report.request_tables import STATE_LETTERS
 
 T = TypeVar("T")
@@ -157,7 +151,7 @@ def answer_parts(
         "simulate_command": found.simulate_command,
         "numbers": explore_page.numbers_of(found.page),
         "steps": steps,
-        **explore_html.fragments(found.page, found.charts),
+        **html.fragments(found.page, found.charts),
     }
 
 
@@ -183,8 +177,7 @@ def serving(
     answers = Answers(launched, measured)
     page = _explorer_page(start_of(launched), is_file=False).encode()
     assets = {
-        f"/{name}": (kind, html.resource(name).encode())
-        for name, kind in explore_html.ASSETS.items()
+        f"/{name}": (kind, html.resource(name).encode()) for name, kind in html.ASSETS.items()
     }
     assets["/"] = ("text/html", page)
 
@@ -276,7 +269,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (
             ("content-type", f"{kind}{charset}"),
             ("content-length", str(len(body))),
-            ("content-security-policy", explore_html.POLICY),
+            ("content-security-policy", html.POLICY),
             ("x-content-type-options", "nosniff"),
             ("cross-origin-resource-policy", "same-origin"),
             ("referrer-policy", "no-referrer"),
@@ -321,7 +314,7 @@ def write_file(started: explore_states.Started, path: Path) -> int:
 
 
 def _explorer_page(start: dict[str, Any], *, is_file: bool) -> str:
-    return explore_html.render_explorer(
+    return html.render_explorer(
         start,
         explore.choices(),
         explore_page.CHAPTERS,

@@ -276,7 +276,7 @@ def _sources_digest() -> str:
     room = resources.files("inferometer.simulate")
     files = [file for file in (room / "kernel").iterdir() if file.name.endswith(".py")]
     files += [room / f"{name}.py" for name in REACHED]
-    files.append(resources.files("inferometer.perfmodel") / "steptime_arrays.py")
+    files.append(resources.files("inferometer.perfmodel") / "steptime_terms.py")
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda one: one.name):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")

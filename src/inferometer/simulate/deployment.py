@@ -14,8 +14,8 @@ from inferometer import suggestions
 from inferometer.errors import SpecError, TooLargeError
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel import kv_cache, memory, steptime_levels
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.perfmodel.work import ParallelPlan, kv_dtype
+from inferometer.perfmodel.roofline import ParallelPlan, kv_dtype
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.simulate import engine_config
 from inferometer.simulate.fleet import (
     AnswerBeginsAt,

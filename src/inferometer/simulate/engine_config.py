@@ -20,9 +20,9 @@ Python and compiled. To add an engine:
    are ``compiling.inlined``. ``schedule`` fills a ``Batch`` and its ``Part``s
    (``kernel.vllm.launch`` does) and keeps ``n_running``, ``n_waiting``, ``n_free`` (KV blocks) and
    ``n_preempted`` up to date.
-5. A request that begins to run takes the lowest free slot (``kernel/slots.py``,
+5. A request that begins to run takes the lowest free slot (``kernel/requests.py``,
    ``reference.batch.Seats``); one that ends or is preempted gives it back. Preempt before
-   admitting, and admit in batch order. Requests end through ``kernel.arrivals.end``.
+   admitting, and admit in batch order. Requests end through ``kernel.requests.end``.
 6. If a request waits for a time, ``schedule`` sets ``wake_ns``, the time of its next call, later
    than now.
 7. A Hypothesis test checks that both forms agree to the nanosecond; worked examples check both

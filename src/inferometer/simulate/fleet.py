@@ -63,7 +63,7 @@ import numpy as np
 
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.plan import RequestPlan, only_requests
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.columns import I32, Bools
 from inferometer.simulate.demand import Demand, Route, selected
 from inferometer.simulate.engine_config import EngineConfig, kv_pools_of

@@ -47,21 +47,22 @@ Ties, in this order: priority band (where bands count), the tenant's service (fa
 order's key, arrival, index.
 
 ``gate_rules`` converts the user's rules to a configuration for a workload: classes and tenants by
-number, times in nanoseconds. ``inputs.gate`` checks them; nothing is checked again here. Buckets
-hold up to 2**31 tokens, and times up to 1e18 ns, so that int64 holds them in billionths of a token.
+number, times in nanoseconds. Compiled code trusts a configuration, so each part refuses at birth
+what no gate can be. Buckets hold up to 2**31 tokens, and times up to 1e18 ns, so that int64 holds
+them in billionths of a token.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
 from inferometer.errors import SpecError
 from inferometer.inputs.gate import OTHERS, GateClass, GateSpec, GateTenant
 from inferometer.inputs.objectives import parse_objective
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.columns import I32
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.step_cost import duration_ns
@@ -81,6 +82,10 @@ NOTHING: Final = -1
 
 Named = TypeVar("Named", GateClass, GateTenant)
 
+_WHERE: Final = "the gate"
+_MOST_NS: Final = 10**18
+_MOST: Final = 2**31 - 1
+"""Largest count and largest number of tokens."""
 _SHORT_TOKENS: Final = 128
 _LONG_TOKENS: Final = 2048
 
@@ -128,6 +133,24 @@ class ClassRules:
     """A request's deadline is its arrival and this; without one it has none, and comes after all
     that do."""
 
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        if self.window_size and not self.window_ns:
+            raise SpecError(
+                f"window_size = {self.window_size} without window_ns",
+                where=_WHERE,
+                allowed="both: else the last requests would wait for ever",
+            )
+        if bool(self.widest_window_ns) != bool(self.widest_at) or (
+            self.widest_at and not 0 < self.window_ns <= self.widest_window_ns
+        ):
+            raise SpecError(
+                f"window_ns = {self.window_ns}, widest_window_ns = {self.widest_window_ns},"
+                f" widest_at = {self.widest_at}",
+                where=_WHERE,
+                allowed="a window that grows has all three, and widest_window_ns is the longer one",
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRules:
@@ -143,6 +166,15 @@ class TenantRules:
     burst_tokens: int = 0
     weight: int = 1
     """Share under fair ordering."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        if bool(self.tokens_per_s) != bool(self.burst_tokens):
+            raise SpecError(
+                f"tokens_per_s = {self.tokens_per_s}, burst_tokens = {self.burst_tokens}",
+                where=_WHERE,
+                allowed="both, or none: a bucket has a rate and a size",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +213,26 @@ class GateConfig:
     """Requests with longer prompts are treated as of class ``oversized_class``; 0: none are."""
     oversized_class: int = 0
 
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        for name, word, words in (
+            ("order", self.order, get_args(Order)),
+            ("lengths", self.lengths, get_args(Lengths)),
+            ("lateness", self.lateness, get_args(Lateness)),
+        ):
+            if word not in words:
+                raise SpecError(f"{name} = {word!r}", where=_WHERE, allowed=", ".join(words))
+        for name, rules in (("classes", self.classes), ("tenants", self.tenants)):
+            if not rules:
+                raise SpecError(f"no rules of {name}", where=_WHERE, allowed="one or more")
+        n_classes = len(self.classes)
+        if self.oversized_above_tokens and 1 < n_classes <= self.oversized_class:
+            raise SpecError(
+                f"oversized_class = {self.oversized_class}",
+                where=_WHERE,
+                allowed=f"0 to {n_classes - 1}, a class that has rules",
+            )
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes; empty where they have none."""
@@ -190,6 +242,23 @@ class GateConfig:
     def knows_tenants(self) -> bool:
         """Do any rules distinguish tenants?"""
         return self.order == "fair" or any(rules.tokens_per_s for rules in self.tenants)
+
+
+_NO_NUMBERS: Final = ("name", "order", "has_bands", "lengths", "classes", "tenants", "lateness")
+_LEAST: Final = {"weight": 1, "output_token_weight": 1, "priority": -_MOST - 1}
+
+
+def _check_numbers(rules: ClassRules | TenantRules | GateConfig) -> None:
+    """Refuse numbers that the compiled gate cannot hold, or with which it would let none through."""
+    for one in fields(rules):
+        value: object = getattr(rules, one.name)
+        least, most = _LEAST.get(one.name, 0), _MOST_NS if one.name.endswith("_ns") else _MOST
+        if one.name in _NO_NUMBERS or (one.name == "priority" and value is None):
+            continue
+        if not (isinstance(value, int | float | np.integer) and least <= value <= most):
+            raise SpecError(
+                f"{one.name} = {value!r}", where=_WHERE, allowed=f"{least:,} to {most:,}"
+            )
 
 
 def treated_as(requests: Demand, config: GateConfig) -> I32:

@@ -21,7 +21,7 @@ from inferometer.records.columns import I32, Bools
 from inferometer.records.types import ABSENT
 from inferometer.simulate import hooks
 from inferometer.simulate.fleet import Fleet
-from inferometer.simulate.kernel import config as kernel_config, front, loop
+from inferometer.simulate.kernel import config as kernel_config, loop, routing
 from inferometer.simulate.kernel.state import NOTHING, Counters, Request, State
 from inferometer.simulate.live_front import Kind, LiveFront, every_kind, longer
 from inferometer.simulate.outcome import FAR_NS, Outcome, Status, new_log, new_part_log
@@ -44,7 +44,7 @@ class LiveMemory:
     def __init__(self, fleet: Fleet) -> None:
         engines = fleet.engines
         requests = every_kind(fleet, max(max(one.max_model_len for one in engines) - 1, 1))
-        states = front.new_states(requests, fleet)
+        states = routing.new_states(requests, fleet, are_all=False)
         self.is_alone = fleet.is_lone
         self._has_gate = fleet.gate is not None
         self._n_rows = [(one.max_num_active, one.n_kv_blocks) for one in engines]
@@ -197,9 +197,9 @@ class LiveMemory:
     def _point(self) -> None:
         """Set ``handles``: the pointers that compiled loops take before that of the step times."""
         if self.is_alone:
-            self.handles: tuple[object, ...] = (pointed(front.one_of(self.states, 0)),)
+            self.handles: tuple[object, ...] = (pointed(routing.one_of(self.states, 0)),)
         else:
-            self.handles = (front.pointed_states(self.states), pointed(self._front.front))
+            self.handles = (routing.pointed_states(self.states), pointed(self._front.front))
 
     def _give_slots(self, n_slots: int) -> None:
         """Make room for this number of requests; requests keep their slots."""
@@ -422,7 +422,7 @@ class LiveFleet:
         kind = kernel_config.Kind(int(self._memory.states.config["kind"][0, 0]))
         self._loop = loop.loop_of(kind) if fleet.is_lone else loop.loop_of_fleet(kind, fleet)
         costs, engines = fleet.step_times_of_groups, fleet.engines
-        self._cost = pointed(costs[0]) if self._memory.is_alone else front.pointed_costs(costs)
+        self._cost = pointed(costs[0]) if self._memory.is_alone else routing.pointed_costs(costs)
         n_rows = max(fleet.n_replicas * max(one.depth for one in engines), _LOG_ROWS)
         n_parts = 4 * fleet.n_replicas * max(one.max_num_active for one in engines)
         self._log, self._part_log = new_log(n_rows), new_part_log(max(n_parts, _LOG_ROWS))

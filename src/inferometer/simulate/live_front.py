@@ -1,6 +1,6 @@
 """Router, gate and KV link in front of replicas whose requests are not known in advance.
 
-The arrays of ``kernel/front.py`` are sized for a known set of requests. Here they begin empty, grow
+The arrays of ``kernel/routing.py`` are sized for a known set of requests. Here they begin empty, grow
 with the requests that arrive, and are reused.
 """
 
@@ -15,9 +15,8 @@ from inferometer.records.columns import I32
 from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.fleet import DRAWING_ROUTERS, ClusterConfig, Fleet, Placement
 from inferometer.simulate.gate_config import NOTHING, GateConfig, cut_answers
-from inferometer.simulate.kernel.front import Front, new_front
 from inferometer.simulate.kernel.gate_state import GateState, gate_columns
-from inferometer.simulate.kernel.routing import RouterState, router_draws
+from inferometer.simulate.kernel.routing import Front, RouterState, new_front, router_draws
 from inferometer.simulate.kernel.state import Request
 from inferometer.simulate.outcome import FAR_NS
 

@@ -19,7 +19,7 @@ from inferometer.inputs.workload.plan import (
     block_contents,
     sent_by_server,
 )
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT
 from inferometer.simulate import hooks, pointers
@@ -27,7 +27,7 @@ from inferometer.simulate.demand import Demand, contents_checked, demand_without
 from inferometer.simulate.engine_config import EngineConfig, kv_pools_of, pool_of_requests
 from inferometer.simulate.fleet import ClusterConfig, Fleet
 from inferometer.simulate.gate_config import GateConfig, cut_answers
-from inferometer.simulate.kernel import front as kernel_front, loop
+from inferometer.simulate.kernel import loop, routing as kernel_routing
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.state import State, new_state
 from inferometer.simulate.outcome import (
@@ -221,16 +221,16 @@ def simulate_replicas(fleet: Fleet, requests: Demand, recording: Recording) -> S
     routed = requests
     if fleet.placement is not None:  # the router knows the group as the class
         routed = requests._replace(class_index=fleet.placement.group_of(requests))
-    states = kernel_front.new_states(requests, fleet)
-    front = kernel_front.new_front(routed, fleet)
+    states = kernel_routing.new_states(requests, fleet)
+    front = kernel_routing.new_front(routed, fleet)
     n_slots = max(engine.max_num_active for engine in engines)
     prepared = _Prepared(
         loop.loop_of_fleet(Kind(int(states.config["kind"][0, 0])), fleet),
         states,
         (
-            kernel_front.pointed_states(states),
+            kernel_routing.pointed_states(states),
             pointers.pointed(front),
-            kernel_front.pointed_costs(fleet.step_times_of_groups),
+            kernel_routing.pointed_costs(fleet.step_times_of_groups),
         ),
         engines,
     )

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays, group_step_duration_s
+from inferometer.perfmodel.steptime_terms import StepTimeArrays, group_step_duration_s
 
 _TINY_S: Final = 1e-30
 """Stands for no time where the closed form divides by the larger of two times."""

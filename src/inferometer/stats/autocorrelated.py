@@ -3,7 +3,7 @@
 Requests that meet the same queue are late together, so n of them carry less information than n
 independent ones. The share of samples below the quantile is computed in consecutive batches. Its
 variance between batches, divided by that of independent samples, is the *inflation*; n divided by
-the inflation is the effective sample size. The interval is the binomial one of ``quantiles`` for
+the inflation is the effective sample size. The interval is the binomial one of ``estimate`` for
 that many samples. Batches of three lengths are tried and the largest inflation is used, since
 batches that are too short hide correlation. A run with a small effective sample size has no
 interval, however many requests it has.
@@ -22,8 +22,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, ndtr, stdtr, stdtrit
 
-from inferometer.stats.estimate import Estimate
-from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION, interval_ranks, min_samples
+from inferometer.stats.estimate import (
+    DEFAULT_CONFIDENCE_FRACTION,
+    Estimate,
+    interval_ranks,
+    min_samples,
+)
 
 N_BATCHES: Final = (40, 20, 10)
 """Numbers of batches that are tried; with fewer than ten the variance between batches is itself

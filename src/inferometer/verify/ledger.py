@@ -23,7 +23,7 @@ import numpy as np
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.perfmodel.steptime_levels import Basis
-from inferometer.records import durability
+from inferometer.records import run_folder
 from inferometer.stats.autocorrelated import grouped_share
 from inferometer.verify.claims import (
     KNOWN_TO_A_BUCKET,
@@ -127,7 +127,7 @@ def append(
         The ledger cannot be read or written, was tampered with, or something is dated after
         ``at_utc``, which is now.
     """
-    durability.make_folder(path.parent)
+    run_folder.make_folder(path.parent)
     with _alone(path.parent):
         entries = read_ledger(path)
         refuse_future(entries, now_utc=at_utc, where=str(path))
@@ -145,7 +145,7 @@ def append(
         )
         entry = replace(entry, sha256=sha256_of(entry))
         before = _DOOR.bytes_of(path) if path.exists() else b""
-        durability.replace_file(path, before + canonical(entry) + b"\n")
+        run_folder.replace_file(path, before + canonical(entry) + b"\n")
         return entry
 
 
@@ -245,7 +245,7 @@ def _alone(folder: Path) -> Generator[None]:
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise durability.cannot_write(folder, error) from error
+        raise run_folder.cannot_write(folder, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

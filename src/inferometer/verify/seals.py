@@ -16,12 +16,12 @@ import msgspec
 
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.plans import PlanKind, VerifyPlan
 from inferometer.inputs.types import ModelSpec
-from inferometer.inputs.verify_plan import PlanKind, VerifyPlan
 from inferometer.inputs.workload.plan import I32, I64, RequestPlan
 from inferometer.perfmodel.steptime_levels import Basis
-from inferometer.records import durability, raw_log
-from inferometer.records.layout import MANIFEST_NAME
+from inferometer.records import raw_log, run_folder
+from inferometer.records.run_folder import MANIFEST_NAME
 from inferometer.stats.estimate import Estimate, Verdict
 
 Metric: TypeAlias = Literal[
@@ -244,9 +244,9 @@ def write_seal(folder: Path, seal: Seal) -> None:
     RecordError
         The file cannot be written.
     """
-    durability.make_folder(folder)
+    run_folder.make_folder(folder)
     stored = SealedFile(sha256=sha256_of(seal), seal=seal)
-    durability.replace_file(
+    run_folder.replace_file(
         folder / SEAL_NAME, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n"
     )
 
@@ -295,14 +295,14 @@ def evidence_of(path: Path) -> tuple[FileSum, ...]:
         A file cannot be read.
     """
     if path.is_file() and path.name != MANIFEST_NAME:
-        return (FileSum(name=path.name, sha256=durability.sum_of(path)),)
+        return (FileSum(name=path.name, sha256=run_folder.sum_of(path)),)
     folder = path.parent if path.is_file() else path
     fixed = [
-        folder / name for name in (MANIFEST_NAME, durability.SUMS_NAME) if (folder / name).is_file()
+        folder / name for name in (MANIFEST_NAME, run_folder.SUMS_NAME) if (folder / name).is_file()
     ]
     files = [*fixed, *raw_log.raw_logs(folder)]
     return tuple(
-        FileSum(name=file.relative_to(folder).as_posix(), sha256=durability.sum_of(file))
+        FileSum(name=file.relative_to(folder).as_posix(), sha256=run_folder.sum_of(file))
         for file in files
     )
 

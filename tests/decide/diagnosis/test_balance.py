@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import poisson, served_pages
 
-from inferometer.decide.diagnosis.balance import balance, check_balanced
+from inferometer.decide.diagnosis.observed import balance, check_balanced
 from inferometer.decide.diagnosis.window import observed_window
 from inferometer.errors import ModelError
 from inferometer.records.server_summaries import summarise_server

@@ -12,9 +12,8 @@ from served_pages import clients_of, poisson, served_pages
 from tests.decide.diagnosis.test_diagnosis import ROOMY, START_S, STEPS
 
 from inferometer.api import diagnosis
-from inferometer.api.diagnose_limits import StatedLimit
-from inferometer.api.diagnose_source import Source
-from inferometer.decide.diagnosis.client_counts import client_counts
+from inferometer.api.diagnose_source import Source, StatedLimit
+from inferometer.decide.diagnosis.missing_counts import client_counts
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
 from inferometer.decide.diagnosis.traffic import drawn_requests
 from inferometer.decide.diagnosis.window import observed_window

@@ -9,9 +9,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import poisson, served_pages
 
-from inferometer.api.diagnose_limits import stated_limits
-from inferometer.api.diagnose_source import Source
-from inferometer.decide.diagnosis.counted_lengths import lengths_by_counts
+from inferometer.api.diagnose_source import Source, stated_limits
+from inferometer.decide.diagnosis.missing_counts import lengths_by_counts
 from inferometer.decide.diagnosis.window import observed_window
 from inferometer.simulate import step_cost
 from inferometer.simulate.scheduler_config import SchedulerConfig

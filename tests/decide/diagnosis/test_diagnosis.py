@@ -21,8 +21,8 @@ from inferometer.errors import ModelError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.steptime_arrays import slowed
 from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.perfmodel.steptime_terms import slowed
 from inferometer.simulate import run
 from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -10,20 +10,20 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import poisson, served_pages
 
-from inferometer.decide.diagnosis.measured_steps import (
+from inferometer.decide.diagnosis.step_pace import (
     counted_of,
     fitted_numbers,
     limits_shown,
     measured_paces,
     parts_of,
+    step_paces,
 )
-from inferometer.decide.diagnosis.step_pace import step_paces
 from inferometer.decide.diagnosis.window import observed_window
 from inferometer.errors import ModelError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.perfmodel.steptime_terms import shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.step_logs import step_log_of
 from inferometer.simulate.scheduler_config import SchedulerConfig

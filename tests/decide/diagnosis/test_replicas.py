@@ -11,8 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import poisson, served_pages
 
 from inferometer.api.diagnose_latencies import replica_cautions
-from inferometer.api.diagnose_limits import stated_limits
-from inferometer.api.diagnose_source import Source
+from inferometer.api.diagnose_source import Source, stated_limits
 from inferometer.api.diagnosis import answer_of
 from inferometer.decide.diagnosis.observed import checked
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers

@@ -12,7 +12,7 @@ from tests.decide.diagnosis.test_diagnosis import ROOMY, START_S, STEPS
 
 from inferometer.decide.diagnosis.step_pace import step_paces
 from inferometer.decide.diagnosis.window import observed_window
-from inferometer.perfmodel.steptime_arrays import step_duration_s
+from inferometer.perfmodel.steptime_terms import step_duration_s
 
 FEW = replace(ROOMY, max_num_seqs=4)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.decide.watching.certainty import Certainty, certainty_of, verdict_of
+from inferometer.decide.watching.intervals import Certainty, certainty_of, verdict_of
 
 EDGES = np.array([0.05, 0.1, 0.2, 0.3, 0.5, 1.0, np.inf])
 

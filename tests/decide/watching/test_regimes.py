@@ -18,7 +18,7 @@ from tests.decide.watching.simulated_series import (
 from inferometer.decide.watching.drift import N_LEARNED, Block, Chart, ShareModel
 from inferometer.decide.watching.intervals import Interval
 from inferometer.decide.watching.regimes import Regimes, part_means, time_to_breach
-from inferometer.perfmodel.steptime_arrays import slowed
+from inferometer.perfmodel.steptime_terms import slowed
 from inferometer.simulate import run
 from inferometer.simulate.fleet import lone_replica
 

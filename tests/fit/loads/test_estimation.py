@@ -5,14 +5,13 @@ import pytest
 from black_boxes import BLOCKS, SEATS, Box, config
 
 from inferometer.errors import ModelError
-from inferometer.fit.loads.conclusions import Address
-from inferometer.fit.loads.estimation import Subject, fit_server
+from inferometer.fit.loads.estimation import Address, Subject, fit_server
 from inferometer.fit.loads.intervals import N_DRAWS
 from inferometer.fit.loads.load_tests import LoadTest, peak_load, served_load, step_pace
 from inferometer.fit.loads.server import ReportedSettings
 from inferometer.fit.loads.server_fit import is_server_fit, load_server_fit
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.steptime_arrays import shape_duration_s
+from inferometer.perfmodel.steptime_terms import shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate

@@ -7,10 +7,8 @@ import pytest
 from real_loads import BLOCKS, DATA, rtx4090, vllm_cpu
 
 from inferometer.errors import ModelError
-from inferometer.fit.loads.conclusions import Address
-from inferometer.fit.loads.estimation import Subject, fit_server, judged_server
-from inferometer.fit.loads.load_tests import LoadTest, peak_load, served_load
-from inferometer.fit.loads.replay import latencies
+from inferometer.fit.loads.estimation import Address, Subject, fit_server, judged_server
+from inferometer.fit.loads.load_tests import LoadTest, latencies, peak_load, served_load
 from inferometer.fit.loads.reported import reported_by_server
 from inferometer.fit.loads.server import (
     LIMITS,
@@ -23,7 +21,7 @@ from inferometer.fit.loads.server import (
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.inputs.workload import reading, replay
-from inferometer.perfmodel.steptime_arrays import shape_duration_s
+from inferometer.perfmodel.steptime_terms import shape_duration_s
 from inferometer.perfmodel.types import decode_shape
 from inferometer.records.imports.llmservingsim import read_llmservingsim
 from inferometer.simulate.run import simulate

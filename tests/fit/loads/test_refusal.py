@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from black_boxes import Box, config
 
-from inferometer.fit.loads.conclusions import Address, ProbeScope, refusal_of
-from inferometer.fit.loads.estimation import Subject, judged_server
+from inferometer.fit.loads.estimation import Address, ProbeScope, Subject, judged_server, refusal_of
 from inferometer.fit.loads.load_tests import LoadTest, PeakLoad
 from inferometer.fit.loads.server import ReportedSettings
 from inferometer.inputs.types import EngineSpec

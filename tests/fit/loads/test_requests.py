@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inferometer.errors import MeasureError, ModelError
-from inferometer.fit.loads.replay import Replay, agreements, latencies
+from inferometer.fit.loads.load_tests import Replay, agreements, latencies
 from inferometer.fit.loads.requests import fit_requests, moved_to
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from black_boxes import CpuBox, config
 
-from inferometer.fit.loads.conclusions import (
+from inferometer.fit.loads.estimation import (
     Address,
     ProbeScope,
+    Subject,
+    fit_server,
     limit_probe,
     quiet_probe,
     switch_probe,
 )
-from inferometer.fit.loads.estimation import Subject, fit_server
 from inferometer.fit.loads.load_tests import LoadTest, peak_load, served_load
 from inferometer.fit.loads.server import LIMITS, SWITCHES, ReportedSettings
 from inferometer.inputs.types import EngineSpec

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inferometer.fit.published.apart import Workers, apart_schedule
-from inferometer.fit.published.closed_loop import ClosedLoad
-from inferometer.perfmodel.work import ParallelPlan
+from inferometer.fit.published.closed_loop import ClosedLoad, Workers, apart_schedule
+from inferometer.perfmodel.roofline import ParallelPlan
 
 LOAD = ClosedLoad(concurrency=64, prompt_tokens=1000, output_tokens=100)
 ONE = Workers(n_workers=1, plan=ParallelPlan())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.fit.loads.replay import latencies
+from inferometer.fit.loads.load_tests import latencies
 from inferometer.fit.published.closed_loop import ClosedLoad, loop_demand, loop_schedule
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec

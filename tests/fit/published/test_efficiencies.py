@@ -13,11 +13,10 @@ from inferometer.fit.published.priors import UNKNOWNS
 from inferometer.inputs import catalog
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.roofline import peaks_of
-from inferometer.perfmodel.steptime_arrays import shape_duration_s
+from inferometer.perfmodel.roofline import peaks_of, step_work
 from inferometer.perfmodel.steptime_levels import N_DRAWS
+from inferometer.perfmodel.steptime_terms import shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.perfmodel.work import step_work
 
 FILES = sorted(
     path

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from inferometer.errors import ModelError, SpecError
-from inferometer.fit.published.apart import Workers
-from inferometer.fit.published.closed_loop import ClosedLoad
+from inferometer.fit.published.closed_loop import ClosedLoad, Workers
 from inferometer.fit.published.loads import PublishedLoad, published_loads, scheduler_of
 from inferometer.fit.published.posterior import fit_published, simulated
 from inferometer.fit.published.priors import UNKNOWNS, device_prior
 from inferometer.fit.published.step_time import published_step_time
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.roofline import ParallelPlan
 from inferometer.perfmodel.steptime_terms import (
     NO_STAIRCASE,
     PARAMETERS,
@@ -22,7 +22,6 @@ from inferometer.perfmodel.steptime_terms import (
     work_columns,
 )
 from inferometer.perfmodel.types import decode_shape
-from inferometer.perfmodel.work import ParallelPlan
 from inferometer.records.imports.inferencex import read_inferencex, read_silicon
 
 TABLE = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.fit.loads.replay import agreements, latencies
+from inferometer.fit.loads.load_tests import agreements, latencies
 from inferometer.fit.loads.requests import fit_requests
 from inferometer.fit.published.serving import published_subject
 from inferometer.inputs.catalog import find_hardware

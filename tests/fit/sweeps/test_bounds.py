@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inferometer.fit.sweeps.diagnostics import at_bounds
+from inferometer.fit.sweeps.regression import at_bounds
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec

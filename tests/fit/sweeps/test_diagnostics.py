@@ -2,7 +2,7 @@
 
 import pytest
 
-from inferometer.fit.sweeps.diagnostics import explain
+from inferometer.fit.sweeps.regression import explain
 from inferometer.fit.sweeps.step_time import fit_step_time
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from inferometer.api.analysis import analyse
 from inferometer.api.explain import logits_check
-from inferometer.fit.sweeps.diagnostics import unidentified
 from inferometer.fit.sweeps.observations import computes_all_logits
+from inferometer.fit.sweeps.regression import unidentified
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from own_trace_files import write_own_trace
 from plan_strategies import plans
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
-from inferometer.inputs.workload.own_trace import read_own_trace, write_own_trace
+from inferometer.inputs.workload.own_trace import read_own_trace
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload
 from inferometer.inputs.workload.traces import read_trace
 from inferometer.inputs.workload.types import TraceSource
@@ -131,16 +132,6 @@ def test_broken_files_are_named_by_line(tmp_path, text, what):
     assert str(path) in caught.value.where
 
 
-def test_files_that_cannot_be_written_are_refused(tmp_path):
-    drawn = read_own_trace_of(tmp_path)
-    with pytest.raises(SpecError, match=r"cannot be written to \.txt"):
-        write_own_trace(drawn, tmp_path / "r.txt")
-    with pytest.raises(SpecError, match="cannot be written"):
-        write_own_trace(drawn, tmp_path / "no" / "r.csv")
-    with pytest.raises(SpecError, match="cannot be written"):
-        write_own_trace(drawn, tmp_path / "no" / "r.parquet")
-
-
 def test_a_foreign_or_broken_parquet_file_is_refused(tmp_path):
     path = tmp_path / "r.parquet"
     path.write_bytes(b"PAR1 nothing more")
@@ -151,12 +142,6 @@ def test_a_foreign_or_broken_parquet_file_is_refused(tmp_path):
     duckdb.sql("SELECT 1 AS arrival_ns").write_parquet(str(path))
     with pytest.raises(SpecError, match=r"without a head[^$]*as CSV or JSON lines"):
         read_trace(TraceSource(path=str(path)))
-
-
-def read_own_trace_of(tmp_path):
-    path = tmp_path / "r.jsonl"
-    path.write_text(f"{HEAD}\n{ROWS}")
-    return read_own_trace(path)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,12 @@ OTHERS = {
     "40000000000,1087,230\n",
     "our names beside others": "arrival_ns,prompt_tokens,output_tokens,model\n0,472,18,a\n"
     "40000000000,1087,230,b\n",
+    "an access log's dates": "time\tinput_tokens\toutput_tokens\n"
+    "[10/Oct/2025:13:55:36 +0000]\t472\t18\n[10/Oct/2025:15:56:16 +0200]\t1,087\t230\n",
+    "thousands in groups": 'start_ms,input_tokens,output_tokens\n"1,000",472,18\n'
+    '"41,000.0","1,087",230\n',
+    "the unit in a name of our own": "requestStartMicros,input_tokens,output_tokens\n"
+    "7,472,18\n40000007,1087,230\n",
     "Qwen": '{"chat_id": 1, "timestamp": 0.0, "input_length": 472, "output_length": 18, '
     '"hash_ids": []}\n{"chat_id": 2, "timestamp": 40.0, "input_length": 1087, '
     '"output_length": 230, "hash_ids": []}\n',
@@ -459,6 +465,12 @@ def test_dates_in_another_order_are_refused(written):
     with pytest.raises(SpecError, match=r"Date = '11/16/2023 18:15:46' is no number") as refused:
         read_trace(written(text))
     assert "dates as 2026-11-16 18:15:46" in str(refused.value)
+
+
+def test_a_comma_outside_of_csv_may_be_a_decimal_one(written):
+    text = "time;prompt_tokens;output_tokens\n0;9;9\n1,500;9;9\n"
+    with pytest.raises(SpecError, match=r"'1,500' may be thousands, or have a decimal comma"):
+        read_trace(written(text))
 
 
 def test_sharegpt_conversations_are_sessions(written):

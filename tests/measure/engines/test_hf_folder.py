@@ -6,7 +6,11 @@ import pytest
 pytest.importorskip("transformers")
 
 from inferometer.errors import EngineError, SpecError
-from inferometer.measure.engines.hf_folder import config_folder, weights_folder
+from inferometer.measure.engines.hf_folder import (
+    config_folder,
+    unpacked_if_small,
+    weights_folder,
+)
 from inferometer.measure.engines.protocol import ModelReference
 from inferometer.measure.engines.transformers_loading import read_config
 
@@ -28,25 +32,30 @@ def test_a_catalogue_entry_becomes_a_folder_with_its_configuration(tiny, cache):
 
 def test_a_catalogue_entry_has_no_weights(tiny):
     with pytest.raises(SpecError, match="no weights"):
-        weights_folder(tiny, read_config(tiny))
+        weights_folder(tiny)
 
 
-def test_a_folder_is_taken_as_it_is(tiny):
-    assert (
-        weights_folder(
-            ModelReference(kind="folder", location="somewhere", spec=None), read_config(tiny)
-        )
-        == "somewhere"
-    )
+def test_a_folder_is_taken_as_it_is():
+    folder = ModelReference(kind="folder", location="somewhere", spec=None)
+    assert weights_folder(folder) == "somewhere"
+    assert unpacked_if_small(folder) is folder
 
 
-def test_a_broken_file_leaves_nothing_behind(tiny, cache, tmp_path):
+def test_a_large_file_is_not_unpacked(tmp_path):
+    large = tmp_path / "large.gguf"
+    with large.open("wb") as file:
+        file.truncate(2**29 + 1)  # without a byte on the disk
+    model = ModelReference(kind="gguf", location=str(large), spec=None)
+    assert unpacked_if_small(model) is model
+
+
+def test_a_broken_file_leaves_nothing_behind(cache, tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(40))
+    model = ModelReference(kind="gguf", location=str(broken), spec=None)
     with pytest.raises(EngineError, match="could not be unpacked"):
-        weights_folder(
-            ModelReference(kind="gguf", location=str(broken), spec=None), read_config(tiny)
-        )
+        weights_folder(model)
+    assert unpacked_if_small(model) is model
     assert list(cache.iterdir()) == []
 
 
@@ -54,10 +63,9 @@ def test_a_broken_file_leaves_nothing_behind(tiny, cache, tmp_path):
 def test_smollm2_is_unpacked_once_with_every_weight(smollm2, cache):
     from transformers import AutoModelForCausalLM
 
-    config = read_config(smollm2)
-    folder = Path(weights_folder(smollm2, config))
+    folder = Path(str(unpacked_if_small(smollm2).location))
     written_ns = (folder / "model.safetensors").stat().st_mtime_ns
-    assert Path(weights_folder(smollm2, config)) == folder
+    assert Path(weights_folder(smollm2)) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == written_ns
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
     loaded = AutoModelForCausalLM.from_pretrained(folder)

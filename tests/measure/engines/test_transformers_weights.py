@@ -7,8 +7,8 @@ from torch.nn import Linear
 from inferometer.inputs.types import EngineSpec, SweepPoint
 from inferometer.measure.engines.protocol import random_prompts
 from inferometer.measure.engines.transformers_engine import open_engine
+from inferometer.measure.engines.transformers_loading import GROUP_SIZE, PackedLinear
 from inferometer.measure.engines.transformers_quality import rounded_to_integers
-from inferometer.measure.engines.transformers_weights import GROUP_SIZE, PackedLinear
 
 POINT = SweepPoint(prompt_tokens=9, batch_size=3, gen_tokens=6)
 

@@ -126,6 +126,37 @@ def test_each_fault_has_its_code(code, server, tmp_path):
     assert loaded.outcome.n_failed == 3
 
 
+@pytest.mark.parametrize(
+    ("answer", "error", "limits", "timeout_s"),
+    [
+        (silent, "total_timeout", {}, 0.02),
+        (dribbling, "total_timeout", {}, 0.13),
+        (silent, "head_timeout", {"head_s": 0.02}, 1.0),
+        (silent_after_its_head, "read_timeout", {"read_s": 0.02}, 1.0),
+    ],
+)
+def test_a_timeout_ends_a_request_when_it_is_over(
+    answer, error, limits, timeout_s, server, tmp_path
+):
+    """Before, limits were looked at every 100 ms: 1 ms let 70 ms pass."""
+    server.answer = answer
+    loaded = load(
+        server.url,
+        a_plan(9, gap_ns=7_000_000),
+        tmp_path,
+        limits=ClientLimits(**limits),
+        timeout_s=timeout_s,
+    )
+    limit_ns = round(min([timeout_s, *limits.values()]) * 1e9)
+    late_ns = []
+    for frame in loaded.requests:
+        begun_ns = frame.head_ns if error == "read_timeout" else frame.sent_ns
+        late_ns.append(frame.finished_ns - begun_ns - limit_ns)
+    assert {frame.error for frame in loaded.requests} == {error}
+    assert min(late_ns) >= 0
+    assert sorted(late_ns)[4] < 10_000_000, late_ns
+
+
 def test_what_came_before_the_fault_is_kept(server, tmp_path):
     server.answer = silent_inside
     frame = load(server.url, a_plan(1), tmp_path, limits=QUICK).of(0)

@@ -10,7 +10,7 @@ import pytest
 from tiny_server import HEAD, WORKLOAD, chunk, silent_inside
 
 from inferometer.errors import MeasureError
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.measure.load import preflight
 from inferometer.measure.load.messages import ClientLimits
 from inferometer.measure.load.target import Secrets

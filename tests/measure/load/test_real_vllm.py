@@ -15,8 +15,8 @@ import pytest
 from tests.measure.vllm_server import vllm_server
 
 import otlp_receiver
-from inferometer.inputs import span_names as names
-from inferometer.inputs.otlp_spans import read_spans
+from inferometer.inputs import spans as names
+from inferometer.inputs.spans import read_spans
 from inferometer.inputs.workload.reading import read_workload
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure.load.bodies import FIRST_TOKEN_ID, N_TOKEN_IDS, WORDS

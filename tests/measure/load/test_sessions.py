@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from tiny_server import a_plan, frames_of, load, silent_inside
 
 from inferometer.inputs.workload.plan import NONE
-from inferometer.measure.load.sessions import Past, past_of, session_after
+from inferometer.measure.load.schedule import Past, past_of, session_after
 from inferometer.records.raw_log import int64s, raw_logs
 
 

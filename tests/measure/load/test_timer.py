@@ -7,7 +7,7 @@ import time
 import pytest
 import uvloop
 
-from inferometer.measure.load import timer
+from inferometer.measure.load import schedule
 
 
 class WithoutTimerFiles:
@@ -18,11 +18,11 @@ class WithoutTimerFiles:
 @pytest.mark.parametrize("has_timer_files", [True, False])
 def test_nothing_is_early_and_all_is_in_order(has_timer_files, new_loop, monkeypatch):
     if not has_timer_files:
-        monkeypatch.setattr(timer, "_libc", WithoutTimerFiles)
+        monkeypatch.setattr(schedule, "_libc", WithoutTimerFiles)
     called = []
 
     async def main():
-        agenda = timer.Agenda(asyncio.get_running_loop())
+        agenda = schedule.Agenda(asyncio.get_running_loop())
         over = asyncio.get_running_loop().create_future()
 
         def call(due_ns):
@@ -48,7 +48,7 @@ def test_what_is_added_while_something_is_called_gets_its_turn():
     called = []
 
     async def main():
-        agenda = timer.Agenda(asyncio.get_running_loop())
+        agenda = schedule.Agenda(asyncio.get_running_loop())
         over = asyncio.get_running_loop().create_future()
 
         def again(due_ns):
@@ -74,7 +74,7 @@ def test_the_loop_gets_its_turn_between_many_that_are_late():
 
     async def main():
         loop = asyncio.get_running_loop()
-        agenda = timer.Agenda(loop)
+        agenda = schedule.Agenda(loop)
         over = loop.create_future()
         for _ in range(1000):
             agenda.add(

@@ -6,12 +6,12 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.inputs.workload.plan import request_plan
 from inferometer.inputs.workload.reading import resolve_workload
 from inferometer.measure.load.load_test import LoadQuestion, run_session
 from inferometer.measure.load.messages import ClientLimits
-from inferometer.measure.load.sessions import Past
+from inferometer.measure.load.schedule import Past
 from inferometer.measure.load.target import Secrets
 from inferometer.records.raw_log import (
     EndFrame,

@@ -94,6 +94,15 @@ def test_blocks_in_a_log_are_summaries(tmp_path):
     assert gaps == pytest.approx((0.999, 0.0092))
 
 
+def test_thousands_may_be_grouped(tmp_path):
+    """Before, a block that was pasted from a page with such numbers was refused."""
+    (plain,) = read(tmp_path, BLOCK).summaries
+    text = BLOCK.replace("2425.01", "2,425.01").replace("60.77", "1,060.77")
+    (grouped,) = read(tmp_path, text).summaries
+    assert grouped.output_tokens_per_s == plain.output_tokens_per_s == 2425.01
+    assert grouped.latency("ttft").mean_s == pytest.approx(1.06077)
+
+
 def test_a_block_of_sglang_is_told_by_its_retokenized_tokens(tmp_path):
     found = read(tmp_path, SGLANG_BLOCK)
     (one,) = found.summaries

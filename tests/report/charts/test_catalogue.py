@@ -10,10 +10,15 @@ from inferometer.report.charts.catalogue import CHARTS, charts_of
 from inferometer.report.charts.latency import step_chart, throughput_chart, ttft_chart
 from inferometer.report.charts.plot import Boxes, Dots, Line, Text
 from inferometer.report.charts.predicted import predicted_chart
-from inferometer.report.charts.roofline import MAX_DRAWN, ceilings_chart, roofline_chart
+from inferometer.report.charts.roofline import (
+    MAX_DRAWN,
+    ceilings_chart,
+    memory_chart,
+    roofline_chart,
+    utilisation_chart,
+)
 from inferometer.report.charts.svg import drawn
 from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
-from inferometer.report.charts.utilisation import memory_chart, utilisation_chart
 from inferometer.report.views import CeilingMoment
 
 

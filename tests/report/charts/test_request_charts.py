@@ -13,9 +13,14 @@ from inferometer.records.latencies import deliveries
 from inferometer.records.slot_timeline import CellState, SlotTimeline, slices_of
 from inferometer.report.charts.catalogue import REQUEST_CHARTS, request_charts_of
 from inferometer.report.charts.load import kv_chart, preemption_chart, queue_chart
-from inferometer.report.charts.online import gap_chart, history_chart
+from inferometer.report.charts.online import (
+    MAX_SLICES,
+    MAX_SLOTS,
+    gap_chart,
+    history_chart,
+    slots_chart,
+)
 from inferometer.report.charts.plot import Band, Boxes, Dots, Line, Text
-from inferometer.report.charts.slots import MAX_SLICES, MAX_SLOTS, slots_chart
 from inferometer.report.charts.svg import SERIES_COLOURS, drawn
 from inferometer.report.charts.tails import tails_chart
 from inferometer.report.charts.time_parts import ttft_parts_chart

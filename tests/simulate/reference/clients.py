@@ -1,6 +1,6 @@
 """Who comes and who goes, and what became of everybody?
 
-In plain Python; ``kernel/arrivals.py`` does the same on arrays.
+In plain Python; ``kernel/requests.py`` does the same on arrays.
 """
 
 from collections import defaultdict

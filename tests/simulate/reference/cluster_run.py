@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.simulate.demand import Demand, contents_checked
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.fleet import ClusterConfig, Placement

@@ -7,7 +7,7 @@ got a token. What it drafts is verified in the next step.
 
 from typing import NamedTuple
 
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.simulate import step_cost
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -9,7 +9,7 @@ Mirrors ``EngineCore.step`` and ``EngineCore.step_with_batch_queue`` of vLLM 0.3
 from collections import deque
 from typing import NamedTuple
 
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.types import ABSENT
 from inferometer.simulate import engine_config, scheduler_config
 from inferometer.simulate.outcome import FAR_NS, Status, max_barren_steps

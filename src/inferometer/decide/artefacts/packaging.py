@@ -13,8 +13,8 @@ from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.types import Caution, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.perfmodel.kv_cache import kv_block_bytes
+from inferometer.perfmodel.roofline import ParallelPlan, kv_dtype
 from inferometer.perfmodel.steptime_levels import Basis
-from inferometer.perfmodel.work import ParallelPlan, kv_dtype
 from inferometer.simulate.deployment import Pace
 from inferometer.simulate.fleet import Router
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -19,7 +19,7 @@ from inferometer.decide.diagnosis.window import ServerWindow, log_distance, log_
 from inferometer.errors import ModelError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays, slowed
+from inferometer.perfmodel.steptime_terms import StepTimeArrays, slowed
 from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.server_names import Histogram
 from inferometer.records.types import ABSENT

@@ -11,8 +11,7 @@ import numpy as np
 from scipy.optimize import lsq_linear
 
 from inferometer import suggestions
-from inferometer.decide.diagnosis.client_counts import Clients, client_counts
-from inferometer.decide.diagnosis.counted_lengths import lengths_by_counts
+from inferometer.decide.diagnosis.missing_counts import Clients, client_counts, lengths_by_counts
 from inferometer.decide.diagnosis.replicas import Replica, observed_replica
 from inferometer.errors import ModelError
 from inferometer.records.columns import F64

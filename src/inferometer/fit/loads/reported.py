@@ -16,7 +16,7 @@ import numpy as np
 from inferometer.errors import ModelError, RecordError
 from inferometer.fit.loads.server import BLOCK_TOKENS, SWITCHES, Limit, ReportedSettings, Switch
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec
-from inferometer.perfmodel.fit_subject import FitSubject
+from inferometer.perfmodel.types import FitSubject
 from inferometer.records.columns import F64
 from inferometer.records.server_series import gauge_series, server_record
 from inferometer.records.server_summaries import summarise_server

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import ModelError
-from inferometer.fit.loads.replay import Replay, latencies
+from inferometer.fit.loads.load_tests import Replay, latencies
 from inferometer.fit.map import (
     Posterior,
     Prior,

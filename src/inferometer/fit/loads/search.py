@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.fit.loads.load_tests import ServedLoad, cells_of, groups_of
-from inferometer.fit.loads.replay import Latencies, latencies
+from inferometer.fit.loads.load_tests import Latencies, ServedLoad, cells_of, groups_of, latencies
 from inferometer.fit.loads.server import (
     LIMITS,
     SWITCHES,

@@ -20,8 +20,8 @@ from inferometer.inputs import catalog
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.scenario import BEST
 from inferometer.perfmodel.steptime import arrays_of
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.columns import F64
 from inferometer.simulate.scheduler_config import SchedulerConfig
 

@@ -17,8 +17,8 @@ from inferometer.errors import ModelError
 from inferometer.fit.loads import server
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.types import EngineSpec, ModelSpec
-from inferometer.perfmodel import steptime, steptime_arrays, steptime_levels, types
-from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
+from inferometer.perfmodel import steptime, steptime_levels, steptime_terms, types
+from inferometer.perfmodel.types import NOTHING_STATED, FitSubject
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
 
@@ -73,7 +73,7 @@ class ServerFit:
     covariance: tuple[tuple[float, ...], ...]
     """(K, K) Of the parameters' logarithms."""
     base: dict[str, float | bool | tuple[float, ...]]
-    """The shape of the closed form: the fields of ``steptime_arrays.StepTimeArrays``."""
+    """The shape of the closed form: the fields of ``steptime_terms.StepTimeArrays``."""
     seen: SeenLoad
     scatter_ratio: float
     """Root mean square of the residuals, in what was expected of single requests: 10 % of a TTFT
@@ -101,13 +101,13 @@ class ServerFit:
         """Logarithms of the parameters."""
         return np.log([parameter.estimate.value for parameter in self.parameters])
 
-    def steps(self, x: F64 | None = None) -> steptime_arrays.StepTimeArrays:
+    def steps(self, x: F64 | None = None) -> steptime_terms.StepTimeArrays:
         """The step times, at other unknowns if given."""
         arrays = {
             name: np.array(value) if isinstance(value, tuple) else value
             for name, value in self.base.items()
         }
-        steps = steptime_arrays.StepTimeArrays(**arrays)  # type: ignore[arg-type]
+        steps = steptime_terms.StepTimeArrays(**arrays)  # type: ignore[arg-type]
         return server.steps_at(steps, self.x() if x is None else x)
 
     def drawn_levels(self, draws_of: ServerDraw) -> steptime_levels.StepTimes:
@@ -138,11 +138,13 @@ class ServerFit:
             subject=self.subject or NOTHING_STATED,
         )
 
-    def step_estimate(self, shape: types.BatchShape, *, further_s: float = 0.0) -> Estimate:
-        """Duration of a step of this shape, plus ``further_s``, with its 90 % interval."""
+    def step_estimate(
+        self, shape: types.BatchShape, *, n_steps: int = 1, further_s: float = 0.0
+    ) -> Estimate:
+        """Duration of steps of this shape, plus ``further_s``, with its 90 % interval."""
         levels = self.levels()
         value, low, high = (
-            further_s + steptime_arrays.shape_duration_s(steps, shape)
+            further_s + n_steps * steptime_terms.shape_duration_s(steps, shape)
             for steps in (levels.likely, levels.fast, levels.slow)
         )
         method = "inverse simulation of load tests"
@@ -178,15 +180,15 @@ class ServerFit:
         )
 
     def _slower(
-        self, likely: steptime_arrays.StepTimeArrays, log_ratios: F64
-    ) -> steptime_arrays.StepTimeArrays:
+        self, likely: steptime_terms.StepTimeArrays, log_ratios: F64
+    ) -> steptime_terms.StepTimeArrays:
         """Slow every step down as a typical decode, and prompts further, to the given ratios."""
         prompt_ratio, decode_ratio = (float(ratio) for ratio in np.exp(log_ratios))
-        all_slower = steptime_arrays.slowed(likely, decode_ratio)
+        all_slower = steptime_terms.slowed(likely, decode_ratio)
         prefill = types.prefill_shape(batch_size=1, prompt_tokens=self.seen.median_prompt_tokens)
-        wanted_s = steptime_arrays.shape_duration_s(likely, prefill) * prompt_ratio
+        wanted_s = steptime_terms.shape_duration_s(likely, prefill) * prompt_ratio
 
-        def prompts_slower(log_ratio: float) -> steptime_arrays.StepTimeArrays:
+        def prompts_slower(log_ratio: float) -> steptime_terms.StepTimeArrays:
             return all_slower._replace(
                 **{
                     name: getattr(all_slower, name) * float(np.exp(log_ratio))
@@ -195,7 +197,7 @@ class ServerFit:
             )
 
         def missing_s(log_ratio: float) -> float:
-            return steptime_arrays.shape_duration_s(prompts_slower(log_ratio), prefill) - wanted_s
+            return steptime_terms.shape_duration_s(prompts_slower(log_ratio), prefill) - wanted_s
 
         if missing_s(-_WIDEST) >= 0 or missing_s(_WIDEST) <= 0:
             return all_slower
@@ -212,13 +214,13 @@ class ServerFit:
         )
         return np.log(
             [
-                steptime_arrays.shape_duration_s(steps, prefill),
-                steptime_arrays.shape_duration_s(steps, decode),
+                steptime_terms.shape_duration_s(steps, prefill),
+                steptime_terms.shape_duration_s(steps, decode),
             ]
         )
 
 
-def plain_base(base: steptime_arrays.StepTimeArrays) -> dict[str, float | bool | tuple[float, ...]]:
+def plain_base(base: steptime_terms.StepTimeArrays) -> dict[str, float | bool | tuple[float, ...]]:
     """The shape of a closed form as a file holds it."""
     return {
         name: tuple(value.tolist()) if isinstance(value, np.ndarray) else value

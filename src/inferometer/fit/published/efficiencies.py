@@ -19,7 +19,6 @@ from inferometer.fit.map import parameter_estimate
 from inferometer.fit.published.priors import UNKNOWNS, DevicePrior, device_prior
 from inferometer.fit.sweeps.priors import fastest_steps
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
-from inferometer.perfmodel.fit_subject import subject_of
 from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.steptime import (
     FittedParameter,
@@ -30,6 +29,7 @@ from inferometer.perfmodel.steptime import (
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, fitted_levels
 from inferometer.perfmodel.steptime_limits import BoxRange, PhaseUncertainty
 from inferometer.perfmodel.steptime_terms import PARAMETERS
+from inferometer.perfmodel.types import subject_of
 from inferometer.stats.estimate import Estimate
 
 FOLDER: Final = "efficiency_data"
@@ -243,7 +243,7 @@ def _model_of(
     is_far = ~np.isin(UNKNOWNS, free)
     place = np.minimum(prior.mean + np.array(entry.distances) * is_far, prior.upper)
     n_rows = max(sum(one.n_rows for one in file.sources), 1)
-    extra = _UNPACKING_RATIO if (engine.quantization or engine.dtype) in _FEW_ROWS_OF else 0.0
+    extra = _UNPACKING_RATIO if _has_few_rows(entry, engine, hardware) else 0.0
     spreads = {"decode": entry.decode_spread_ratio, "prefill": entry.prefill_spread_ratio}
     subject = subject_of(engine, hardware, device=None, name=entry.engine, version=None)
     return StepTimeModel(
@@ -274,6 +274,13 @@ def _model_of(
         subject=replace(subject, transferred_from=entry.carried_from),
         fastest=fastest_steps(hardware, engine),
     )
+
+
+def _has_few_rows(entry: Efficiency, engine: EngineSpec, hardware: HardwareSpec) -> bool:
+    """Are there hardly rows of kernels that unpack this format on devices like this one?"""
+    weights = engine.quantization or engine.dtype
+    is_unpacked = weights == "float4" and hardware.peak_flop_per_s("float4") is None
+    return weights in _FEW_ROWS_OF or (is_unpacked and entry.n_rows == 0)
 
 
 def _parameters(place: list[float], n_rows: int) -> tuple[FittedParameter, ...]:

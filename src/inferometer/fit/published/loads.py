@@ -13,15 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from inferometer.errors import SpecError
-from inferometer.fit.published.apart import Workers
-from inferometer.fit.published.closed_loop import ClosedLoad, Statistic
+from inferometer.fit.published.closed_loop import ClosedLoad, Statistic, Workers
 from inferometer.inputs.catalog import find_hardware, load_models
 from inferometer.inputs.synonyms import engine_name
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, Source
 from inferometer.perfmodel.memory import MemoryQuestion, n_kv_blocks_that_fit
+from inferometer.perfmodel.roofline import ParallelPlan, step_work
 from inferometer.perfmodel.types import prefill_shape
 from inferometer.perfmodel.weights import n_active_parameters
-from inferometer.perfmodel.work import ParallelPlan, step_work
 from inferometer.records.imports.imported import PublishedPointTable
 from inferometer.simulate.engine_config import EngineConfig, engine_config
 

@@ -19,8 +19,14 @@ import numpy as np
 from scipy.special import stdtrit
 
 from inferometer.fit.map import Conditional, conditional
-from inferometer.fit.published.apart import ApartSchedule, apart_schedule, apart_work
-from inferometer.fit.published.closed_loop import LoopSchedule, LoopSeen, loop_schedule
+from inferometer.fit.published.closed_loop import (
+    ApartSchedule,
+    LoopSchedule,
+    LoopSeen,
+    apart_schedule,
+    apart_work,
+    loop_schedule,
+)
 from inferometer.fit.published.loads import PublishedLoad, scheduler_of
 from inferometer.fit.published.priors import (
     TPOT,

@@ -72,6 +72,7 @@ _EXPERTS_OF_PEAK: Final[dict[WeightFormat, float]] = {
 }
 """Share of the peak in the format of the product (mxfp4: of 16 bit) that kernels of H100, H200 and
 B200 in the catalogue reach."""
+_GEFORCE: Final = "GeForce"
 _BEST_OF_PEAK: Final = 0.78
 """Share of the 16-bit peak that the best matrix product of these devices reaches; where another
 device's is known, its kernels are scaled by it."""
@@ -80,6 +81,9 @@ _UNPACKED_BYTES_PER_FLOP: Final = 0.0031
 """Kernels that unpack 4-bit weights to 16 bit read them at this many bytes for each FLOP of the
 best 16-bit product: H100 and H200 read those of gpt-oss at the same rate, whatever their memory
 does."""
+_UNPACKED_BYTES_PER_VECTOR_FLOP: Final = 0.038
+"""The same of NVIDIA's float32 vector units, which do that work. Inference cards and GeForce have
+more of them for their matrix units than H100 has: L40S reads as fast as its memory does."""
 _READ_IN_A_STEP: Final = 0.73
 """Share of a kernel's rate alone at which weights are read in a step."""
 _SENT_IN_A_STEP: Final = 0.65
@@ -219,11 +223,17 @@ def _kernel_rates(
         return _Rates(flop_per_s, _READ_IN_A_STEP * max(reads))
     read_bytes_per_s = _READ_OF_PEAK * peaks.memory_bytes_per_s
     if weights == "mxfp4" and hardware.peak_flop_per_s("float4") is None:
-        read_bytes_per_s = min(
-            read_bytes_per_s,
-            _UNPACKED_BYTES_PER_FLOP * _best_share(hardware) * _BEST_OF_PEAK * peaks.flop_per_s,
-        )
+        read_bytes_per_s = min(read_bytes_per_s, _unpacked_bytes_per_s(hardware, peaks))
     return _Rates(flop_per_s, _READ_IN_A_STEP * read_bytes_per_s)
+
+
+def _unpacked_bytes_per_s(hardware: HardwareSpec, peaks: Peaks) -> float:
+    best_flop_per_s = _best_share(hardware) * _BEST_OF_PEAK * peaks.flop_per_s
+    vector = hardware.peak_flop_per_s("float32") if hardware.vendor == "nvidia" else None
+    return max(
+        _UNPACKED_BYTES_PER_FLOP * best_flop_per_s,
+        0.0 if vector is None else _UNPACKED_BYTES_PER_VECTOR_FLOP * vector.value,
+    )
 
 
 def _timed(hardware: HardwareSpec, model: ModelSpec) -> list[KernelRate]:
@@ -293,16 +303,29 @@ def _flop_per_s(
     return _best_share(hardware) * of_peak[weights] * native.value
 
 
+@lru_cache(maxsize=64)
 def _best_share(hardware: HardwareSpec) -> float:
-    """Share of the peak of the best 16-bit product, in that of others; 1 if not measured."""
-    best = [
-        part.flop_per_s.value
-        for device in _of_chip(hardware)
-        for part in device.measured_peaks
-        if part.dtype == "bfloat16"
-    ]
+    """Share of the peak of the best 16-bit product, in that of others; 1 if not measured.
+
+    GeForce cards that nobody measured are like those that somebody did: their matrix units run at
+    half of their rate where sums are of 32 bit, and reach all of that.
+    """
+    shares = [one for device in _of_chip(hardware) for one in _measured_shares(device)]
+    if shares:
+        return max(shares)
+    if _GEFORCE not in hardware.name:
+        return 1.0
+    alike = [device for device in load_hardware() if _GEFORCE in device.name]
+    return float(np.median([one for device in alike for one in _measured_shares(device)]))
+
+
+def _measured_shares(hardware: HardwareSpec) -> list[float]:
     peak = hardware.peak_flop_per_s("bfloat16")
-    return 1.0 if not best or peak is None else max(best) / peak.value / _BEST_OF_PEAK
+    return [
+        part.flop_per_s.value / peak.value / _BEST_OF_PEAK
+        for part in hardware.measured_peaks
+        if part.dtype == "bfloat16" and peak is not None
+    ]
 
 
 def likeness(one: HardwareSpec, other: HardwareSpec, *, is_host: bool = False) -> float:

@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from inferometer.errors import ModelError
-from inferometer.fit.loads.replay import Replay
+from inferometer.fit.loads.load_tests import Replay
 from inferometer.fit.sweeps.kernels import model_from_kernels
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit

@@ -28,11 +28,16 @@ from inferometer.fit.published.priors import TPOT, TTFT, UNKNOWNS, DevicePrior, 
 from inferometer.fit.sweeps.priors import fastest_steps
 from inferometer.inputs.types import EngineSpec, HardwareSpec
 from inferometer.perfmodel import steptime, steptime_limits, steptime_terms
-from inferometer.perfmodel.fit_subject import FitSubject, subject_of
 from inferometer.perfmodel.steptime import FittedParameter, HeldOutError
 from inferometer.perfmodel.steptime_limits import PhaseName
 from inferometer.perfmodel.steptime_terms import PARAMETERS
-from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
+from inferometer.perfmodel.types import (
+    BatchShape,
+    FitSubject,
+    decode_shape,
+    prefill_shape,
+    subject_of,
+)
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
 

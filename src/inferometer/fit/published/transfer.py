@@ -32,10 +32,10 @@ from inferometer.fit.published.priors import (
 )
 from inferometer.fit.sweeps.priors import fastest_steps
 from inferometer.inputs.types import AskedFormat, DType, EngineSpec, HardwareSpec, ModelSpec
-from inferometer.perfmodel.fit_subject import FitSubject
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
 from inferometer.perfmodel.steptime_limits import PhaseName, PhaseUncertainty
 from inferometer.perfmodel.steptime_terms import PARAMETERS
+from inferometer.perfmodel.types import FitSubject
 from inferometer.records.columns import F64, Bools
 from inferometer.stats.estimate import Z_90
 

@@ -19,12 +19,12 @@ from inferometer.fit.sweeps.priors import BLEND_OF_GPU, ParameterPrior, Priors
 from inferometer.fit.sweeps.regression import Data, StepTimePosterior, regress
 from inferometer.inputs.types import EngineSpec, ModelSpec
 from inferometer.perfmodel.matrices import linears, n_shards
+from inferometer.perfmodel.roofline import all_reduce
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn
 from inferometer.perfmodel.steptime_limits import PhaseUncertainty, box_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS, parameters_of, work_columns
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.perfmodel.weights import checked_tensor_parallel
-from inferometer.perfmodel.work import all_reduce
 from inferometer.records.columns import F64
 from inferometer.records.imports.kernel_tables import AttentionTable, GemmTable, KernelTables
 

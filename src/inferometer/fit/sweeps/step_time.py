@@ -21,7 +21,6 @@ from inferometer.fit.sweeps.priors import (
 )
 from inferometer.fit.sweeps.regression import Data, Spreads, StepTimePosterior, regress
 from inferometer.inputs.types import Constant, EngineSpec, HardwareSpec, PeakSpec, Source
-from inferometer.perfmodel.fit_subject import FitSubject, known_device, subject_of
 from inferometer.perfmodel.steptime import (
     FittedParameter,
     HeldOutError,
@@ -30,6 +29,7 @@ from inferometer.perfmodel.steptime import (
 )
 from inferometer.perfmodel.steptime_limits import PhaseName, PhaseUncertainty, box_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS, parameters_of, work_columns
+from inferometer.perfmodel.types import FitSubject, known_device, subject_of
 from inferometer.records.columns import F64
 from inferometer.records.types import HostFacts, Run
 from inferometer.stats.estimate import Z_90

@@ -6,7 +6,6 @@ metadata. Without classes and tenants none is needed. Tables of other tools are 
 have columns of prompt and output tokens, under any known names.
 """
 
-import csv
 import itertools
 import math
 import re
@@ -21,12 +20,11 @@ from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door, repeated, shortened
-from inferometer.inputs.foreign_parquet import connection, parquet_columns, parquet_metadata
+from inferometer.inputs.foreign_parquet import parquet_columns, parquet_metadata
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import (
     NONE,
     DrawnWorkload,
-    RequestPlan,
     column_types,
     request_plan,
 )
@@ -41,12 +39,12 @@ from inferometer.inputs.workload.trace_formats import (
     ns_from_trace,
     unit_since_1970_ns,
 )
-from inferometer.units import NS_PER_S
+from inferometer.units import NS_PER_S, ungrouped
 
 _PARQUET: Final = Door(noun="file of requests", allowed="a whole Parquet file")
-_VERSION: Final = 1
-_COLUMNS: Final = tuple(column_types())
-_NULLABLE: Final = (
+VERSION: Final = 1
+COLUMNS: Final = tuple(column_types())
+NULLABLE: Final = (
     "arrival_ns",
     "follows",
     "joins",
@@ -57,8 +55,7 @@ _NULLABLE: Final = (
     "prefix_request",
 )
 _NEEDED: Final = ("prompt_tokens", "output_tokens")
-_SUFFIXES: Final = (".jsonl", ".csv", ".parquet")
-_METADATA_KEY: Final = "inferometer"
+METADATA_KEY: Final = "inferometer"
 _PROMPT: Final = re.compile(
     r"(num|n)?_?(prompt|input|in|context|request|prefill|query)_?(token|tok|len|length|size)s?(len|count)?|isl"
 )
@@ -66,12 +63,41 @@ _OUTPUT: Final = re.compile(
     r"(num|n)?_?(output|out|completion|generated|generation|response|decode|answer|token)_?"
     r"(token|tok|len|length|size)s?(len|count)?|osl"
 )
+_UNIT: Final = (
+    r"(?P<unit>ns|nanos|nanoseconds|us|usec|micros|microseconds|ms|msec|millis|milliseconds"
+    r"|s|sec|secs|seconds)?"
+)
 _AT: Final = re.compile(
     r"(request_?)?(timestamp|arrival(_?time(_?stamp)?)?s?|arrived(_?at)?|(start|send|sent)?_?time"
-    r"|ts|created(_?at)?|sent_?at|date(_?time)?)_?(?P<unit>ns|us|ms|s|sec|seconds|milliseconds)?"
+    rf"|ts|created(_?at)?|sent_?at|date(_?time)?)_?{_UNIT}"
 )
+_START: Final = re.compile(
+    r"(request_?)?(start(ed)?|begin|submit(ted)?|issued?|send|sent)(?!$)"
+    rf"_?(time(_?stamp)?|at|ts)?_?{_UNIT}"
+)
+"""Less common names: a column named by ``_AT`` comes first, and ``start`` alone may be anything."""
 _MOST_DIGITS: Final = 20
-_UNITS_NS: Final = {"n": 1, "u": 1000, "m": 1_000_000, "s": NS_PER_S}
+_UNITS_NS: Final = {"n": 1, "u": 1000, "mic": 1000, "m": 1_000_000, "s": NS_PER_S}
+"""By the first letters of a unit's name."""
+_LOGGED: Final = re.compile(
+    r"\[?(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<time>[\d:]{8})"
+    r"(?P<rest>(?:[.,]\d{1,9})?(?: ?[+-]\d{4})?)\]?"
+)
+"""Dates of access logs (Apache, nginx): ``[10/Oct/2025:13:55:36 +0000]``."""
+_MONTHS: Final = (
+    "Jan",
+    "Feb",
+    "Mar",
+    "Apr",
+    "May",
+    "Jun",
+    "Jul",
+    "Aug",
+    "Sep",
+    "Oct",
+    "Nov",
+    "Dec",
+)
 _INSTANT: Final = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(?: ?(UTC|Z|[+-]\d\d:?\d\d))?"
 )
@@ -89,61 +115,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     cautions: tuple[Caution, ...] = ()
 
 
-def write_own_trace(workload: DrawnWorkload, path: Path) -> None:
-    """Write the requests to ``path``, in the format of its suffix: .jsonl, .csv or .parquet.
-
-    Raises
-    ------
-    SpecError
-        Another suffix, or the file cannot be written.
-    """
-    head = Head(
-        format=OWN_FORMAT,
-        version=_VERSION,
-        name=workload.name,
-        class_names=workload.class_names,
-        class_slos=workload.class_slos,
-        tenant_names=workload.tenant_names,
-        cautions=workload.cautions,
-    )
-    try:
-        match path.suffix:
-            case ".jsonl":
-                encode = msgspec.json.Encoder().encode
-                path.write_bytes(
-                    b"\n".join(
-                        [
-                            encode(head),
-                            *(
-                                encode(dict(zip(_COLUMNS, row, strict=True)))
-                                for row in _rows(workload.plan)
-                            ),
-                        ]
-                    )
-                    + b"\n"
-                )
-            case ".csv":
-                with path.open("w", encoding="utf-8", newline="") as file:
-                    file.write(f"# {msgspec.json.encode(head).decode()}\n")
-                    csv.writer(file, lineterminator="\n").writerows(
-                        [_COLUMNS, *_rows(workload.plan)]
-                    )
-            case ".parquet":
-                _write_parquet(workload.plan, head, path)
-            case _:
-                raise SpecError(
-                    f"requests cannot be written to {path.suffix or 'files without suffix'}",
-                    where=str(path),
-                    allowed=", ".join(_SUFFIXES),
-                )
-    except OSError as error:
-        raise SpecError(
-            f"the requests cannot be written: {error}", where=str(path), try_="another folder"
-        ) from error
-
-
 def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
-    """Read requests in the format of ``write_own_trace``.
+    """Read requests in this format.
 
     Raises
     ------
@@ -155,11 +128,11 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
         head, columns = _read_parquet(path)
     else:
         head, columns, numbers = _read_lines(path)
-    if head.format != OWN_FORMAT or head.version != _VERSION:
+    if head.format != OWN_FORMAT or head.version != VERSION:
         raise SpecError(
             f"this is {head.format} version {head.version}",
             where=str(path),
-            allowed=f"{OWN_FORMAT} version {_VERSION}",
+            allowed=f"{OWN_FORMAT} version {VERSION}",
         )
     if not is_sorted:
         order = np.argsort(_root_arrival(columns), kind="stable")
@@ -187,18 +160,6 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
     )
 
 
-def _rows(plan: RequestPlan) -> Iterator[tuple[int | None, ...]]:
-    columns = [
-        (
-            [None if value == NONE else value for value in column.tolist()]
-            if name in _NULLABLE
-            else column.tolist()
-        )
-        for name, column in plan._asdict().items()
-    ]
-    return zip(*columns, strict=True)
-
-
 def _read_lines(path: Path) -> tuple[Head, dict[str, NDArray[Any]], list[int]]:
     found = lines(path)
     number, first = next(found, (0, b""))
@@ -216,7 +177,7 @@ def _read_lines(path: Path) -> tuple[Head, dict[str, NDArray[Any]], list[int]]:
         if row.keys() != values.keys():
             broken(path, number, f"its columns {', '.join(row)} are not those of the first row")
         for name, value in row.items():
-            if value is None and name not in _NULLABLE:
+            if value is None and name not in NULLABLE:
                 broken(path, number, f"{name} is absent")
             values[name].append(NONE if value is None else value)
     _check_names(values, path)
@@ -227,7 +188,7 @@ def _read_lines(path: Path) -> tuple[Head, dict[str, NDArray[Any]], list[int]]:
 def _headless(path: Path) -> Head:
     return Head(
         format=OWN_FORMAT,
-        version=_VERSION,
+        version=VERSION,
         name=path.stem,
         class_names=("requests",),
         class_slos=(None,),
@@ -269,35 +230,21 @@ def _refuse_repeated(names: Iterable[str], path: Path, number: int) -> None:
         broken(path, number, f"two columns are called {twice}", try_="another name for one of them")
 
 
-def _write_parquet(plan: RequestPlan, head: Head, path: Path) -> None:
-    expressions = ", ".join(
-        f"nullif({name}, {NONE}) AS {name}" if name in _NULLABLE else name for name in _COLUMNS
-    )
-    metadata = msgspec.json.encode(head).decode().replace("'", "''")
-    with connection() as database:
-        database.register("columns_of_plan", plan._asdict())
-        options = f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{_METADATA_KEY}: '{metadata}'}}"
-        database.execute(
-            f"COPY (SELECT {expressions} FROM columns_of_plan) TO ? ({options})",  # noqa: S608
-            [str(path)],
-        )
-
-
 def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
-    found = parquet_metadata(path, _METADATA_KEY, _PARQUET)
+    found = parquet_metadata(path, METADATA_KEY, _PARQUET)
     columns = parquet_columns(path, _PARQUET)
     if found is None:
         raise SpecError(
             "a Parquet file without a head",
             where=str(path),
-            allowed=f"metadata {_METADATA_KEY!r}, as write_own_trace makes it",
+            allowed=f"metadata {METADATA_KEY!r}, with the names of classes and tenants",
             try_="the rows of another Parquet file as CSV or JSON lines",
         )
     _check_names(columns, path)
     filled: dict[str, NDArray[Any]] = {}
     for name, column in columns.items():
         is_null = np.ma.getmaskarray(column)
-        if name not in _NULLABLE and bool(is_null.any()):
+        if name not in NULLABLE and bool(is_null.any()):
             raise SpecError(
                 f"{name} of request {int(is_null.argmax())} is absent",
                 where=str(path),
@@ -309,10 +256,10 @@ def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
 
 def _check_names(columns: Iterable[str], path: Path) -> None:
     names = set(columns)
-    unknown, missing = names - set(_COLUMNS), {"arrival_ns", *_NEEDED} - names
+    unknown, missing = names - set(COLUMNS), {"arrival_ns", *_NEEDED} - names
     if unknown or missing:
         problem = f"missing columns: {sorted(missing)}, unknown: {sorted(unknown)}"
-        raise SpecError(problem, where=str(path), allowed=", ".join(_COLUMNS))
+        raise SpecError(problem, where=str(path), allowed=", ".join(COLUMNS))
 
 
 def _root_arrival(columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
@@ -365,8 +312,12 @@ class TableHeading(NamedTuple):
     @property
     def unit_ns(self) -> int | None:
         """Unit of the times in nanoseconds, if the column's name ends in one."""
-        match = None if self.at is None else _AT.fullmatch(_plain(self.at))
-        return None if match is None or not match["unit"] else _UNITS_NS[match["unit"][0]]
+        name = "" if self.at is None else _plain(self.at)
+        match = _AT.fullmatch(name) or _START.fullmatch(name)
+        unit = None if match is None else match["unit"]
+        return next(
+            (ns for begin, ns in _UNITS_NS.items() if unit and unit.startswith(begin)), None
+        )
 
 
 def table_heading(first: bytes) -> TableHeading | None:
@@ -389,12 +340,12 @@ def table_heading(first: bytes) -> TableHeading | None:
         )
     except SpecError:
         return None
-    at, prompt, output = (
-        next(iter(_named_so(names, pattern)), None) for pattern in (_AT, _PROMPT, _OUTPUT)
+    at, start, prompt, output = (
+        next(iter(_named_so(names, pattern)), None) for pattern in (_AT, _START, _PROMPT, _OUTPUT)
     )
     if prompt is None or output is None:
         return None
-    return TableHeading(at, prompt, output, names, delimiter)
+    return TableHeading(at or start, prompt, output, names, delimiter)
 
 
 def _named_so(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
@@ -452,7 +403,7 @@ def wall_ns(text: str) -> int | None:
     >>> wall_ns("1970-01-01 01:00:02.5+01:00")
     2500000000
     """
-    match = _INSTANT.fullmatch(text)
+    match = _date(text)
     if match is None:
         return None
     zone = "+00:00" if match[3] in {None, "Z", "UTC"} else match[3]
@@ -461,6 +412,15 @@ def wall_ns(text: str) -> int | None:
     except ValueError:
         return None
     return round(whole.timestamp()) * NS_PER_S + int((match[2] or "").ljust(9, "0"))
+
+
+def _date(text: str) -> re.Match[str] | None:
+    """Day, fraction and zone of a date; None if it is none."""
+    logged = _LOGGED.fullmatch(text)
+    if logged is not None and logged["month"] in _MONTHS:
+        month = _MONTHS.index(logged["month"]) + 1
+        text = f"{logged['year']}-{month:02}-{logged['day']} {logged['time']}{logged['rest']}"
+    return _INSTANT.fullmatch(text)
 
 
 def table_rows(
@@ -487,7 +447,7 @@ def table_rows(
         if isinstance(at, str) and at_ns is not None:
             _refuse_mixed_zones(zones, at, path, number)
         if heading.at is not None and at_ns is None:
-            value = _number(at, heading.at, path, number)
+            value = _time(at, heading, path, number)
             if unit_ns is None:
                 unit_ns = unit_since_1970_ns(value)
                 assumed_ns = 0 if unit_ns else NS_PER_S
@@ -511,7 +471,7 @@ def table_rows(
 
 def _refuse_mixed_zones(zones: set[bool], at: str, path: Path, number: int) -> None:
     """Refuse dates where only some have a zone: the others' may be any."""
-    match = _INSTANT.fullmatch(at)
+    match = _date(at)
     has_zone = match is not None and match[3] is not None
     zones.add(has_zone)
     if len(zones) > 1:
@@ -536,9 +496,18 @@ def _count_of(value: object, name: str, path: Path, number: int, *, skips_empty:
     return _number(value, name, path, number)
 
 
+def _time(at: object, heading: TableHeading, path: Path, number: int) -> float:
+    """A time; outside of CSV ``1,234`` may be 1.234 with a decimal comma."""
+    is_unclear = isinstance(at, str) and at.count(",") == 1 and "." not in at
+    if is_unclear and heading.delimiter not in {",", ""}:
+        what = f"{heading.at} = {shortened(at)} may be thousands, or have a decimal comma"
+        broken(path, number, what, try_="numbers as 1234.5")
+    return _number(at, heading.at or "", path, number)
+
+
 def _number(value: object, name: str, path: Path, number: int) -> float:
     if isinstance(value, str):
-        text = value.strip()
+        text = ungrouped(value.strip())
         if text.isdecimal() and len(text) < _MOST_DIGITS:
             return int(text)
         try:

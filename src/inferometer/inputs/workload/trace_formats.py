@@ -14,7 +14,7 @@ import msgspec
 
 from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.otlp_spans import (
+from inferometer.inputs.spans import (
     Span,
     SpanExport,
     SpanTree,

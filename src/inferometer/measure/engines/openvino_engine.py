@@ -17,6 +17,7 @@ import numpy as np
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.gguf import GgufContent, hash_file, read_gguf
 from inferometer.inputs.types import DType, EngineSpec, ModelSpec
+from inferometer.measure.child_processes import available_bytes
 from inferometer.measure.engines import openvino_weights
 from inferometer.measure.engines.protocol import (
     ModelReference,
@@ -27,7 +28,6 @@ from inferometer.measure.engines.protocol import (
     is_memory,
     last_line,
 )
-from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
 

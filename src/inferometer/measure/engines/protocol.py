@@ -25,8 +25,7 @@ from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
-from inferometer.inputs.lossy import LossyChange
-from inferometer.inputs.types import DType, EngineSpec, ModelSpec, SweepPoint
+from inferometer.inputs.types import DType, EngineSpec, LossyChange, ModelSpec, SweepPoint
 from inferometer.records.columns import I64
 from inferometer.records.types import SEQUENCES_OF_STEP, EngineFacts, ProbeKind
 

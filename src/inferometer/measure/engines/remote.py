@@ -25,7 +25,7 @@ import msgspec
 import inferometer
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.types import EngineSpec
-from inferometer.measure import lifeline
+from inferometer.measure import child_processes
 from inferometer.measure.engines.protocol import (
     Ceiling,
     Channel,
@@ -332,7 +332,7 @@ class WorkerProcess:
         ]
         if settings.memory_limit_bytes is not None:
             command = [settings.python, "-c", _LIMITED, str(settings.memory_limit_bytes), *command]
-        held = lifeline.line()
+        held = child_processes.line()
         with theirs, self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

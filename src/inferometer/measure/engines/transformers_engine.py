@@ -16,6 +16,8 @@ import transformers
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
 from inferometer.inputs.types import EngineMode, EngineSpec
+from inferometer.measure.child_processes import available_bytes
+from inferometer.measure.engines.hf_folder import unpacked_if_small
 from inferometer.measure.engines.protocol import (
     Ceiling,
     ModelReference,
@@ -30,21 +32,18 @@ from inferometer.measure.engines.transformers_loading import (
     HfConfig,
     HfModel,
     check_spec,
+    check_weights,
     distinct_parameters,
     hash_weights,
     load_model,
+    pack_weights,
+    packed_sizes,
     read_config,
     replicated_parts,
 )
 from inferometer.measure.engines.transformers_pairs import PairedSteps
 from inferometer.measure.engines.transformers_quality import read_text
 from inferometer.measure.engines.transformers_ranks import Ranks, rank_of_this_process
-from inferometer.measure.engines.transformers_weights import (
-    check_weights,
-    pack_weights,
-    packed_sizes,
-)
-from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
 from inferometer.units import format_bytes
@@ -63,7 +62,8 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "TransformersEngine"
     begin_s = time.perf_counter()
     _set_threads(spec)
     torch.manual_seed(0)
-    config = read_config(model)
+    loadable = model if spec.load_format == "dummy" else unpacked_if_small(model)
+    config = read_config(loadable)
     if rank_of_this_process() is None:
         check_weights_fit(spec, config)
     ranks = (
@@ -77,7 +77,7 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "TransformersEngine"
         else f"{spec.device}:{rank_of_this_process()}".replace("cpu:0", "cpu")
     )
     loaded = load_model(
-        spec, model, config, device.partition(":")[0] if spec.device == "cpu" else device
+        spec, loadable, config, device.partition(":")[0] if spec.device == "cpu" else device
     )
     engine = TransformersEngine(spec, model, pack_weights(loaded, spec.quantization), ranks)
     engine.warm_up(begin_s)

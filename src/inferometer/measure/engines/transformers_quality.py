@@ -6,6 +6,8 @@ is what the format loses, not how a kernel adds up.
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch.nn import Linear
 from transformers import AutoTokenizer, DynamicCache
 
 from inferometer.errors import SpecError
-from inferometer.inputs.lossy import CacheFormat, LossyChange
+from inferometer.inputs.types import CacheFormat, LossyChange
 from inferometer.measure.engines.protocol import ModelReference, Score, Scored
 from inferometer.measure.engines.transformers_loading import HfModel, folder_and_gguf
 
@@ -63,14 +65,7 @@ def _windows(reference: ModelReference, task: Score) -> Tensor:
             allowed="a folder or a GGUF file with weights and a tokenizer",
         )
     folder, gguf = folder_and_gguf(reference)
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder, **gguf)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise SpecError(
-            f"the model has no tokenizer that transformers can read: {str(error).splitlines()[0]}",
-            where=reference.location,
-            allowed="a folder with tokenizer.json, or a GGUF file",
-        ) from error
+    tokenizer = _tokenizer(folder, gguf.get("gguf_file"))
     ids = tokenizer(task.text, add_special_tokens=False, return_tensors="pt").input_ids[0]
     n_windows = min(task.n_windows, len(ids) // task.window_tokens)
     if n_windows < 1:
@@ -82,6 +77,19 @@ def _windows(reference: ModelReference, task: Score) -> Tensor:
         )
     windows: Tensor = ids[: n_windows * task.window_tokens].reshape(n_windows, -1)
     return windows
+
+
+@lru_cache(maxsize=1)  # a GGUF file's takes seconds, and every change reads the same text
+def _tokenizer(folder: str, gguf_file: str | None) -> Any:  # noqa: ANN401 -- transformers' own
+    gguf = {} if gguf_file is None else {"gguf_file": gguf_file}
+    try:
+        return AutoTokenizer.from_pretrained(folder, **gguf)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise SpecError(
+            f"the model has no tokenizer that transformers can read: {str(error).splitlines()[0]}",
+            where=folder if gguf_file is None else str(Path(folder) / gguf_file),
+            allowed="a folder with tokenizer.json, or a GGUF file",
+        ) from error
 
 
 def _read(model: HfModel, ids: Tensor, kv_format: CacheFormat | None) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,12 @@ import transformers
 
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.types import EngineSpec
-from inferometer.measure.engines.hf_folder import config_folder, weights_folder
+from inferometer.measure.child_processes import available_bytes
+from inferometer.measure.engines.hf_folder import (
+    config_folder,
+    unpacked_if_small,
+    weights_folder,
+)
 from inferometer.measure.engines.protocol import (
     ModelReference,
     OutOfMemory,
@@ -37,7 +42,6 @@ from inferometer.measure.engines.transformers_loading import (
     hash_weights,
     read_config,
 )
-from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
 
@@ -133,14 +137,15 @@ def read_model(spec: EngineSpec, model: ModelReference) -> VllmModel:
     SpecError, EngineError
         The question is bad; the file cannot be unpacked.
     """
-    config = read_config(model)
+    readable = model if spec.load_format == "dummy" else unpacked_if_small(model)
+    config = read_config(readable)
     _check_heads(spec, config)
     _set_variables(spec)
     is_random = spec.load_format == "dummy" or model.location is None
     return VllmModel(
         spec=spec,
         config=config,
-        folder=config_folder(config) if is_random else weights_folder(model, config),
+        folder=config_folder(config) if is_random else weights_folder(readable),
         n_parameters=_count_parameters(config),
         is_random=is_random,
     )

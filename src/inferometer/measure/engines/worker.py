@@ -21,8 +21,9 @@ import msgspec
 
 from inferometer.errors import EngineError, InferometerError, SpecError
 from inferometer.inputs.types import EngineName, SweepPoint
-from inferometer.measure import lifeline
+from inferometer.measure import child_processes
 from inferometer.measure.ceilings import NumpyCeilings
+from inferometer.measure.child_processes import peak_resident_bytes, reset_peak_resident
 from inferometer.measure.engines.protocol import (
     STEP_KINDS,
     Ceiling,
@@ -48,7 +49,6 @@ from inferometer.measure.engines.protocol import (
     random_prompts,
     until_gone,
 )
-from inferometer.measure.resident import peak_resident_bytes, reset_peak_resident
 
 ENGINES: Final[dict[EngineName, str]] = {
     "transformers": "inferometer.measure.engines.transformers_engine",
@@ -63,7 +63,7 @@ _HAVE_TORCH: Final[tuple[EngineName, ...]] = ("transformers", "vllm")
 
 def main() -> None:
     """Serve one engine until the other end closes."""
-    lifeline.hold(is_group=True)
+    child_processes.hold(is_group=True)
     decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])), decoder)
     serve(until_gone(channel), channel.send)

@@ -14,7 +14,7 @@ from multiprocessing import active_children, get_context
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from inferometer.errors import MeasureError
-from inferometer.measure import lifeline
+from inferometer.measure import child_processes
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -130,7 +130,7 @@ class Processes:
 
     def _once(self, function: Callable[[T], R], parts: Sequence[T], answers: Answers[R]) -> None:
         with _pool(min(self._n_processes, len(answers.missing))) as pool:
-            with _deaf_to_interrupts(), lifeline.without_script():
+            with _deaf_to_interrupts(), child_processes.without_script():
                 parts_of: dict[Future[R], int] = {
                     pool.submit(function, parts[index]): index for index in answers.missing
                 }
@@ -149,8 +149,8 @@ def _pool(n_processes: int) -> Generator[ProcessPoolExecutor]:
     pool = ProcessPoolExecutor(
         n_processes,
         mp_context=get_context("spawn"),
-        initializer=lifeline.hold_in_pool,
-        initargs=(lifeline.starts_in_main_thread(),),
+        initializer=child_processes.hold_in_pool,
+        initargs=(child_processes.starts_in_main_thread(),),
     )
     try:
         yield pool

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
-from inferometer.inputs.load_plan import LoadPlan
-from inferometer.inputs.span_ids import SpanIds
+from inferometer.inputs.plans import LoadPlan
+from inferometer.inputs.spans import SpanIds
 from inferometer.inputs.workload.plan import NONE, RequestPlan
 from inferometer.inputs.workload.trace_formats import Spoken, text_of_parts
 from inferometer.inputs.workload.traces import read_texts

@@ -18,12 +18,12 @@ from typing import Final
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.inputs.load_plan import most_in_flight, texts_of
-from inferometer.inputs.span_ids import SpanIds, span_ids
+from inferometer.inputs.plans import most_in_flight, texts_of
+from inferometer.inputs.spans import SpanIds, span_ids
 from inferometer.inputs.workload.plan import NONE
-from inferometer.measure.load import answers, bodies, connections, messages, target, timer
+from inferometer.measure.load import answers, bodies, connections, messages, schedule, target
 from inferometer.measure.load.answers import Answer
-from inferometer.records import durability
+from inferometer.records import run_folder
 from inferometer.records.raw_log import (
     MAGIC,
     EndFrame,
@@ -35,7 +35,7 @@ from inferometer.records.raw_log import (
     int32s,
     int64s,
 )
-from inferometer.units import NS_PER_S
+from inferometer.units import NS_PER_S, ns_from_s
 
 # How do frames get to the disk without holding up the loop?
 # A thread writes what has gathered, four times a second.
@@ -53,13 +53,13 @@ class RawLogWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        durability.make_folder(path.parent)
+        run_folder.make_folder(path.parent)
         try:
             self._descriptor = os.open(
                 path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
             )
         except OSError as error:
-            raise durability.cannot_write(path, error) from error
+            raise run_folder.cannot_write(path, error) from error
         self._path = path
         self._waiting: list[bytes] = [MAGIC]
         self._n_waiting_bytes = 0
@@ -124,7 +124,7 @@ class RawLogWriter:
                 self._error = error
 
     def _failure(self, error: OSError) -> RecordError:
-        return durability.cannot_write(self._path, error)
+        return run_folder.cannot_write(self._path, error)
 
 
 _BRIEF_DRAIN_S: Final = 2.0
@@ -161,7 +161,7 @@ class LoadClient:
         )
         self._wanted_type = answers.STREAM_TYPE if job.load.is_streaming else answers.JSON_TYPE
         self._loop = asyncio.get_running_loop()
-        self._agenda = timer.Agenda(self._loop)
+        self._agenda = schedule.Agenda(self._loop)
         self._pool = connections.ConnectionPool(
             place,
             job.secrets,
@@ -178,6 +178,14 @@ class LoadClient:
         self._owners = AnswerOwners(job.id_prefix)
         self._pulse = OwnPulse(job.process_index)
         self._in_flight: dict[int, connections.Exchange] = {}
+        total_s = job.load.timeout_s
+        self._time_limits = connections.TimeLimits(
+            total_ns=ns_from_s(total_s),
+            head_ns=ns_from_s(job.limits.head_s or total_s),
+            read_ns=ns_from_s(job.limits.read_s or total_s),
+        )
+        self._alarms: dict[int, asyncio.TimerHandle] = {}
+        """One for each request in flight: none is moved as an answer's bytes come in."""
         self._n_awaited = dict(job.n_awaited)
         self._n_followers_due = 0
         self._next = 0
@@ -273,7 +281,7 @@ class LoadClient:
         now_ns = time.monotonic_ns()
         self._agenda.add(self._pulse.beat(due_ns, now_ns, len(self._in_flight)), self._on_pulse)
         if self._pulse.n_beats % _SWEEP_EVERY == 0:
-            self._sweep(now_ns)
+            self._sweep()
         if self._pulse.n_beats % _REPORT_EVERY == 0:
             self._report()
         if self._pulse.is_full:
@@ -294,6 +302,9 @@ class LoadClient:
         patience_ns = int(self._plan.abort_after_ns[row])
         if patience_ns != NONE:
             self._agenda.add(due_ns + patience_ns, partial(self._on_impatience, exchange))
+        self._alarms[row] = self._loop.call_later(
+            self._time_limits.shortest_ns / NS_PER_S, self._on_limit, exchange
+        )
         self._pool.send(exchange)
 
     def _answer_limits(self, row: int) -> answers.AnswerLimits:
@@ -319,6 +330,7 @@ class LoadClient:
         row = exchange.request_index
         if self._in_flight.pop(row, None) is None:
             return
+        self._alarms.pop(row).cancel()
         self._disown(exchange)
         self._keep(self._frame(exchange, now_ns))
         self._tally.count(exchange)
@@ -382,32 +394,30 @@ class LoadClient:
         except RecordError as error:
             self.fail(error)
 
-    def _sweep(self, now_ns: int) -> None:
-        """Cancel requests that take too much time or memory."""
-        limits, load = self._job.limits, self._job.load
-        total_s = load.timeout_s
-        head_s, read_s = limits.head_s or total_s, limits.read_s or total_s
+    def _on_limit(self, exchange: connections.Exchange) -> None:
+        """Cancel a request whose time is over; otherwise look again when it may be."""
+        now_ns = time.monotonic_ns()
+        passed = self._time_limits.passed(exchange, now_ns)
+        if passed is not None:
+            self._give_up(exchange, *passed)
+            return
+        wait_ns = self._time_limits.next_ns(exchange, now_ns) - now_ns
+        self._alarms[exchange.request_index] = self._loop.call_later(
+            wait_ns / NS_PER_S, self._on_limit, exchange
+        )
+
+    def _sweep(self) -> None:
+        """Cancel requests once all answers in flight take too much memory."""
         n_kept_bytes = 0
         for exchange in tuple(self._in_flight.values()):
-            answer = exchange.answer
-            n_kept_bytes += answer.received_bytes
-            if n_kept_bytes > limits.kept_bytes:
+            n_kept_bytes += exchange.answer.received_bytes
+            if n_kept_bytes > self._job.limits.kept_bytes:
                 self._give_up(
                     exchange,
                     "body_too_long",
-                    f"all answers in flight together went past {limits.kept_bytes:,} bytes",
+                    "all answers in flight together went past"
+                    f" {self._job.limits.kept_bytes:,} bytes",
                 )
-            if exchange.sent_ns is None:
-                continue
-            if now_ns - exchange.sent_ns > total_s * NS_PER_S:
-                self._give_up(exchange, "total_timeout", f"after {total_s:g} s")
-            elif answer.head_ns is None and now_ns - exchange.sent_ns > head_s * NS_PER_S:
-                self._give_up(exchange, "head_timeout", f"after {head_s:g} s")
-            elif (
-                answer.head_ns is not None
-                and now_ns - max((answer.head_ns, *answer.read_ns[-1:])) > read_s * NS_PER_S
-            ):
-                self._give_up(exchange, "read_timeout", f"nothing for {read_s:g} s")
 
     # The end.
 

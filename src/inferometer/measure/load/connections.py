@@ -8,7 +8,8 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, cast
 
 from inferometer.measure.load.answers import Answer, AnswerLimits
@@ -54,6 +55,48 @@ class Exchange:
         self.sent_ns: int | None = None
         self.connected_ns: int | None = None
         self.was_sent_again = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimits:
+    """How long may an exchange take: until its head, between two reads, and as a whole?"""
+
+    total_ns: int
+    head_ns: int
+    read_ns: int
+
+    @property
+    def shortest_ns(self) -> int:
+        """No exchange takes too long before this."""
+        return min(self.total_ns, self.head_ns, self.read_ns)
+
+    def passed(self, exchange: Exchange, now_ns: int) -> tuple[str, str] | None:
+        """The error and its detail, once a limit is passed."""
+        for due_ns, error, detail in self._ends(exchange):
+            if now_ns >= due_ns:
+                return error, detail
+        return None
+
+    def next_ns(self, exchange: Exchange, now_ns: int) -> int:
+        """The earliest instant at which a limit can be passed, whatever comes in until then."""
+        if exchange.sent_ns is None:
+            return now_ns + self.shortest_ns
+        ends_ns = [due_ns for due_ns, _, _ in self._ends(exchange)]
+        if exchange.answer.head_ns is None:
+            ends_ns.append(now_ns + self.read_ns)
+        return min(ends_ns)
+
+    def _ends(self, exchange: Exchange) -> Iterator[tuple[int, str, str]]:
+        answer, sent_ns = exchange.answer, exchange.sent_ns
+        if sent_ns is None:
+            return
+        yield sent_ns + self.total_ns, "total_timeout", f"after {self.total_ns / NS_PER_S:g} s"
+        if answer.head_ns is None:
+            yield sent_ns + self.head_ns, "head_timeout", f"after {self.head_ns / NS_PER_S:g} s"
+        else:
+            last_ns = max((answer.head_ns, *answer.read_ns[-1:]))
+            detail = f"nothing for {self.read_ns / NS_PER_S:g} s"
+            yield last_ns + self.read_ns, "read_timeout", detail
 
 
 class Connection(asyncio.Protocol):

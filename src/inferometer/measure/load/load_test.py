@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferometer.errors import MeasureError
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.measure.load import messages, watch
-from inferometer.measure.load.sessions import Past, Session, session_after
+from inferometer.measure.load.schedule import Past, Session, session_after
 from inferometer.measure.load.target import Secrets, target_of
-from inferometer.records.layout import now_utc
 from inferometer.records.raw_log import RAW_FOLDER, file_name
+from inferometer.records.run_folder import now_utc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 import numpy as np
 
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 from inferometer.inputs.workload.plan import RequestPlan, column_types
 from inferometer.measure.load.connections import Exchange
 from inferometer.measure.load.target import Secrets

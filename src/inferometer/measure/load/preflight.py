@@ -18,7 +18,7 @@ import msgspec
 from inferometer import suggestions
 from inferometer.errors import MeasureError
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.load_plan import LoadPlan, texts_of
+from inferometer.inputs.plans import LoadPlan, texts_of
 from inferometer.measure.load import bodies, connections, messages, target
 from inferometer.measure.load.answers import JSON_TYPE, STREAM_TYPE, Answer, AnswerLimits
 from inferometer.records.exchange_errors import EXCHANGE_ERRORS

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from inferometer import __version__, suggestions
 from inferometer.errors import SpecError
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.plans import LoadPlan
 
 _PATHS: Final = {"chat": "/chat/completions", "completions": "/completions"}
 _PORTS: Final = {"http": 80, "https": 443}

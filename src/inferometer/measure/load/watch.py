@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from inferometer.errors import MeasureError
-from inferometer.measure import lifeline
+from inferometer.measure import child_processes
 from inferometer.measure.load import messages
 from inferometer.measure.load.messages import Report
-from inferometer.measure.load.sessions import Session
+from inferometer.measure.load.schedule import Session
 from inferometer.units import NS_PER_S, s_from_ns
 
 # How are client processes started, told things, and ended?
@@ -64,8 +64,8 @@ StartClients: TypeAlias = Callable[[Sequence[messages.Job]], AbstractContextMana
 _BRIEF_S: Final = 3.0
 """After this process's end: what its clients have in flight may end, and is written."""
 _CLIENT: Final = (
-    f"from inferometer.measure import lifeline; lifeline.hold(grace_s={_BRIEF_S}); from"
-    " inferometer.measure.load.worker import main; main()"
+    f"from inferometer.measure.child_processes import hold; hold(grace_s={_BRIEF_S});"
+    " from inferometer.measure.load.worker import main; main()"
 )
 """Before the client's own imports, which take a second."""
 
@@ -74,7 +74,7 @@ def start_client() -> "subprocess.Popen[bytes]":
     """A client process, which waits for its job."""
     command = [sys.executable, "-c", _CLIENT]
     # It multiplies no matrices: threads for that would only make numpy's import longer.
-    held = lifeline.line()
+    held = child_processes.line()
     variables = {"OPENBLAS_NUM_THREADS": "1", **os.environ, **held.variables}
     # A session of its own: Ctrl-C of the terminal is ours alone, and we tell it.
     return subprocess.Popen(

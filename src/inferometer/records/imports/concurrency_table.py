@@ -14,6 +14,7 @@ from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.foreign_bytes import repeated
 from inferometer.inputs.synonyms import counted_devices, engine_name, known_format
+from inferometer.records.foreign_sweeps import Column, column_of
 from inferometer.records.imports.imported import (
     UNKNOWN,
     PublishedLatencyName,
@@ -23,7 +24,6 @@ from inferometer.records.imports.imported import (
 from inferometer.records.imports.inferencex import Row, point_table
 from inferometer.records.imports.json_fields import DOOR, read_text
 from inferometer.records.sweep_csv import cells_of
-from inferometer.records.sweep_headers import Column, column_of
 from inferometer.units import MOST_COUNT
 
 _WORDS: Final = {

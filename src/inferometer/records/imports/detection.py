@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from inferometer import suggestions
 from inferometer.errors import RecordError
+from inferometer.records.foreign_sweeps import unit_wanted
 from inferometer.records.imports import (
     aiperf,
     concurrency_table,
@@ -21,7 +22,6 @@ from inferometer.records.imports import (
 )
 from inferometer.records.imports.imported import Imported, PublishedPointTable
 from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_text
-from inferometer.records.sweep_headers import unit_wanted
 
 _SUFFIXES: Final = {".json", ".jsonl", ".csv", ".txt", ".yaml"}
 _HEADER_CHARACTERS: Final = 2**16

@@ -25,7 +25,7 @@ from inferometer.records.imports.json_fields import (
     read_objects,
     read_text,
 )
-from inferometer.units import MOST_COUNT
+from inferometer.units import MOST_COUNT, ungrouped
 
 _NAME: Final = re.compile(r".*?(\d+)k(\d+)k")
 _HARDWARE_IDS: Final = {
@@ -216,6 +216,7 @@ def _json_of(line: Mapping[str, str | None]) -> dict[str, Json]:
 
 
 def _value(text: str) -> Json:
+    text = ungrouped(text)
     if text.lower() in {"true", "false"}:
         return text.lower() == "true"
     try:

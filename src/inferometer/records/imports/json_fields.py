@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final, Self, TypeAlias, cast
 
 from inferometer.errors import RecordError
+from inferometer.inputs.file_tables import yaml_value
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.foreign_yaml import yaml_value
-from inferometer.units import MOST_COUNT
+from inferometer.units import MOST_COUNT, ungrouped
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -233,6 +233,6 @@ def _is_number(value: Json) -> bool:
 
 def _parsed(text: str, otherwise: Json) -> Json:
     try:
-        return float(text)
+        return float(ungrouped(text))
     except ValueError:
         return otherwise

@@ -17,12 +17,18 @@ from inferometer.report.charts.online import (
     history_chart,
     in_flight_chart,
     lateness_chart,
+    slots_chart,
     tpot_history_chart,
 )
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.predicted import predicted_chart
-from inferometer.report.charts.roofline import ceilings_chart, roofline_chart
-from inferometer.report.charts.slots import slots_chart
+from inferometer.report.charts.roofline import (
+    ceilings_chart,
+    energy_chart,
+    memory_chart,
+    roofline_chart,
+    utilisation_chart,
+)
 from inferometer.report.charts.tails import tails_chart
 from inferometer.report.charts.time_parts import (
     decode_time_chart,
@@ -30,7 +36,6 @@ from inferometer.report.charts.time_parts import (
     step_shares_chart,
     ttft_parts_chart,
 )
-from inferometer.report.charts.utilisation import energy_chart, memory_chart, utilisation_chart
 from inferometer.report.views import RequestReportView, SweepReportView
 
 ChartBuilder: TypeAlias = Callable[[SweepReportView], Chart | None]

@@ -21,7 +21,7 @@ from inferometer.report.charts.plot import (
     held_line,
     tip,
 )
-from inferometer.report.decision_views import DecisionView, LimitCost
+from inferometer.report.views import DecisionView, LimitCost
 from inferometer.units import format_duration, format_number
 
 _FAR_RATIO: Final = 10.0

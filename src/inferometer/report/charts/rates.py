@@ -25,8 +25,8 @@ from inferometer.report.charts.plot import (
     colours_of,
     tip,
 )
-from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.request_tables import duration_cell, rate_text
+from inferometer.report.views import RatePoint, RateView
 from inferometer.units import format_number
 
 _HOLLOW: Final = "hollow: not VALID"

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from inferometer.records.columns import F64
-from inferometer.records.durability import make_folder, replace_file
+from inferometer.records.run_folder import make_folder, replace_file
 from inferometer.report.charts.plot import (
     Band,
     Boxes,

@@ -6,10 +6,15 @@ from typing import Final
 from inferometer.records.server_summaries import TtftParts
 from inferometer.records.summaries import StepCause
 from inferometer.report.charts.plot import MAX_ROWS, Axis, Chart, Part, rows_plot, stacked
-from inferometer.report.decision_views import RateView
 from inferometer.report.request_tables import largest_part, named_parts
 from inferometer.report.tables import ABSENT_TEXT, estimate_cell, has_several_runs, statistic_text
-from inferometer.report.views import Explained, PhaseName, RequestReportView, SweepReportView
+from inferometer.report.views import (
+    Explained,
+    PhaseName,
+    RateView,
+    RequestReportView,
+    SweepReportView,
+)
 from inferometer.units import format_duration, format_number
 
 PART_COLOURS: Final = {

@@ -10,7 +10,7 @@ index of the next request that left the queue, and ``Request.turn`` is 1 once it
 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, queue, slots
+from inferometer.simulate.kernel import requests
 from inferometer.simulate.kernel.config import Config
 from inferometer.simulate.kernel.state import NOTHING, Request, State
 from inferometer.simulate.outcome import FAR_NS, Status
@@ -36,10 +36,10 @@ def add(state: State, index: int) -> None:
             other = state.requests[state.queue.waiting[place]]
             n_queued += other.status == _WAITING and other.priority // 2 == request.priority // 2
         if n_queued >= config.max_queue_size:
-            arrivals.end(state, index, _REJECTED, request.arrival_ns)
+            requests.end(state, index, _REJECTED, request.arrival_ns)
             return
     request.status = _WAITING
-    queue.add(state, index)
+    requests.add(state, index)
 
 
 @inlined
@@ -120,7 +120,7 @@ def update(state: State, i_batch: int) -> int:
         n_delivered = _answer_in_order(state, i_batch)
     if is_over:
         for row in range(batch.n_rows):
-            slots.release(state, state.queue.running[first + row])
+            requests.release(state, state.queue.running[first + row])
         counters.n_running -= batch.n_rows
         counters.n_free += batch.n_reserved_blocks
         batch.n_rows = 0
@@ -167,7 +167,7 @@ def _deliver(state: State, index: int, n_tokens: int) -> None:
         request.first_token_ns = now_ns
     if request.num_tokens - request.num_prompt_tokens == n_wanted:
         is_stopped = n_wanted == request.stop_tokens and n_wanted < request.max_tokens
-        arrivals.end(state, index, _STOPPED if is_stopped else _LENGTH, now_ns)
+        requests.end(state, index, _STOPPED if is_stopped else _LENGTH, now_ns)
 
 
 @compiled
@@ -175,7 +175,7 @@ def abort(state: State, index: int) -> None:
     """Abort a request; if it is in a batch, its row is computed until the batch ends."""
     if state.requests[index].status == _WAITING:
         state.counters[0].n_waiting -= 1
-    arrivals.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
+    requests.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
 
 
 @compiled
@@ -201,7 +201,7 @@ def _form(state: State, i_batch: int) -> None:
         is_full = n_pending == max_batch_size or n_blocks > num_blocks
         if is_full:
             break
-        queue.pop(state)
+        requests.pop(state)
         state.skipped[n_pending] = index
         n_pending += 1
         oldest_ns = min(oldest_ns, request.arrival_ns)
@@ -219,7 +219,7 @@ def _form(state: State, i_batch: int) -> None:
         n_sent = 0
         counters.wake_ns = min(due_ns, timeout_ns)
     for i_kept in range(n_sent, n_pending):
-        queue.put_back(state, state.skipped[i_kept])
+        requests.put_back(state, state.skipped[i_kept])
     _begin(state, i_batch, n_sent)
 
 
@@ -231,7 +231,7 @@ def _next_in_time(state: State) -> int:
     """
     config, counters = state.config[0], state.counters[0]
     while True:
-        index = queue.peek(state)
+        index = requests.peek(state)
         if index == NOTHING:
             return NOTHING
         request = state.requests[index]
@@ -241,12 +241,12 @@ def _next_in_time(state: State) -> int:
         )
         if not is_expired:
             return index
-        queue.pop(state)
+        requests.pop(state)
         if config.is_delaying:
             request.priority += 1
-            queue.put_back(state, index)
+            requests.put_back(state, index)
         else:
-            arrivals.end(state, index, _REJECTED, counters.now_ns)
+            requests.end(state, index, _REJECTED, counters.now_ns)
 
 
 @compiled
@@ -263,7 +263,7 @@ def _begin(state: State, i_batch: int, n_sent: int) -> None:
         )
         request.status = _RUNNING
         request.admitted_ns = counters.now_ns
-        slots.take(state, index)
+        requests.take(state, index)
         state.queue.running[first + row] = index
         if config.is_preserving:
             _append_unanswered(state, index)

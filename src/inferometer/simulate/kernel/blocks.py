@@ -1,4 +1,4 @@
-"""Allocation of KV blocks, prefix caching, and contiguous KV caches. Compiled.
+"""KV blocks: allocation, prefix caching, contiguous KV caches, and preemption. Compiled.
 
 The same as ``reference/blocks.py``, on arrays; both mirror
 ``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0.
@@ -13,7 +13,7 @@ from typing import Final
 
 from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import groups, pool, slots
+from inferometer.simulate.kernel import groups, pool, requests
 from inferometer.simulate.kernel.config import Config
 from inferometer.simulate.kernel.state import NOTHING, Counters, Request, State
 from inferometer.simulate.outcome import Status, StepLog
@@ -35,7 +35,7 @@ def admit_in_one_piece(state: State, index: int) -> bool:
     if place > counters.n_pieces:
         return False
     start = _end_before(state, place, 0)
-    slots.take(state, index)
+    requests.take(state, index)
     state.memory.block_table[request.slot, 0] = start
     request.num_blocks = n_blocks
     for later in range(counters.n_pieces, place, -1):
@@ -60,7 +60,7 @@ def free_piece(state: State, index: int) -> None:
     counters.n_pieces = n_kept
     counters.n_free += request.num_blocks
     request.num_blocks = 0
-    slots.release(state, index)
+    requests.release(state, index)
 
 
 @compiled
@@ -244,7 +244,7 @@ def find_hits(state: State, index: int) -> int:
     """
     if state.config[0].sliding_window > 0:
         return groups.find_hits(state, index)
-    slot = slots.lowest(state)
+    slot = requests.lowest(state)
     request = state.requests[index]
     n_max: int = (request.num_tokens - 1) // pool.block_size(state, pool.number_of(state, index))
     for i_block in range(n_max):
@@ -268,7 +268,7 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
         return admit_in_one_piece(state, index)
     if config.sliding_window > 0:
         return groups.admit(state, index, num_new_tokens, n_hits)
-    slot, number = slots.lowest(state), pool.number_of(state, index)
+    slot, number = requests.lowest(state), pool.number_of(state, index)
     size, n_spare = pool.block_size(state, number), spare_blocks(state, slot, n_hits, number)
     n_reserved = _n_blocks(min(request.num_tokens, config.max_model_len), size)
     n_reserved += config.num_state_blocks
@@ -283,7 +283,7 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     if max(n_needed - n_hits, 0) > n_spare:
         return False
     touch(state, slot, n_hits, number)
-    slots.take(state, index)
+    requests.take(state, index)
     request.num_cached_blocks = n_hits
     take(state, slot, n_hits, n_needed, number)
     request.num_blocks = max(n_hits, n_needed)
@@ -348,7 +348,7 @@ def free(state: State, index: int) -> None:
     if request.slot == NOTHING:
         return
     give_back(state, request.slot, request.num_blocks, pool.number_of(state, index))
-    slots.release(state, index)
+    requests.release(state, index)
     request.num_blocks = 0
     request.num_cached_blocks = 0
 
@@ -405,3 +405,141 @@ def drop_host_blocks(counters: Counters, request: Request) -> None:
 @compiled
 def _n_blocks(num_tokens: int, block_size: int) -> int:
     return (num_tokens + block_size - 1) // block_size
+
+
+_PREEMPTED = int(Status.PREEMPTED)
+
+
+@compiled
+def make_room_for_waiting(state: State, i_batch: int) -> None:
+    """Preempt running requests until the next waiting one has a slot and blocks (policy "srpt").
+
+    Only requests with more tokens left than the waiting one are preempted.
+    """
+    config, counters = state.config[0], state.counters[0]
+    while counters.n_running > 0:
+        index = requests.peek(state)
+        if index == NOTHING:
+            return
+        request, i_victim = state.requests[index], victim(state)
+        n_blocks = groups.n_of_request(config, request.num_tokens, 0) + config.watermark_blocks
+        has_room = counters.n_running < config.max_num_active and n_blocks <= counters.n_free
+        if (
+            has_room
+            or request.num_stale_output_tokens > 0
+            or num_left(state, state.queue.running[i_victim]) <= request.priority
+        ):
+            return
+        preempt(state, i_batch, i_victim)
+
+
+@compiled
+def victim(state: State) -> int:
+    """Index in ``Queue.running`` of the request to preempt.
+
+    First come, first served: the last admitted. Priorities: the least urgent, then the latest
+    arrival. Shortest remaining first: the one with most tokens left, then the latest arrival.
+    """
+    n_running: int = state.counters[0].n_running
+    if not state.config[0].is_priority:
+        return n_running - 1
+    worst, is_srpt = 0, state.config[0].is_srpt
+    for i_running in range(1, n_running):
+        one, other = state.queue.running[i_running], state.queue.running[worst]
+        own = num_left(state, one) if is_srpt else state.requests[one].priority
+        most = num_left(state, other) if is_srpt else state.requests[other].priority
+        if own > most or (
+            own == most and state.requests[one].arrival_ns > state.requests[other].arrival_ns
+        ):
+            worst = i_running
+    return worst
+
+
+@compiled
+def victim_in_pool(state: State, index: int) -> int:
+    """Index in ``Queue.running`` of the request to preempt among those of this request's pool."""
+    number, worst = state.memory.pool_of[index], NOTHING
+    for i_running in range(state.counters[0].n_running):
+        one = state.queue.running[i_running]
+        if state.memory.pool_of[one] == number and (
+            worst == NOTHING
+            or not state.config[0].is_priority
+            or _is_less_urgent(state.requests[one], state.requests[state.queue.running[worst]])
+        ):
+            worst = i_running
+    return worst
+
+
+@compiled
+def _is_less_urgent(one: Request, other: Request) -> bool:
+    """Is ``one`` less urgent by priority, or the later arrival of the same priority?"""
+    is_later: bool = one.arrival_ns > other.arrival_ns
+    return one.priority > other.priority or (one.priority == other.priority and is_later)
+
+
+@compiled
+def num_left(state: State, index: int) -> int:
+    """The largest number of tokens that a request may still compute, prompt included."""
+    request = state.requests[index]
+    n_tokens: int = (
+        min(request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len)
+        - request.num_computed_tokens
+    )
+    return n_tokens
+
+
+@compiled
+def drop_from_step(state: State, i_batch: int, index: int) -> int:
+    """Remove a request from the step that is being formed; returns the tokens it had there."""
+    batch, parts = state.batches[i_batch], state.parts[i_batch]
+    n_tokens, n_kept = 0, 0
+    for i_part in range(batch.n_parts):
+        if parts[i_part].request == index:
+            n_tokens = parts[i_part].num_tokens
+        else:
+            parts[n_kept].request = parts[i_part].request
+            parts[n_kept].num_tokens = parts[i_part].num_tokens
+            n_kept += 1
+    batch.n_parts = n_kept
+    return n_tokens
+
+
+@compiled
+def preempt(state: State, i_batch: int, i_running: int) -> None:
+    """Preempt a running request: free its blocks and return it to the waiting queue.
+
+    Its KV cache is swapped to the host if there is room, and recomputed otherwise.
+    """
+    counters, running = state.counters[0], state.queue.running
+    index = running[i_running]
+    for i_later in range(i_running + 1, counters.n_running):
+        running[i_later - 1] = running[i_later]
+    counters.n_running -= 1
+    free(state, index)
+    request = state.requests[index]
+    request.status = _PREEMPTED
+    request.num_spec_tokens = 0
+    request.num_preemptions += 1
+    if not _swap_out(state, i_batch, request):
+        requests.start_over(request)
+    if state.config[0].is_srpt:
+        request.priority = num_left(state, index)
+    requests.put_back(state, index)
+    state.queue.preempted[counters.n_preempted] = index
+    counters.n_preempted += 1
+
+
+@compiled
+def _swap_out(state: State, i_batch: int, request: Request) -> bool:
+    """Copy a request's KV blocks to host memory; returns False if there is no room.
+
+    Includes the tokens of steps in flight, which will have been computed by then.
+    """
+    counters, block_size = state.counters[0], state.config[0].block_size
+    n_blocks = (request.num_computed_tokens + block_size - 1) // block_size
+    if n_blocks > counters.n_host_free:
+        return False
+    request.num_host_blocks = n_blocks
+    counters.n_host_free -= n_blocks
+    state.batches[i_batch].num_swapped_blocks += n_blocks
+    return True

@@ -13,7 +13,7 @@ With prefill and decode pools (disaggregation): after completed steps come arriv
 index, then requests with completed prefills, in that order, which are routed to decode replicas;
 after each replica's launch the KV transfers that it requested begin.
 
-Replicas of one group have the same step times (``front.cost_of``): prefill and decode replicas are
+Replicas of one group have the same step times (``routing.cost_of``): prefill and decode replicas are
 two groups; replicas of several kinds have one group per kind.
 
 Replicas in lockstep (expert parallelism) decide only while no step of the group runs, and each step
@@ -22,13 +22,12 @@ takes as long as that of the slowest replica: ``reference/lockstep.py``.
 
 from typing import Final
 
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled, entry, inlined
-from inferometer.simulate.kernel import arrivals, gating, handover, routing, steps
-from inferometer.simulate.kernel.front import Front, cost_of, state_of
+from inferometer.simulate.kernel import gating, handover, requests, routing, steps
 from inferometer.simulate.kernel.gate_state import GateState
-from inferometer.simulate.kernel.routing import RouterState
+from inferometer.simulate.kernel.routing import Front, RouterState, cost_of, state_of
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, Stage, Status, StepLog
 
@@ -83,7 +82,7 @@ def run(
 def _next_event_ns(states: State, gate: GateState) -> int:
     """Time of the next event of any kind; ``FAR_NS`` if there is none."""
     has_gate, is_split, world = HAS_GATE, IS_SPLIT, states.world[0]
-    when_ns = min(arrivals.next_ns(states), arrivals.next_abort_ns(states))
+    when_ns = min(requests.next_ns(states), requests.next_abort_ns(states))
     for replica in range(len(states.counters)):
         when_ns = min(when_ns, states.counters[replica, 0].ready_ns)
     if is_split:
@@ -108,13 +107,13 @@ def _deliver_load_reports(front: Front, now_ns: int) -> None:
 def _abort_disconnected(states: State, gate: GateState) -> None:
     """Abort the requests whose clients disconnect now."""
     has_gate, is_split, now_ns = HAS_GATE, IS_SPLIT, states.world[0].now_ns
-    while arrivals.next_abort_ns(states) <= now_ns:
-        index = arrivals.take_next_abort(states)
+    while requests.next_abort_ns(states) <= now_ns:
+        index = requests.take_next_abort(states)
         request = states.requests[index]
         if request.status == _UNSEEN:  # arrives at this very time, or waits at the gate
             if has_gate:
                 gating.gone(gate, index, now_ns)
-            arrivals.end_outside(states, index, _ABORTED, now_ns)
+            requests.end_outside(states, index, _ABORTED, now_ns)
             for replica in range(len(states.counters)):
                 _mark_due(states, replica)
         else:
@@ -133,7 +132,7 @@ def _abort_in_transfer(states: State, index: int) -> bool:
     if request.status >= _STOPPED:
         return False
     if transfer.stage == _MOVING:
-        arrivals.end(
+        requests.end(
             state_of(states, request.replica), index, _ABORTED, states.arrivals.abort_ns[index]
         )
         return False
@@ -192,15 +191,15 @@ def _process_arrivals(states: State, front: Front) -> None:
     has_gate, now_ns = HAS_GATE, states.world[0].now_ns
     if has_gate:
         _report_ends_to_gate(states, front.gate)
-    while arrivals.next_ns(states) <= now_ns:
+    while requests.next_ns(states) <= now_ns:
         _abort_disconnected(states, front.gate)  # a follower may disconnect at its time of arrival
-        index = arrivals.take_next(states)
+        index = requests.take_next(states)
         if states.requests[index].status != _UNSEEN:
             continue  # its client disconnects at the same time
         if not has_gate:
             _route(states, front.router, index)
         elif _is_too_long(states, index) or not gating.offer(front.gate, index, now_ns):
-            arrivals.end_outside(states, index, _REJECTED, now_ns)
+            requests.end_outside(states, index, _REJECTED, now_ns)
     if has_gate:
         _reject_and_release(states, front)
 
@@ -232,7 +231,7 @@ def _reject_and_release(states: State, front: Front) -> None:
     now_ns, n_room = world.now_ns, world.max_in_flight
     index = gating.shed(front.gate, now_ns)
     while index != NOTHING:
-        arrivals.end_outside(states, index, _REJECTED, now_ns)
+        requests.end_outside(states, index, _REJECTED, now_ns)
         index = gating.shed(front.gate, now_ns)
     n_free_tokens = 0
     for replica in range(len(states.counters)):
@@ -357,4 +356,4 @@ def _end_of_run(states: State, gate: GateState, when_ns: int) -> int:
         counters = states.counters[replica, 0]
         if counters.n_running + counters.n_waiting > 0 or counters.n_in_flight > 0:
             return _STUCK if when_ns == FAR_NS else _HORIZON
-    return _FINISHED if arrivals.next_ns(states) == FAR_NS else _HORIZON
+    return _FINISHED if requests.next_ns(states) == FAR_NS else _HORIZON

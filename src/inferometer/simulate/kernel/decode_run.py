@@ -6,10 +6,10 @@ updated only at the run's end, or when one of them needs a block. The results ar
 of single steps.
 """
 
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.types import PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, blocks, groups, price
+from inferometer.simulate.kernel import blocks, groups, price, requests
 from inferometer.simulate.kernel.state import NOTHING, Batch, State
 from inferometer.simulate.outcome import FAR_NS, StepLog
 
@@ -27,7 +27,7 @@ def take(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> Non
     n_most = min(_n_certain_steps(state), len(log.start_ns) - log.n_filled[0] - config.depth)
     if n_most < 2:
         return
-    limit_ns = min(until_ns + 1, arrivals.next_ns(state), arrivals.next_abort_ns(state))
+    limit_ns = min(until_ns + 1, requests.next_ns(state), requests.next_abort_ns(state))
     n_steps = _take_until(state, cost, log, n_most, limit_ns)
     if n_steps == 0:
         return

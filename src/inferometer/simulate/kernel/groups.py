@@ -9,7 +9,7 @@ or 0 after the block has left the window. Contents of blocks are numbered per gr
 """
 
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel import pool, slots
+from inferometer.simulate.kernel import pool, requests
 from inferometer.simulate.kernel.config import Config
 from inferometer.simulate.kernel.state import NOTHING, Request, State
 
@@ -21,7 +21,7 @@ def find_hits(state: State, index: int) -> int:
     The blocks are written to the block table's row of the next slot, with 0 for blocks outside the
     windows; nothing is allocated yet.
     """
-    config, request, row = state.config[0], state.requests[index], slots.lowest(state)
+    config, request, row = state.config[0], state.requests[index], requests.lowest(state)
     n_groups, n_sliding = config.n_kv_groups, config.n_sliding_groups
     n_in_full: int = (request.num_tokens - 1) // config.block_size
     if n_groups > n_sliding:
@@ -106,7 +106,7 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     Returns False and changes nothing if there are too few blocks.
     """
     config, request, counters = state.config[0], state.requests[index], state.counters[0]
-    row, blocks = slots.lowest(state), state.memory.blocks
+    row, blocks = requests.lowest(state), state.memory.blocks
     n_spare: int = counters.n_free
     for column in range(n_hits * config.n_kv_groups):
         block = state.memory.block_table[row, column]
@@ -124,7 +124,7 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     for column in range(n_hits * config.n_kv_groups):
         if state.memory.block_table[row, column] != 0:
             pool.touch(state, state.memory.block_table[row, column], 0)
-    slots.take(state, index)
+    requests.take(state, index)
     request.num_cached_blocks = n_hits
     _take(state, row, n_hits, n_needed)
     request.num_blocks = max(n_hits, n_needed)
@@ -216,7 +216,7 @@ def free(state: State, index: int) -> None:
             block = state.memory.block_table[request.slot, i_block * config.n_kv_groups + group]
             if block != 0:
                 after = pool.give_back(state, block, after, 0)
-    slots.release(state, index)
+    requests.release(state, index)
     request.num_blocks = 0
     request.num_cached_blocks = 0
 

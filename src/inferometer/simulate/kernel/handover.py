@@ -14,7 +14,7 @@ from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.fleet import KvLink
-from inferometer.simulate.kernel import blocks, queue, slots
+from inferometer.simulate.kernel import blocks, requests
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.outcome import FAR_NS, Stage, Status
 from inferometer.simulate.pointers import Row, Rows, blank, i64
@@ -72,7 +72,7 @@ def leave(state: State, index: int) -> None:
         _copy_to_extra_row(state, request.slot, request.num_blocks),
         request.num_blocks,
     )
-    slots.release(state, index)
+    requests.release(state, index)
     request.num_blocks = request.num_cached_blocks = 0
     request.num_output_placeholders = 0
     if not state.config[0].gives_first_token:
@@ -96,7 +96,7 @@ def join(state: State, index: int) -> None:
     request.next_decode_eligible_step = request.num_spec_tokens = 0
     transfer.stage = _FOR_ROOM
     transfer.asked_ns = transfer.begun_ns = transfer.received_ns = ABSENT
-    queue.add(state, index)
+    requests.add(state, index)
 
 
 @compiled
@@ -117,7 +117,7 @@ def fetch(state: State, index: int) -> bool:
     world, request, transfer = state.world[0], state.requests[index], state.transfers[index]
     block_size = state.config[0].block_size
     n_hits = blocks.find_hits(state, index) if state.config[0].is_caching else 0
-    slot = slots.lowest(state)
+    slot = requests.lowest(state)
     n_needed = (request.num_tokens + block_size - 1) // block_size
     n_needed += state.config[0].num_state_blocks
     if n_needed - n_hits > blocks.spare_blocks(state, slot, n_hits, 0):
@@ -212,7 +212,7 @@ def adopt(state: State, index: int, num_new_tokens: int) -> bool:
     n_needed = (num_slots + config.block_size - 1) // config.block_size + config.num_state_blocks
     if n_needed - transfer.num_blocks > counters.n_free:
         return False
-    slots.take(state, index)
+    requests.take(state, index)
     for i_block in range(transfer.num_blocks):
         state.memory.block_table[request.slot, i_block] = state.memory.block_table[
             transfer.row, i_block

@@ -18,7 +18,6 @@ from inferometer.simulate.kernel import (
     one_replica,
     policy,
     pool,
-    preemption,
     price,
     steps,
     vllm,
@@ -82,7 +81,7 @@ def _steps_of(kind: Kind, *, is_split: bool = False) -> ModuleType:
 def _pooled_steps(name: str) -> ModuleType:
     """``kernel.steps`` for vLLM with a divided KV cache: all modules that use blocks are copied."""
     changes: dict[str, object] = {"IS_POOLED": True, "KIND": int(Kind.VLLM)}
-    for module in (pool, blocks, preemption, vllm, policy, price):
+    for module in (pool, blocks, vllm, policy, price):
         again = _compiled_again(module, name, changes)
         changes[module.__name__.rpartition(".")[2]] = again
     return _compiled_again(steps, name, changes)

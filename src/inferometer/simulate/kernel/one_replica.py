@@ -6,9 +6,9 @@ completed step, in batch order; arrivals, by index (including followers of reque
 ended); then ``schedule``. Events during a step are processed at its end, in order of time.
 """
 
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.simulate.compiling import compiled, entry
-from inferometer.simulate.kernel import arrivals, steps
+from inferometer.simulate.kernel import requests, steps
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, Status, StepLog
 
@@ -59,11 +59,11 @@ def _catch_up(state: State, until_ns: int) -> None:
     """
     now_ns = state.counters[0].now_ns
     while True:
-        comes_ns, goes_ns = arrivals.next_ns(state), arrivals.next_abort_ns(state)
+        comes_ns, goes_ns = requests.next_ns(state), requests.next_abort_ns(state)
         if goes_ns <= min(comes_ns, now_ns):
-            _drop(state, arrivals.take_next_abort(state))
+            _drop(state, requests.take_next_abort(state))
         elif comes_ns <= until_ns:
-            index = arrivals.take_next(state)
+            index = requests.take_next(state)
             # a request in another status was aborted: its client disconnects at the same time
             if state.requests[index].status == _UNSEEN:
                 steps.take(state, index)
@@ -75,7 +75,7 @@ def _catch_up(state: State, until_ns: int) -> None:
 def _drop(state: State, index: int) -> None:
     """Abort a request whose client disconnects, whether or not it has arrived."""
     if state.requests[index].status == _UNSEEN:
-        arrivals.end_outside(state, index, _ABORTED, state.arrivals.abort_ns[index])
+        requests.end_outside(state, index, _ABORTED, state.arrivals.abort_ns[index])
     else:
         steps.drop(state, index)
 
@@ -84,7 +84,7 @@ def _drop(state: State, index: int) -> None:
 def _next_event_ns(state: State) -> int:
     """Time of the next arrival, disconnection or end of the scheduler's wait."""
     when_ns: int = min(
-        state.counters[0].wake_ns, arrivals.next_ns(state), arrivals.next_abort_ns(state)
+        state.counters[0].wake_ns, requests.next_ns(state), requests.next_abort_ns(state)
     )
     return when_ns
 
@@ -95,4 +95,4 @@ def _end_of_run(state: State) -> int:
     counters = state.counters[0]
     if counters.n_running + counters.n_waiting > 0:
         return _STUCK if _next_event_ns(state) == FAR_NS else _HORIZON
-    return _FINISHED if arrivals.next_ns(state) == FAR_NS else _HORIZON
+    return _FINISHED if requests.next_ns(state) == FAR_NS else _HORIZON

@@ -7,9 +7,9 @@ module once for each kind of engine, without the branches of the others.
 
 from typing import Final
 
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import batches, decode_run, queue, sglang, trtllm, vllm
+from inferometer.simulate.kernel import batches, decode_run, requests, sglang, trtllm, vllm
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import Status, StepLog
@@ -38,7 +38,7 @@ def add(state: State, index: int) -> None:
         vllm.add(state, index)
     else:
         state.requests[index].status = _WAITING
-        queue.add(state, index)
+        requests.add(state, index)
 
 
 @inlined

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Final
 
-from inferometer.perfmodel import steptime_arrays
-from inferometer.perfmodel.steptime_arrays import CLOSED_FORM_PARTS, StepTimeArrays
+from inferometer.perfmodel import steptime_terms
+from inferometer.perfmodel.steptime_terms import CLOSED_FORM_PARTS, StepTimeArrays
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel.state import KnownTimes, State
 
 
 def _compiled_closed_form() -> dict[str, Callable[..., float]]:
     """The functions of the step-time model that the kernel calls, compiled, by name."""
-    scope = dict[str, object](vars(steptime_arrays))
+    scope = dict[str, object](vars(steptime_terms))
     parts = dict[str, Callable[..., float]]()
     for name in CLOSED_FORM_PARTS:
-        plain: FunctionType = getattr(steptime_arrays, name)
+        plain: FunctionType = getattr(steptime_terms, name)
         scope[name] = parts[name] = compiled(FunctionType(plain.__code__, scope, name))
     return parts
 

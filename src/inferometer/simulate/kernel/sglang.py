@@ -8,11 +8,9 @@ requests, ``Queue.joining`` the requests whose prompts were computed in the step
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import (
-    arrivals,
-    queue,
+    requests,
     sglang_admission as admission,
     sglang_cache as cache,
-    slots,
     vllm,
 )
 from inferometer.simulate.kernel.sglang_admission import max_new_tokens, order_queue
@@ -264,7 +262,7 @@ def _prefill(state: State, i_batch: int) -> None:
         _add_part(state, i_batch, index, n_tokens)
     _admit_waiting(state, i_batch)
     for i_part in range(n_old, state.batches[i_batch].n_parts):
-        slots.take(state, state.parts[i_batch, i_part].request)
+        requests.take(state, state.parts[i_batch, i_part].request)
     n_tokens = 0
     for i_part in range(state.batches[i_batch].n_parts):
         n_tokens += state.parts[i_batch, i_part].num_tokens
@@ -283,7 +281,7 @@ def _admit_waiting(state: State, i_batch: int) -> None:
     """Admit waiting requests in order until one does not fit."""
     own, is_preempting = state.sglang[0], state.config[0].is_preempting
     while True:
-        index = queue.peek(state)
+        index = requests.peek(state)
         if index == NOTHING or admission.verdict(state) == admission.OTHER:
             return
         if own.n_chosen >= _n_places(state):
@@ -294,7 +292,7 @@ def _admit_waiting(state: State, i_batch: int) -> None:
         state.requests[index].num_known_tokens = state.requests[index].num_tokens - num_cached
         verdict, n_tokens = admission.try_to_add(state, index, node, num_cached)
         if n_tokens > 0:
-            queue.pop(state)
+            requests.pop(state)
             _start(state, index)
             _add_part(state, i_batch, index, n_tokens)
         if verdict == admission.NO_TOKEN:
@@ -453,7 +451,7 @@ def abort(state: State, index: int) -> None:
         return
     if status != _UNSEEN:
         state.counters[0].n_waiting -= 1
-    arrivals.end(state, index, _ABORTED, when_ns)
+    requests.end(state, index, _ABORTED, when_ns)
 
 
 @inlined
@@ -480,8 +478,8 @@ def _end(state: State, index: int, status: int, when_ns: int) -> None:
     request = state.requests[index]
     cache.checkpoint(state, index, min(request.num_computed_tokens, request.num_tokens))
     cache.release(state, index)
-    slots.release(state, index)
+    requests.release(state, index)
     state.counters[0].n_running -= 1
     if state.sglang[0].cut == index:
         state.sglang[0].cut = NOTHING
-    arrivals.end(state, index, status, when_ns)
+    requests.end(state, index, status, when_ns)

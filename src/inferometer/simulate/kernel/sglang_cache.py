@@ -9,7 +9,7 @@ holds: unused ones and evictable ones.
 """
 
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel import queue, slots
+from inferometer.simulate.kernel import requests
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.sglang_config import RETRACT_DECODE_STEPS
 
@@ -281,10 +281,10 @@ def throw_out(state: State, index: int) -> None:
     Also evicts pages, to leave room for some steps of the requests that still decode.
     """
     release(state, index)
-    slots.release(state, index)
+    requests.release(state, index)
     state.counters[0].n_running -= 1
     make_room(state, state.sglang[0].n_generating * RETRACT_DECODE_STEPS)
-    slots.lose_place(state, index)
+    requests.lose_place(state, index)
 
 
 @compiled
@@ -293,4 +293,4 @@ def queue_up(state: State, index: int) -> None:
     own = state.sglang[0]
     own.n_turns += 1
     state.requests[index].turn = own.n_turns
-    queue.add(state, index)
+    requests.add(state, index)

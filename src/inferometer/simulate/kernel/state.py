@@ -98,11 +98,11 @@ def sglang_record(config: EngineConfig) -> Rows[Sglang]:
     return record
 
 
-def node_records(config: EngineConfig) -> Rows[Node]:
+def node_records(config: EngineConfig, n_most: int) -> Rows[Node]:
     """The tree's root and its unused nodes, linked through ``next``; empty for other engines."""
     if not isinstance(config, SglangConfig):
         return blank(0, Node)
-    nodes = blank(config.n_kv_blocks + 2, Node)
+    nodes = blank(min(config.n_kv_blocks, n_most) + 2, Node)
     nodes["next"][1:-1] = np.arange(2, len(nodes))
     return nodes
 
@@ -440,8 +440,8 @@ SHARED: Final = frozenset(
 )
 
 
-def new_state(requests: Demand, config: EngineConfig) -> State:
-    """The state at the start of a simulation."""
+def new_state(requests: Demand, config: EngineConfig, *, are_all: bool = True) -> State:
+    """The state at the start of a simulation; ``are_all``: no other requests will come."""
     acceptance = config.acceptance if isinstance(config, SchedulerConfig) else ()
     columns, world = config_record(config), blank(1, World)
     is_sent_later = requests.follows != NOTHING
@@ -452,7 +452,9 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         world=world,
         requests=_request_records(requests),
         contents=requests.contents if config.enable_prefix_caching else np.empty(0, np.int32),
-        memory=_memory(requests, config, _most_blocks(requests, config, len(acceptance)) + 2),
+        memory=_memory(
+            requests, config, _needed(requests, config, len(acceptance)), are_all=are_all
+        ),
         queue=_queue(requests, config),
         arrivals=_arrivals(requests),
         sglang=sglang_record(config),
@@ -468,17 +470,19 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
     )
 
 
-def _memory(requests: Demand, config: EngineConfig, n_columns: int) -> Memory:
+def _memory(requests: Demand, config: EngineConfig, needed: I64, *, are_all: bool) -> Memory:
     n_groups = n_kv_groups_of(config)
     is_compacting = isinstance(config, SchedulerConfig) and config.is_compacting
+    n_columns = _most_at_once(needed, config) + 2
+    n_taken = int(needed.sum()) * n_groups if are_all else config.n_kv_blocks
     return Memory(
-        blocks=_block_records(config),
+        blocks=_block_records(config, n_taken),
         first_equal=np.full(requests.n_contents * n_groups, NOTHING, np.int32),
         last_equal=np.full(requests.n_contents * n_groups, NOTHING, np.int32),
         block_table=np.zeros((config.max_num_active, n_columns * n_groups), np.int32),
         by_address=np.empty(config.max_num_active + 1, np.int32),
         moves=blank((config.max_num_active + 1) * is_compacting, Move),
-        nodes=node_records(config),
+        nodes=node_records(config, n_taken),
         pools=pool_records(config),
         pool_of=engine_config.pool_of_requests(engine_config.kv_pools_of(config), requests),
     )
@@ -537,15 +541,24 @@ def _chains(leaders: I32) -> tuple[I32, I32]:
     return first, following
 
 
-def _most_blocks(requests: Demand, config: EngineConfig, n_drafts: int) -> int:
-    """The largest number of blocks that any request may own."""
-    longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
+def _needed(requests: Demand, config: EngineConfig, n_drafts: int) -> I64:
+    """(N) The largest number of blocks that each request may ever take, of each group of layers."""
+    longest = requests.prompt_tokens.astype(np.int64) + requests.output_tokens + 1
     longest += (config.depth + 2) * (1 + n_drafts)  # in flight, and reserved beyond them
     sizes = [pool.block_size for pool in engine_config.kv_pools_of(config)]
-    n_blocks = -(-min(longest, config.max_model_len) // min(sizes, default=config.block_size))
+    needed = -(-np.minimum(longest, config.max_model_len) // min(sizes, default=config.block_size))
     if isinstance(config, SchedulerConfig) and (config.sliding_window or sizes):
-        return n_blocks  # may exceed n_kv_blocks: most blocks have left the window
-    return min(n_blocks + n_state_blocks_of(config), config.n_kv_blocks)
+        return needed
+    return needed + n_state_blocks_of(config)
+
+
+def _most_at_once(needed: I64, config: EngineConfig) -> int:
+    """The largest number of blocks in a row of the block table."""
+    if isinstance(config, SchedulerConfig) and (
+        config.sliding_window or engine_config.kv_pools_of(config)
+    ):
+        return int(needed.max())  # may exceed n_kv_blocks: most blocks have left the window
+    return min(int(needed.max()), config.n_kv_blocks)
 
 
 def _counters(config: EngineConfig, config_columns: Rows[Config]) -> Rows[Counters]:
@@ -585,8 +598,14 @@ def _request_records(requests: Demand) -> Rows[Request]:
     return records
 
 
-def _block_records(config: EngineConfig) -> Rows[Block]:
-    sizes = [p.n_blocks + 1 for p in engine_config.kv_pools_of(config)] or [config.n_kv_blocks + 1]
+def _block_records(config: EngineConfig, n_taken: int) -> Rows[Block]:
+    """The ring of free blocks of each pool.
+
+    No more than ``n_taken`` blocks are ever taken from the front, in order of their numbers: with
+    fewer than all blocks none is taken twice for want of another, and those behind have no record.
+    """
+    pools = engine_config.kv_pools_of(config)
+    sizes = [one.n_blocks + 1 for one in pools] or [min(config.n_kv_blocks, n_taken) + 1]
     blocks = blank(sum(sizes), Block)
     first = np.repeat(np.cumsum(sizes) - sizes, sizes)
     size, place = np.repeat(sizes, sizes), np.arange(len(blocks)) - first

@@ -9,9 +9,9 @@ the pipeline stages of the device one after the other (``reference/stages.py``).
 
 from typing import Final
 
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, blocks, policy, pool, price
+from inferometer.simulate.kernel import blocks, policy, pool, price, requests
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import FAR_NS, PartLog, Status, StepLog, max_barren_steps
 
@@ -28,7 +28,7 @@ def take(state: State, index: int) -> None:
     state.counters[0].n_taken += 1
     request.replica = config.replica
     if request.num_prompt_tokens > config.max_prompt_tokens:
-        arrivals.end(state, index, _REJECTED, request.arrival_ns)
+        requests.end(state, index, _REJECTED, request.arrival_ns)
     else:
         policy.add(state, index)
 

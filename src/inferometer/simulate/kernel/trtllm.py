@@ -9,7 +9,7 @@ Cached blocks are a tree of prefixes: ``Memory.first_equal`` has the block with 
 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, blocks, pool, queue, slots
+from inferometer.simulate.kernel import blocks, pool, requests
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.kernel.vllm import launch
 from inferometer.simulate.outcome import Status
@@ -131,7 +131,7 @@ def free_blocks(state: State, index: int) -> None:
             state.counters[0].n_free += 1
             pool.insert(state.memory.blocks, block, state.memory.blocks[0].previous)
     request.num_blocks = 0
-    slots.release(state, index)
+    requests.release(state, index)
 
 
 @compiled
@@ -277,7 +277,7 @@ def _begin(state: State, index: int) -> None:
         request.admitted_ns = counters.now_ns
         request.num_cached_tokens = request.num_computed_tokens
     request.status = _RUNNING
-    slots.take(state, index)
+    requests.take(state, index)
     claim(state, index, request.num_computed_tokens // state.config[0].block_size)
     counters.n_running += 1
     counters.n_waiting -= 1
@@ -325,10 +325,10 @@ def schedule(state: State, i_batch: int) -> None:
     counters.n_preempted = 0
     counters.current_step += 1
     while counters.n_active < config.max_num_active:
-        index = queue.peek(state)
+        index = requests.peek(state)
         if index == NOTHING:
             break
-        queue.pop(state)
+        requests.pop(state)
         counters.n_waiting += 1  # counts as waiting until it gets blocks
         state.queue.running[counters.n_active] = index
         counters.n_active += 1
@@ -440,7 +440,7 @@ def _pause(state: State, index: int) -> None:
     """Preempt a request (TensorRT-LLM's pause); it computes its tokens again later."""
     release(state, index)
     state.counters[0].n_waiting += 1
-    slots.lose_place(state, index)
+    requests.lose_place(state, index)
 
 
 @compiled
@@ -543,7 +543,7 @@ def abort(state: State, index: int) -> None:
     if status >= _STOPPED:
         return
     if status == _UNSEEN:
-        arrivals.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
+        requests.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
         return
     _end(state, index, _ABORTED, state.arrivals.abort_ns[index])
     _drop_ended(state)
@@ -577,7 +577,7 @@ def _end(state: State, index: int, status: int, when_ns: int) -> None:
         release(state, index)
     else:
         state.counters[0].n_waiting -= 1
-    arrivals.end(state, index, status, when_ns)
+    requests.end(state, index, status, when_ns)
 
 
 @compiled

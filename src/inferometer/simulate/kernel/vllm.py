@@ -8,7 +8,7 @@ from typing import Final
 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, blocks, handover, pool, preemption, queue
+from inferometer.simulate.kernel import blocks, handover, pool, requests
 from inferometer.simulate.kernel.config import Config
 from inferometer.simulate.kernel.state import NOTHING, Part, Request, State
 from inferometer.simulate.outcome import Status
@@ -36,8 +36,8 @@ def add(state: State, index: int) -> None:
     request = state.requests[index]
     request.status = _WAITING
     if state.config[0].is_srpt:
-        request.priority = preemption.num_left(state, index)
-    queue.add(state, index)
+        request.priority = blocks.num_left(state, index)
+    requests.add(state, index)
 
 
 @inlined
@@ -93,7 +93,7 @@ def _choose(state: State, i_batch: int) -> None:
         _admit_waiting(state, i_batch, budget, threshold)
     else:
         if config.is_srpt:
-            preemption.make_room_for_waiting(state, i_batch)
+            blocks.make_room_for_waiting(state, i_batch)
         is_pooled, n_preempted_before = IS_POOLED, state.counters[0].n_preempted
         if is_pooled:
             pool.open_all(state)
@@ -144,14 +144,12 @@ def _schedule_running(
             i_running += 1
             continue
         while not blocks.extend(state, index, n_tokens):
-            i_victim = (
-                preemption.victim_in_pool(state, index) if is_pooled else preemption.victim(state)
-            )
+            i_victim = blocks.victim_in_pool(state, index) if is_pooled else blocks.victim(state)
             victim = state.queue.running[i_victim]
             if i_victim < i_running:
                 i_running -= 1
-                budget += preemption.drop_from_step(state, i_batch, victim)
-            preemption.preempt(state, i_batch, i_victim)
+                budget += blocks.drop_from_step(state, i_batch, victim)
+            blocks.preempt(state, i_batch, i_victim)
             if is_pooled:
                 pool.close(state, index, 2 if victim == index else 1)
             if victim == index:
@@ -231,18 +229,18 @@ def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> N
         input_budget = _input_budget(state, i_batch, budget)
         if input_budget <= 0:
             break
-        index = queue.peek(state)
+        index = requests.peek(state)
         if index == NOTHING:
             break
         if _is_skipped(state, index):
-            queue.pop(state)
+            requests.pop(state)
             state.skipped[n_skipped] = index
             n_skipped += 1
             continue
         if is_split and handover.is_for_room(state, index):
             if not handover.fetch(state, index):
                 break
-            queue.pop(state)
+            requests.pop(state)
             continue
         n_tokens = _admit(
             state, i_batch, index, input_budget, threshold, n_scheduled if is_padding else NOTHING
@@ -251,7 +249,7 @@ def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> N
             break
         budget -= max(n_tokens, 0)
     for i_skipped in range(n_skipped - 1, -1, -1):
-        queue.put_back(state, state.skipped[i_skipped])
+        requests.put_back(state, state.skipped[i_skipped])
 
 
 @inlined
@@ -331,7 +329,7 @@ def _admit(
         if not handover.adopt(state, index, n_tokens):
             return 0
     elif blocks.admit(state, index, n_tokens, n_hits):
-        queue.pop(state)
+        requests.pop(state)
     else:
         return _not_admitted(state, index)
     request.num_spec_tokens = n_padding
@@ -503,7 +501,7 @@ def abort(state: State, index: int) -> None:
     """Abort a request; a waiting one stays in the queue, but is no longer counted."""
     request = state.requests[index]
     was = request.status
-    arrivals.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
+    requests.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
     blocks.free(state, index)
     if was == _RUNNING:
         _drop_finished(state)
@@ -565,7 +563,7 @@ def _finish(state: State, index: int, status: int) -> int:
         state.requests[index].status = _PREFILLED
         handover.leave(state, index)
     else:
-        arrivals.end(state, index, status, state.counters[0].now_ns)
+        requests.end(state, index, status, state.counters[0].now_ns)
         blocks.free(state, index)
     if was_running:
         return 1
