@@ -234,3 +234,7 @@ def test_a_place_that_cannot_be_written(record, tmp_path):
     (tmp_path / "file").write_text("")
     check_refused(run("report", record, "--out", "file/report.html", folder=tmp_path), 4, "file")
     check_refused(run("fit", record, "--out", "file/fit.json", folder=tmp_path), 4, "file")
+
+
+def test_a_misspelt_verb_of_schema_gets_the_nearest(tmp_path):
+    check_refused(run("schema", "tunes", folder=tmp_path), 2, "'tunes' is no verb", "schema tune")

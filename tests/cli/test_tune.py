@@ -132,6 +132,14 @@ def test_a_preset_that_no_batch_can_keep_is_not_called_within_its_limit():
     assert re.search(r"step of [\d.]+ ms \[[\d.]+ ms, [\d.]+ ms\]", at_once.why)
 
 
+def test_the_interval_of_a_step_is_that_of_all_draws_of_its_shape():
+    """The draw with the fastest request has a slower decode step here than the likely one."""
+    at_once = im.tune("llama-3.1-70b", hardware="l4", tp=8, preset="interactive").values[0]
+    numbers = re.search(r"step of ([\d.]+) ms \[([\d.]+) ms, ([\d.]+) ms\]", at_once.why)
+    likely, least, most = map(float, numbers.groups())
+    assert least < likely < most
+
+
 def test_the_command_of_a_preset_has_its_values():
     answer = preset("batch", hardware="h100_sxm", policy="sglang")
     named = {one.flag: one.value for one in answer.values}

@@ -23,3 +23,5 @@ def test_what_cannot_be_done_is_refused_before_a_model_is_loaded(smollm2, monkey
         im.quality(smollm2.location, quantization=["int8"], tokens=256, window=512)
     with pytest.raises(SpecError, match="are stored in int4"):
         im.quality(smollm2.location, quantization=["int8"], engine="openvino")
+    with pytest.raises(SpecError, match="a KV cache in 'float8'"):
+        im.quality(smollm2.location, kv_dtype=["fp8"], engine="openvino")

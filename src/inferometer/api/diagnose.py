@@ -15,7 +15,7 @@ from inferometer.api.diagnose_source import (
     stated_limits,
 )
 from inferometer.api.diagnose_steps import StepsAnswer, recorded_steps, steps_answer
-from inferometer.api.diagnose_stored import MADE_BY, stored_source
+from inferometer.api.diagnose_stored import made_by, stored_source
 from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
 from inferometer.api.known_facts import known_facts
 from inferometer.api.load_sending import is_open
@@ -223,7 +223,7 @@ def _is_steps_alone(question: Diagnose) -> bool:
         return True
     if is_open(path):
         return False
-    run = reading.read_run(path, made_by=MADE_BY)
+    run = reading.read_run(path, made_by=made_by())
     return run.server is None and run.steps is not None and len(run.steps.duration_ns) > 0
 
 

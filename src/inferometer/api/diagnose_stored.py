@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from inferometer import suggestions
 from inferometer.api.diagnose_source import Source, is_caching
@@ -19,8 +18,10 @@ from inferometer.records.server_summaries import summarise_server
 from inferometer.records.step_logs import step_log_of
 from inferometer.records.types import Run
 
-MADE_BY: Final = suggestions.command("load", "URL", "--out", "RUN")
-"""What makes a run that can be diagnosed: a load test stores the metrics of its server."""
+
+def made_by() -> str:
+    """The command that makes a run that can be diagnosed: its server's metrics are stored."""
+    return suggestions.command("load", "URL", "--out", "RUN")
 
 
 def stored_source(folder: Path, replica: str | None = None) -> Source:
@@ -33,13 +34,13 @@ def stored_source(folder: Path, replica: str | None = None) -> Source:
     ModelError
         The metrics tell too little, or are not of one whole server.
     """
-    run = open_run(folder) if is_open(folder) else reading.read_run(folder, made_by=MADE_BY)
+    run = open_run(folder) if is_open(folder) else reading.read_run(folder, made_by=made_by())
     if run.server is None:
         raise SpecError(
             f"{folder} holds no metrics of a server",
             where="the run",
             allowed="a load test of a server that reports metrics",
-            try_=f"{MADE_BY}, with --metrics-url where they are elsewhere, or the server's own URL"
+            try_=f"{made_by()}, with --metrics-url where they are elsewhere, or the server's own URL"
             " here",
         )
     identity = ServerIdentity(None, run.manifest.engine)

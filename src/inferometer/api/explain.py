@@ -16,7 +16,7 @@ from inferometer.api.explain_trace import (
     explain_traces,
 )
 from inferometer.api.fit_views import explained, fitted_beside, held_out_rows, single_decode
-from inferometer.api.runs import Runs, analyses_of, load_sweeps, request_of
+from inferometer.api.runs import Runs, analyses_of, load_sweeps, shown_of, stated_facts
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.spans import is_spans_file
 from inferometer.perfmodel.types import prefill_shape
@@ -84,6 +84,7 @@ def explain(question: Explain) -> AnyExplanation:
     for kind, is_one, explained_as in _FILES:
         files = [path for path in question.runs.runs if is_one(path)]
         if files and len(files) == len(question.runs.runs):
+            _check_plain(question.runs, kind)
             return explained_as(question.runs.runs)
         if files:
             raise SpecError(
@@ -92,7 +93,7 @@ def explain(question: Explain) -> AnyExplanation:
                 allowed="runs of sweeps, or traces of profilers, files of spans or of counters",
                 try_=suggestions.command("explain", files[0]),
             )
-    request = request_of(question.runs)
+    request = shown_of(question.runs)
     analyses = analyses_of(request, load_sweeps(request, otherwise="inferometer show"))
     for analysis in analyses:
         if analysis.model is None:
@@ -110,6 +111,20 @@ def explain(question: Explain) -> AnyExplanation:
         checks=(launch_check(rows), logits_check(analyses)),
         paired=analyses[0].steps if len(analyses) == 1 else None,
     )
+
+
+def _check_plain(options: Runs, kind: str) -> None:
+    """Refuse options of sweeps for a file that has nothing for them."""
+    stated = list(stated_facts(options))
+    stated += ["--hardware"] * (options.hardware is not None)
+    stated += ["--skip-damaged"] * options.skip_damaged
+    if stated:
+        raise SpecError(
+            f"{stated[0]} is of sweeps, and {options.runs[0]} is {kind}",
+            where=", ".join(stated),
+            allowed="the file alone",
+            try_=suggestions.command("explain", *options.runs),
+        )
 
 
 def launch_check(rows: Sequence[Explained]) -> pitfalls.CheckRow:

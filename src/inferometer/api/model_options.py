@@ -16,6 +16,7 @@ from inferometer.inputs.types import (
     EngineSpec,
     LoadFormat,
 )
+from inferometer.measure.engines import openvino_engine
 from inferometer.measure.environments import find_environment
 
 FORMATS: Final = get_args(DType)
@@ -144,19 +145,15 @@ def engine_of(options: Engine) -> EngineSpec:
     Raises
     ------
     SpecError
-        OpenVINO on a GPU: true of every machine, so it is found before the engine is looked for.
+        What OpenVINO does on no machine: found before the engine is looked for, and in a dry run.
     """
-    if options.engine == "openvino" and options.device == "cuda":
-        raise SpecError(
-            "OpenVINO on 'cuda'", where="--device", allowed="cpu", try_="--engine transformers"
-        )
     can_be_gpu = options.engine != "openvino" and _NVIDIA_DEVICE.exists()
     is_gpu = options.device == "cuda" or (options.device == "auto" and can_be_gpu)
     dtype = ("bfloat16" if is_gpu else "float32") if options.dtype == "auto" else options.dtype
     n_threads = options.threads
     if n_threads is None and not is_gpu:
         n_threads = len(os.sched_getaffinity(0))
-    return EngineSpec(
+    spec = EngineSpec(
         engine=options.engine,
         mode=options.mode,
         dtype=cast("DType", dtype),
@@ -168,6 +165,9 @@ def engine_of(options: Engine) -> EngineSpec:
         load_format=options.load_format,
         attention=options.attn,
     )
+    if spec.engine == "openvino":
+        openvino_engine.check_spec(spec)
+    return spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from inferometer.api.measured import reference_to
 from inferometer.api.progress import PartsDone, talk
 from inferometer.api.question import Option, option
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, SpecError
-from inferometer.inputs import catalog, resolve
-from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs import catalog, foreign_bytes, resolve
 from inferometer.inputs.types import (
     DTYPE_BITS,
     CacheFormat,
@@ -23,7 +22,7 @@ from inferometer.inputs.types import (
     LossyChange,
     LossyFormat,
 )
-from inferometer.measure.engines.protocol import Score, Scored
+from inferometer.measure.engines import openvino_engine, protocol
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.measure.environments import find_environment
 from inferometer.perfmodel import scenario, whatif
@@ -41,7 +40,7 @@ WEIGHTS: Final = ("int8", "int4", "float8")
 CACHES: Final = ("int8", "float8")
 _PLAIN_BITS: Final = 16
 _OPTICKS: Final = Path(__file__).parents[1] / "measure" / "texts" / "opticks.txt"
-_TEXT: Final = Door(noun="text", allowed="a file of UTF-8 text")
+_TEXT: Final = foreign_bytes.Door(noun="text", allowed="a file of UTF-8 text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,12 +274,19 @@ def _of_engine(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Tas
     named = question.other or "the same weights"
     plain = replace(_engine(question), engine=question.engine)
     for cache in (None, *dict.fromkeys(question.kv_dtype)):
-        engine = replace(plain, kv_cache_dtype=cast("DType | None", cache))
+        engine = _of_openvino(replace(plain, kv_cache_dtype=cast("DType | None", cache)))
         words = "" if cache is None else f", {cache} KV cache"
         yield _Task(f"{named} in {question.engine}{words}", model, LossyChange(), engine)
     for weights in dict.fromkeys(question.quantization):
-        engine = replace(plain, quantization=cast("DType", weights))
+        engine = _of_openvino(replace(plain, quantization=cast("DType", weights)))
         yield _Task(f"{weights} weights in {question.engine}", model, LossyChange(), engine)
+
+
+def _of_openvino(engine: EngineSpec) -> EngineSpec:
+    """The engine; formats that OpenVINO does not have are refused before the reference is read."""
+    if engine.engine == "openvino":
+        openvino_engine.check_spec(engine)
+    return engine
 
 
 def _check_of_engine(question: Quality, model: resolve.ResolvedModel) -> None:
@@ -331,7 +337,9 @@ def _engine(question: Quality) -> EngineSpec:
     )
 
 
-def _readings(question: Quality, tasks: list[_Task], text: str) -> Iterator[tuple[_Task, Scored]]:
+def _readings(
+    question: Quality, tasks: list[_Task], text: str
+) -> Iterator[tuple[_Task, protocol.Scored]]:
     """Readings of the text by each model; a checkpoint is loaded once in each engine.
 
     Other engines than the reference's get its tokens.
@@ -369,8 +377,8 @@ def _window(question: Quality) -> int:
     return min(question.window, question.tokens)
 
 
-def _score(question: Quality, task: _Task, text: str, token_ids: TokenRows) -> Score:
-    return Score(
+def _score(question: Quality, task: _Task, text: str, token_ids: TokenRows) -> protocol.Score:
+    return protocol.Score(
         change=task.change,
         text=text,
         window_tokens=_window(question),
@@ -383,7 +391,7 @@ def _score(question: Quality, task: _Task, text: str, token_ids: TokenRows) -> S
     )
 
 
-def _reading(scored: Scored) -> Reading:
+def _reading(scored: protocol.Scored) -> Reading:
     return Reading(
         nll=np.asarray(scored.nll, dtype=np.float64),
         top_ids=np.asarray(scored.top_ids, dtype=np.int64) if scored.top_ids else None,

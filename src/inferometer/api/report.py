@@ -10,7 +10,7 @@ from inferometer.api import provenance, request_answer, run_titles, show
 from inferometer.api.answer import Answer
 from inferometer.api.question import option
 from inferometer.api.request_view import RequestQuestion
-from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
+from inferometer.api.runs import Runs, analyses_of, load_runs, shown_of
 from inferometer.api.sweep_view import sweep_view
 from inferometer.inputs.types import Caution
 from inferometer.records.request_summaries import concurrency_of
@@ -158,7 +158,7 @@ def report(question: Report) -> ReportAnswer:
     RecordError, SpecError
         A run cannot be read, or the page cannot be written.
     """
-    request = request_of(question.runs)
+    request = shown_of(question.runs)
     first = request.paths[0]
     path = question.out or (first if first.is_dir() else first.parent) / provenance.REPORT_NAME
     runs = load_runs(request, takes_partial=True)

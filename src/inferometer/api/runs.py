@@ -122,8 +122,7 @@ def load_run(path: Path, request: RunRequest) -> Run:
     RecordError, SpecError
         There is none, or it is damaged; a model was named for a table, and no number format.
     """
-    is_table = path.suffix.lower() in _TABLES and path.name != run_folder.MANIFEST_NAME
-    if not path.is_file() or not is_table:
+    if not path.is_file() or not is_table(path):
         return reading.read_run(path, skip_damaged=request.skip_damaged)
     if request.table.model is not None and request.table.engine is None:
         raise SpecError(
@@ -132,6 +131,42 @@ def load_run(path: Path, request: RunRequest) -> Run:
             try_="--dtype float16",
         )
     return read_file(path, request.table)
+
+
+def stated_facts(options: Runs) -> tuple[str, ...]:
+    """The flags of this command that state facts of a table."""
+    facts = {
+        "--model": options.model,
+        "--dtype": options.dtype,
+        "--prompt": options.prompt_tokens,
+        "--batch": options.batch_size,
+        "--gen-tokens": options.gen_tokens,
+    }
+    return tuple(flag for flag, value in facts.items() if value is not None)
+
+
+def shown_of(options: Runs) -> RunRequest:
+    """The runs of these options, for a verb to which runs state their own model.
+
+    Raises
+    ------
+    SpecError
+        As ``request_of``; or facts of a table are given, and no RUN is one.
+    """
+    stated = stated_facts(options)
+    if stated and not any(is_table(path) for path in options.runs):
+        raise SpecError(
+            f"{stated[0]} is of a table, and none of the runs is one",
+            where=", ".join(stated),
+            allowed="facts of tables: a folder of a run states its own",
+            try_="the same command without " + ", ".join(stated),
+        )
+    return request_of(options)
+
+
+def is_table(path: Path) -> bool:
+    """Is this, by its name, a table or another tool's file, not a run's folder?"""
+    return path.suffix.lower() in _TABLES and path.name != run_folder.MANIFEST_NAME
 
 
 def request_of(options: Runs) -> RunRequest:

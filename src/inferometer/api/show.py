@@ -8,7 +8,7 @@ from inferometer.api.answer import Answer, Paged
 from inferometer.api.question import option
 from inferometer.api.request_answer import RequestRunAnswer, answer_of, are_of_requests, views_of
 from inferometer.api.request_view import RequestQuestion, server_device
-from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
+from inferometer.api.runs import Runs, analyses_of, load_runs, shown_of
 from inferometer.api.sweep_view import sweep_view
 from inferometer.inputs.objectives import parse_objective
 from inferometer.report.page import Page
@@ -89,7 +89,7 @@ def show(question: Show) -> Paged[ShowAnswer]:
     RecordError, SpecError
         A run cannot be read.
     """
-    request = request_of(question.runs)
+    request = shown_of(question.runs)
     runs = load_runs(request, takes_partial=True)
     names = tuple(str(path) for path in request.paths)
     if are_of_requests(runs):

@@ -185,7 +185,7 @@ def timeline(question: Timeline) -> Lines[TimelineAnswer]:
     """
     run, trace, page = question.run, question.perfetto, question.report
     games = play(question.game) if run is None else tuple[Played, ...]()
-    stored = games[0].run if run is None else reading.read_run(run, made_by=slot_timeline.MADE_BY)
+    stored = games[0].run if run is None else reading.read_run(run, made_by=slot_timeline.made_by())
     shown = slot_timeline.slot_timeline(
         stored,
         first_step=question.first_step,

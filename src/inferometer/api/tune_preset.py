@@ -125,13 +125,18 @@ def _at_once(preset: Preset, plain: Deployment) -> _Sized:
 
 
 def _step_words(plain: Deployment, shape: BatchShape) -> str:
-    """Step time with its interval, in words."""
+    """Step time with its interval, in words: least and most of the draws.
+
+    Draws are ordered by a whole generation; of one shape the first is not always the fastest.
+    """
     steps = plain.step_times
-    likely, fast, slow = (
-        format_duration(shape_duration_s(one, shape))
-        for one in (steps.likely, steps.fast, steps.slow)
+    levels = [draw.steps for draw in steps.draws] or [steps.fast, steps.slow]
+    ends_s = [shape_duration_s(one, shape) for one in levels]
+    likely, least, most = (
+        format_duration(one_s)
+        for one_s in (shape_duration_s(steps.likely, shape), min(ends_s), max(ends_s))
     )
-    return f"{likely} [{fast}, {slow}]"
+    return f"{likely} [{least}, {most}]"
 
 
 def _budget(preset: Preset, plain: Deployment) -> _Sized:

@@ -1,15 +1,18 @@
 """inferometer schema: what does a verb's --json look like?"""
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import click
 import msgspec
 from rich.console import RenderableType
 
+from inferometer import suggestions
 from inferometer.cli.answer import answer_type, give, json_schema
 from inferometer.cli.flags import json_option
 from inferometer.cli.verbs import VERBS
+from inferometer.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,14 @@ Example:
 def command(verb: str, *, as_json: bool) -> None:
     """What does a verb's --json look like? A JSON schema; keys carry their units."""
     if verb not in VERBS:
-        raise click.BadParameter(f"{verb!r} is no verb", param_hint="VERB")
+        raise SpecError(
+            f"{verb!r} is no verb",
+            where="VERB",
+            allowed=", ".join(VERBS),
+            try_=suggestions.command(
+                "schema", *(get_close_matches(verb, VERBS, n=1) or ["predict"])
+            ),
+        )
     answer = SchemaAnswer(verb=verb, schema=json_schema(answer_type(verb)))
     give(answer, as_json=as_json, show=_show)
 

@@ -34,10 +34,9 @@ class CellState(IntEnum):
     """Computed an answer's last token, or was still held by an ended request."""
 
 
-MADE_BY: Final = suggestions.command(
-    "simulate", "MODEL", "--hardware", "ID", "--parts", "--out", "RUN"
-)
-"""What makes a run whose slots are known."""
+def made_by() -> str:
+    """The command that makes a run whose slots are known."""
+    return suggestions.command("simulate", "MODEL", "--hardware", "ID", "--parts", "--out", "RUN")
 
 
 class SlotTimeline(NamedTuple):
@@ -175,7 +174,7 @@ def _recorded(run: Run, *, needs_parts: bool) -> tuple[StepTable, StepPartTable]
             "who did what in each step was not recorded",
             where=run.manifest.run_id,
             allowed="a simulated run with its step parts",
-            try_=MADE_BY,
+            try_=made_by(),
         )
     return run.steps, run.parts
 

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+import inferometer as im
 from inferometer.errors import SpecError
 from inferometer.inputs.types import EngineSpec
 from inferometer.measure.engines.openvino_engine import check_spec, open_engine
@@ -12,6 +13,7 @@ from inferometer.measure.engines.protocol import ModelReference
     ("asked", "complaint"),
     [
         ({"device": "cuda"}, "OpenVINO on 'cuda'"),
+        ({"load_format": "dummy"}, "random weights"),
         ({"mode": "compiled"}, "no mode 'compiled'"),
         ({"dtype": "int8"}, "'int8' is no format of activations"),
         ({"quantization": "float8"}, "weights in 'float8'"),
@@ -24,6 +26,11 @@ def test_what_openvino_cannot_do_is_a_bad_question(asked, complaint):
     with pytest.raises(SpecError, match=complaint) as caught:
         check_spec(EngineSpec(engine="openvino", **asked))
     assert caught.value.allowed
+
+
+def test_a_dry_run_refuses_what_no_run_would_do():
+    with pytest.raises(SpecError, match="random weights"):
+        im.sweep(model="smollm2-135m", load_format="dummy", engine="openvino", dry_run=True)
 
 
 def test_what_openvino_can_do_passes():

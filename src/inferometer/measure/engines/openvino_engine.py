@@ -56,6 +56,9 @@ scale and a zero point as wide as a code. Source: constants of the graph that op
 2026.4.1 builds from such files."""
 
 
+_READABLE: Final = "a GGUF file, or a folder with openvino_model.xml"
+
+
 def open_engine(spec: EngineSpec, model: ModelReference) -> "OpenVinoEngine":
     """Load a model into OpenVINO.
 
@@ -65,7 +68,7 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "OpenVinoEngine":
         The question is bad; the weights do not fit; OpenVINO failed.
     """
     check_spec(spec)
-    location = _readable_location(spec, model)
+    location = _readable_location(model)
     begin_s = time.perf_counter()
     content = read_gguf(location) if location.is_file() else None
     properties = _properties(spec)
@@ -92,6 +95,8 @@ def check_spec(spec: EngineSpec) -> None:
             allowed="cpu",
             try_="--engine transformers",
         )
+    if spec.load_format == "dummy":
+        raise _no_weights()
     if spec.mode != "eager":
         raise SpecError(
             f"OpenVINO has no mode {spec.mode!r}: it always runs its compiled graph on a paged"
@@ -405,21 +410,24 @@ def _resolved_precision(properties: dict[str, Any]) -> str:
     return next((dtype for dtype, precision in _PRECISIONS.items() if precision == name), name)
 
 
-def _readable_location(spec: EngineSpec, model: ModelReference) -> Path:
-    allowed = "a GGUF file, or a folder with openvino_model.xml"
-    if spec.load_format == "dummy" or model.location is None:
-        raise SpecError(
-            "OpenVINO cannot run random weights",
-            where="--load-format dummy",
-            allowed=allowed,
-            try_="--engine transformers",
-        )
+def _no_weights() -> SpecError:
+    return SpecError(
+        "OpenVINO cannot run random weights",
+        where="--load-format dummy",
+        allowed=_READABLE,
+        try_="--engine transformers",
+    )
+
+
+def _readable_location(model: ModelReference) -> Path:
+    if model.location is None:
+        raise _no_weights()
     location = Path(model.location)
     if not location.is_file() and not (location / "openvino_model.xml").is_file():
         raise SpecError(
             f"{model.location!r} is not in a form that OpenVINO reads",
             where="--model",
-            allowed=allowed,
+            allowed=_READABLE,
             try_="a GGUF file, or convert the folder with optimum-intel's export",
         )
     return location
