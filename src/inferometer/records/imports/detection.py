@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from inferometer import suggestions
 from inferometer.errors import RecordError
+from inferometer.records import bench_tables
 from inferometer.records.imports import (
     aiperf,
     concurrency_table,
@@ -262,7 +263,19 @@ _BY_HEADER: Final[tuple[tuple[Callable[[list[str]], bool], Callable[[Path], Impo
     (aiperf.is_statistics_csv, aiperf.read_statistics_csv),
     (inferencex.is_silicon, _reading_points(inferencex.read_silicon)),
 )
+
+
+def _sent_to_fit(path: Path) -> Imported:
+    raise RecordError(
+        "this is a table of prefill and decode tests, not of requests",
+        where=str(path),
+        allowed=KNOWN,
+        try_=suggestions.command("fit", path),
+    )
+
+
 _PRINTED: Final = (
+    (bench_tables.is_table, _sent_to_fit),
     (vllm_bench.has_blocks, vllm_bench.read_blocks),
     (mlperf.is_mlperf, mlperf.read_mlperf),
 )
