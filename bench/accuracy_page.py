@@ -7,6 +7,8 @@ import json
 import math
 from pathlib import Path
 
+from bench_published_elsewhere import read_rows, summary_table
+
 from inferometer.api.ledger import BEGIN, END
 from inferometer.api.verify_view import ledger_markdown
 from inferometer.fit.sweeps.step_time import fit_step_time
@@ -281,7 +283,7 @@ def facts_by_way(record):
 
 def page_of(record, text, sweeps):
     """The page, from the record, the text around its tables, and the sweeps' table."""
-    found, beside = facts_by_way(record), record["beside"]
+    found, beside, elsewhere = facts_by_way(record), record["beside"], read_rows()
     ledger, gpu_ledger, vllm_ledger = (
         ledger_markdown(score_of(read_ledger(folder / "ledger.jsonl")))
         for folder in (ROOT / "ledger", RESULTS / "h200_transformers", RESULTS / "h100_vllm")
@@ -311,6 +313,9 @@ def page_of(record, text, sweeps):
         "beside": beside_table(beside),
         "runs": run_table(record["runs"]),
         "uncalibrated": uncalibrated(record),
+        "elsewhere": summary_table(elsewhere),
+        "n_elsewhere": len(elsewhere),
+        "n_sources": len({row["source"] for row in elsewhere}),
     }
     for metric in METRICS:
         parts[f"ways_{metric}"] = way_table(found, metric)

@@ -264,3 +264,15 @@ def test_blackwell_is_told_by_its_four_bit_products():
     found = {one.hardware_id for one in load_hardware() if one.is_blackwell}
     assert {"b200_sxm", "b300_sxm", "gb200", "gb300", "rtx_pro_6000_server"} <= found
     assert not found & {"h100_sxm", "h200_sxm", "l40s", "mi355x"}, "MI355X is not NVIDIA's"
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("DGX Spark", "gb10"), ("dgx_spark", "gb10"), ("strix-halo", "ryzen_ai_max_395")],
+)
+def test_a_product_without_a_number_is_found_where_it_is_the_only_one(name, device):
+    assert find_hardware(name).hardware_id == device
+    with pytest.raises(SpecError):
+        find_hardware("amd instinct")
+    with pytest.raises(SpecError):
+        find_hardware("spark")

@@ -128,15 +128,15 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
 
 
 def _alike(name: str) -> list[HardwareSpec]:
-    """Devices whose names contain all words of this one, which must have a number."""
+    """Devices whose names contain all words of this one; without a number, two words of one."""
     wanted = device_words(name)
-    if not any(character.isdigit() for word in wanted for character in word):
-        return []
-    return [
+    alike = [
         device
         for device in load_hardware()
         if wanted <= device_words(device.hardware_id) | device_words(device.name)
     ]
+    has_number = any(character.isdigit() for word in wanted for character in word)
+    return alike if has_number or (len(wanted) > 1 and len(alike) == 1) else []
 
 
 def _meant(alike: list[HardwareSpec], wanted: frozenset[str]) -> HardwareSpec | None:

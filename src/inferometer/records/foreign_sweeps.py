@@ -208,6 +208,12 @@ def is_json(text: str) -> bool:
     return _is_llama(text) or _is_one_batch(text)
 
 
+def is_table(text: str) -> bool:
+    """Is this text a table of one of them, of llama-bench also in Markdown?"""
+    start = text.lstrip()[:_START_CHARACTERS]
+    return is_json(text) or re.search(r"\|\s*test\s*\|\s*t/s\s*\|", start) is not None
+
+
 def _is_llama(text: str) -> bool:
     start = text.lstrip()[:_START_CHARACTERS]
     return start[:1] in {"[", "{"} and '"n_prompt"' in start and '"n_gen"' in start

@@ -197,3 +197,14 @@ def _places(content, depth):
             yield from _places(value, depth - 1)
     elif depth and isinstance(content, list) and content:
         yield from _places(content[0], depth - 1)
+
+
+def test_a_table_of_llama_bench_is_sent_to_fit(tmp_path):
+    table = tmp_path / "llama.md"
+    table.write_text(
+        "| model | size | backend | test | t/s |\n| --- | --: | --- | --: | --: |\n"
+        "| llama 7B F16 | 12.55 GiB | CUDA | pp 512 | 11048.22 ± 269.74 |\n"
+    )
+    with pytest.raises(RecordError, match="prefill and decode tests") as caught:
+        read_results(table)
+    assert f"inferometer fit {table}" in str(caught.value)

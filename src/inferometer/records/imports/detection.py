@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from inferometer import suggestions
 from inferometer.errors import RecordError
-from inferometer.records.foreign_sweeps import unit_wanted
+from inferometer.records import foreign_sweeps
 from inferometer.records.imports import (
     aiperf,
     concurrency_table,
@@ -65,7 +65,7 @@ def _read(path: Path) -> Imported:
             f"no table that is known has the columns {', '.join(header[:12])}",
             where=str(path),
             allowed=KNOWN,
-            try_=unit_wanted(header) or _TABLE,
+            try_=foreign_sweeps.unit_wanted(header) or _TABLE,
         )
     for is_it, read in _PRINTED:
         if is_it(text):
@@ -262,7 +262,19 @@ _BY_HEADER: Final[tuple[tuple[Callable[[list[str]], bool], Callable[[Path], Impo
     (aiperf.is_statistics_csv, aiperf.read_statistics_csv),
     (inferencex.is_silicon, _reading_points(inferencex.read_silicon)),
 )
+
+
+def _sent_to_fit(path: Path) -> Imported:
+    raise RecordError(
+        "this is a table of prefill and decode tests, not of requests",
+        where=str(path),
+        allowed=KNOWN,
+        try_=suggestions.command("fit", path),
+    )
+
+
 _PRINTED: Final = (
+    (foreign_sweeps.is_table, _sent_to_fit),
     (vllm_bench.has_blocks, vllm_bench.read_blocks),
     (mlperf.is_mlperf, mlperf.read_mlperf),
 )
