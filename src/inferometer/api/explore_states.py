@@ -18,6 +18,7 @@ from inferometer.errors import SpecError
 from inferometer.fit.loads import server_fit
 from inferometer.inputs import catalog, objectives, resolve
 from inferometer.inputs.foreign_bytes import Door
+from inferometer.measure import this_machine
 from inferometer.measure.executors.local import Inline
 from inferometer.perfmodel import steptime
 from inferometer.records import reading, request_summaries, run_folder
@@ -77,7 +78,7 @@ def _check_named(question: Explore) -> None:
     server = question.server
     if server.fit is None:
         resolve.resolve_model(server.model, load_format="dummy")
-    if server.hardware is not None and server.hardware != named_fit.THIS_MACHINE:
+    if server.hardware is not None and server.hardware != this_machine.THIS_MACHINE:
         named_fit.device_named(server.hardware, server.link)
     if question.slo is not None:
         objectives.parse_objective(question.slo, has_workflows=True)

@@ -198,7 +198,8 @@ OF_QUERY_HEADS: Final = ("attention_other_setting", "num_attention_heads_per_lay
 
 def fill_unknown(config: Config) -> dict[str, object]:
     """An unknown ``model_type``: which layers have experts, as Step and MiMo write it."""
-    enum, freq, n_layers = config.get("moe_layers_enum"), None, _n_layers(config)
+    enum, n_layers = config.get("moe_layers_enum"), _n_layers(config)
+    freq: list[bool] | None = None
     if isinstance(enum, str | list) and n_layers is not None:
         listed = {str(one).strip() for one in (enum.split(",") if isinstance(enum, str) else enum)}
         freq = [str(index) in listed for index in range(n_layers)]

@@ -500,4 +500,5 @@ def _last_s(took_s: _Floats, n_users: int) -> _Floats:
     at_s = np.linspace(0.0, float(in_order[-1]), _N_GRID)
     n_below = np.searchsorted(in_order, at_s)
     rest = (upto[n_below] + at_s * (len(in_order) - n_below)) / upto[-1]
-    return at_s[np.searchsorted(rest**n_users, (0.025, 0.975)).clip(max=_N_GRID - 1)]
+    ends: _Floats = at_s[np.searchsorted(rest**n_users, (0.025, 0.975)).clip(max=_N_GRID - 1)]
+    return ends

@@ -198,5 +198,5 @@ def _agrees(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 def _rows_of(samples: ServerSampleTable, replica: Replica) -> Bools:
     series = list(zip(samples.name.tolist(), samples.labels.tolist(), strict=True))
     known = {one: replica.holds(one[0], labels_of(one[1])) for one in set(series)}
-    rows: Bools = np.array([known[one] for one in series], np.bool_)
-    return rows | (samples.name == UP)
+    rows: Bools = np.array([known[one] for one in series], np.bool_) | (samples.name == UP)
+    return rows

@@ -248,10 +248,13 @@ def blocks_needed(requests: Demand, config: EngineConfig, n_drafts: int) -> I64:
     longest = requests.prompt_tokens.astype(np.int64) + requests.output_tokens + 1
     longest += (config.depth + 2) * (1 + n_drafts)  # in flight, and reserved beyond them
     sizes = [pool.block_size for pool in kv_pools_of(config)]
-    needed = -(-np.minimum(longest, config.max_model_len) // min(sizes, default=config.block_size))
+    needed: I64 = -(
+        -np.minimum(longest, config.max_model_len) // min(sizes, default=config.block_size)
+    )
     if isinstance(config, SchedulerConfig) and (config.sliding_window or sizes):
         return needed
-    return needed + n_state_blocks_of(config)
+    needed += n_state_blocks_of(config)
+    return needed
 
 
 def most_blocks_at_once(needed: I64, config: EngineConfig) -> int:
