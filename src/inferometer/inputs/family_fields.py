@@ -204,7 +204,7 @@ def fill_unknown(config: Config) -> dict[str, object]:
         listed = {str(one).strip() for one in (enum.split(",") if isinstance(enum, str) else enum)}
         freq = [str(index) in listed for index in range(n_layers)]
     freq = freq or _flags(config.get("moe_layer_freq"), "1")
-    kinds = freq and ["sparse" if one else "dense" for one in freq]
+    kinds = ["sparse" if one else "dense" for one in freq] if freq else None
     return query_heads(config) | {"mlp_layer_types": kinds}
 
 
