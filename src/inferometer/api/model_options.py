@@ -16,7 +16,7 @@ from inferometer.inputs.types import (
     EngineSpec,
     LoadFormat,
 )
-from inferometer.measure.engines import openvino_engine
+from inferometer.measure.engines import openvino_spec
 from inferometer.measure.environments import find_environment
 
 FORMATS: Final = get_args(DType)
@@ -166,7 +166,7 @@ def engine_of(options: Engine) -> EngineSpec:
         attention=options.attn,
     )
     if spec.engine == "openvino":
-        openvino_engine.check_spec(spec)
+        openvino_spec.check_spec(spec)
     return spec
 
 

@@ -22,7 +22,7 @@ from inferometer.inputs.types import (
     LossyChange,
     LossyFormat,
 )
-from inferometer.measure.engines import openvino_engine, protocol
+from inferometer.measure.engines import openvino_spec, protocol
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.measure.environments import find_environment
 from inferometer.perfmodel import scenario, whatif
@@ -285,7 +285,7 @@ def _of_engine(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Tas
 def _of_openvino(engine: EngineSpec) -> EngineSpec:
     """The engine; formats that OpenVINO does not have are refused before the reference is read."""
     if engine.engine == "openvino":
-        openvino_engine.check_spec(engine)
+        openvino_spec.check_spec(engine)
     return engine
 
 

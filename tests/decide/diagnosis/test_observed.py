@@ -41,6 +41,18 @@ def with_series(samples, name, labels, last, first=0.0):
     )
 
 
+def beside(samples, n_more_running):
+    """The same samples beside those of another engine on the page, with more running requests."""
+    assert (np.char.find(samples.labels.astype(str), 'engine="0"') >= 0).any()
+    is_running = samples.name == "vllm:num_requests_running"
+    other = samples._replace(
+        labels=np.char.replace(samples.labels.astype(str), 'engine="0"', 'engine="1"'),
+        value=samples.value + np.where(is_running, n_more_running, 0.0),
+    )
+    of_both = [np.concatenate(pair) for pair in zip(samples, other, strict=True)]
+    return samples._make(of_both)
+
+
 def test_few_scrapes_are_too_few_and_that_is_in_the_message():
     samples = samples_of()
     first_ns = np.unique(samples.scraped_ns)[:9]
@@ -131,8 +143,7 @@ def test_no_order_of_arrival_is_taken_for_another(rate, seed):
 def test_an_idle_server_and_uneven_engines_are_found():
     rare = poisson(3.5, 60, seed=1, prompt=(20, 0.1), output=(4, 0.1))
     assert findings(samples_of(plan=rare))["too_little_load"].finding == "found"
-    busy = with_series(samples_of(), "vllm:num_requests_running", 'engine="1"', 60.0, first=60.0)
-    one = findings(busy)["uneven_engines"]
+    one = findings(beside(samples_of(), n_more_running=60))["uneven_engines"]
     assert one.finding == "found"
     assert one.measured_ratio > 1.5
 

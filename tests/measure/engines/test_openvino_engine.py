@@ -5,7 +5,8 @@ import pytest
 import inferometer as im
 from inferometer.errors import SpecError
 from inferometer.inputs.types import EngineSpec
-from inferometer.measure.engines.openvino_engine import check_spec, open_engine
+from inferometer.measure.engines.openvino_engine import open_engine
+from inferometer.measure.engines.openvino_spec import check_spec
 from inferometer.measure.engines.protocol import ModelReference
 
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.gguf import GgufContent, hash_file, read_gguf
-from inferometer.inputs.types import DType, EngineSpec, ModelSpec
+from inferometer.inputs.types import EngineSpec, ModelSpec
 from inferometer.measure.child_processes import available_bytes
 from inferometer.measure.engines import openvino_weights
+from inferometer.measure.engines.openvino_spec import PRECISIONS, READABLE, check_spec, no_weights
 from inferometer.measure.engines.protocol import (
     ModelReference,
     OutOfMemory,
@@ -43,20 +44,10 @@ SPARE_BYTES: Final = 256 * 2**20
 KV_BLOCK_TOKENS: Final = 32
 """The CPU plugin's block size."""
 
-_PRECISIONS: Final[dict[DType, str]] = {
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "int8": "u8",
-}
-_COMPUTES_IN: Final[tuple[DType, ...]] = ("float32", "float16", "bfloat16")
 _HELD_BLOCKS: Final = {"Q4_1": (32, 18.5), "Q8_0": (32, 35.0), "F16": (1, 2.0), "F32": (1, 4.0)}
 """GGUF format -> (weights in a block, bytes that OpenVINO holds for them): the codes, a 16-bit
 scale and a zero point as wide as a code. Source: constants of the graph that openvino-genai
 2026.4.1 builds from such files."""
-
-
-_READABLE: Final = "a GGUF file, or a folder with openvino_model.xml"
 
 
 def open_engine(spec: EngineSpec, model: ModelReference) -> "OpenVinoEngine":
@@ -84,58 +75,6 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "OpenVinoEngine":
     if location.is_file():
         engine.weights_sha256 = hash_file(location)
     return engine
-
-
-def check_spec(spec: EngineSpec) -> None:
-    """Refuse settings that this engine does not support."""
-    if spec.device != "cpu":
-        raise SpecError(
-            f"OpenVINO on {spec.device!r}",
-            where="--device",
-            allowed="cpu",
-            try_="--engine transformers",
-        )
-    if spec.load_format == "dummy":
-        raise _no_weights()
-    if spec.mode != "eager":
-        raise SpecError(
-            f"OpenVINO has no mode {spec.mode!r}: it always runs its compiled graph on a paged"
-            " cache",
-            where="--mode",
-            allowed="eager, its name here",
-        )
-    if spec.attention is not None:
-        raise SpecError(
-            f"OpenVINO with the attention kernel {spec.attention!r}",
-            where="--attn",
-            allowed="its own paged attention, without --attn",
-            try_="--engine transformers",
-        )
-    if spec.dtype not in _COMPUTES_IN:
-        raise SpecError(
-            f"dtype {spec.dtype!r} is no format of activations",
-            where="--dtype",
-            allowed=", ".join(_COMPUTES_IN),
-        )
-    if spec.kv_cache_dtype is not None and spec.kv_cache_dtype not in _PRECISIONS:
-        raise SpecError(
-            f"a KV cache in {spec.kv_cache_dtype!r}",
-            where="--kv-cache-dtype",
-            allowed=", ".join(_PRECISIONS),
-        )
-    if spec.quantization is not None and spec.quantization not in openvino_weights.FORMATS:
-        raise SpecError(
-            f"weights in {spec.quantization!r} are not made here",
-            where="--quantization",
-            allowed=f"{', '.join(openvino_weights.FORMATS)}; a file's own formats stay without it",
-        )
-    if spec.tensor_parallel_size > 1:
-        raise SpecError(
-            "OpenVINO does not split a model",
-            where="--tp",
-            allowed="1",
-            try_="--engine transformers or --engine vllm",
-        )
 
 
 class OpenVinoEngine:
@@ -382,8 +321,8 @@ def _start(location: Path, properties: dict[str, Any]) -> Pipeline:
 
 def _properties(spec: EngineSpec) -> dict[str, Any]:
     return {
-        "INFERENCE_PRECISION_HINT": _PRECISIONS[spec.dtype],
-        "KV_CACHE_PRECISION": _PRECISIONS[spec.kv_cache_dtype or spec.dtype],
+        "INFERENCE_PRECISION_HINT": PRECISIONS[spec.dtype],
+        "KV_CACHE_PRECISION": PRECISIONS[spec.kv_cache_dtype or spec.dtype],
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": (
             0
         ),  # else it quantises activations to 8 bits behind the dtype's back
@@ -407,27 +346,18 @@ def _resolved_precision(properties: dict[str, Any]) -> str:
         openvino.Model([opset13.relu(entry)], [entry]), "CPU", properties
     )
     name = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-    return next((dtype for dtype, precision in _PRECISIONS.items() if precision == name), name)
-
-
-def _no_weights() -> SpecError:
-    return SpecError(
-        "OpenVINO cannot run random weights",
-        where="--load-format dummy",
-        allowed=_READABLE,
-        try_="--engine transformers",
-    )
+    return next((dtype for dtype, precision in PRECISIONS.items() if precision == name), name)
 
 
 def _readable_location(model: ModelReference) -> Path:
     if model.location is None:
-        raise _no_weights()
+        raise no_weights()
     location = Path(model.location)
     if not location.is_file() and not (location / "openvino_model.xml").is_file():
         raise SpecError(
             f"{model.location!r} is not in a form that OpenVINO reads",
             where="--model",
-            allowed=_READABLE,
+            allowed=READABLE,
             try_="a GGUF file, or convert the folder with optimum-intel's export",
         )
     return location

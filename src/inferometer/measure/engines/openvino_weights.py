@@ -26,7 +26,6 @@ from inferometer.inputs.types import DType
 Node: TypeAlias = Any
 """``openvino.Node``, whose type only its own environment has."""
 GRAPH: Final = "openvino_model.xml"
-FORMATS: Final[tuple[DType, ...]] = ("int8", "int4")
 GROUP_SIZE: Final = 64
 """Weights of a row that share a scale in int4; a layer whose rows are no multiple has int8."""
 _PLAIN: Final = frozenset({"f32", "f16", "bf16"})
