@@ -22,7 +22,7 @@ from inferometer.measure.ceilings import MIN_PASSES, PROBE_S, NumpyCeilings
 from inferometer.measure.engines.protocol import ProbeSettings
 from inferometer.measure.engines.torch_ceilings import TorchCeilings
 from inferometer.records.types import ProbeKind
-from inferometer.stats.estimate import median_estimate
+from inferometer.stats.quantiles import median_estimate
 
 MIB = 2**20
 MARGINS = {"torch": 0.1, "numpy": 0.2}

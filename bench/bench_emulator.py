@@ -25,7 +25,7 @@ from inferometer.simulate.live import LiveFleet, LiveRequest
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.stats.estimate import median_estimate
+from inferometer.stats.quantiles import median_estimate
 
 COST_BOUND_S = 5.0
 N_TOKENS, RATE_PER_S = 64, 100.0

@@ -27,7 +27,7 @@ from inferometer.measure.engines.protocol import Measure, ModelReference, random
 from inferometer.measure.engines.transformers_engine import open_engine
 from inferometer.measure.engines.transformers_loading import configuration_of
 from inferometer.measure.engines.worker import run_point
-from inferometer.stats.estimate import median_estimate
+from inferometer.stats.quantiles import median_estimate
 
 BOUND_RATIO = 1.01
 POINT = SweepPoint(prompt_tokens=32, batch_size=1, gen_tokens=16)

@@ -39,7 +39,7 @@ from inferometer.records.exposition import PageReader
 from inferometer.records.imports.detection import read_results
 from inferometer.records.reading import read_run
 from inferometer.records.tool_views import tool_views
-from inferometer.stats.estimate import median_estimate
+from inferometer.stats.quantiles import median_estimate
 
 SERVER_CORE, CLIENT_CORE = "1", "0"
 BAR = 0.03

@@ -39,7 +39,7 @@ from inferometer.serve.emulator_process import start
 from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.stats.estimate import median_estimate
+from inferometer.stats.quantiles import median_estimate
 
 COST_BOUND_S = 2.0
 START_BOUND_S = 1.0

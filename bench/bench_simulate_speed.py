@@ -25,7 +25,7 @@ from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.stats.estimate import median_estimate
+from inferometer.stats.quantiles import median_estimate
 
 N_CHATS, N_TRIES = 200_000, 9
 BOUND_CHAT_PER_S, BOUND_MOONCAKE_PER_S, BOUND_MILLION_BYTES = 100_000, 40_000, 1.5e9

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         watch,
     )
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "__version__",

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 from hypothesis import given, strategies as st
 
-from inferometer.stats.estimate import (
+from inferometer.stats.quantiles import (
     Ranks,
     interval_ranks,
     median_estimate,

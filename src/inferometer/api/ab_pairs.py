@@ -27,7 +27,7 @@ from inferometer.inputs.foreign_bytes import own_files
 from inferometer.inputs.workload import reading, replay
 from inferometer.records import request_summaries, run_comparison, run_folder, types, validity
 from inferometer.stats.comparison import first_sides
-from inferometer.stats.estimate import min_samples
+from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_duration
 
 _DOOR: Final = own_files("question", "another folder with --out")

@@ -21,7 +21,7 @@ from inferometer.records.types import (
     ServerSampleTable,
 )
 from inferometer.report.views import FactGroup
-from inferometer.stats.estimate import min_samples
+from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_bytes, format_count, format_number
 
 _ABSENT = "not known"

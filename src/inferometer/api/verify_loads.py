@@ -12,7 +12,7 @@ from inferometer.inputs.plans import Traffic
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import plan, reading, replay, types
 from inferometer.measure.executors.local import Inline
-from inferometer.stats.estimate import min_samples
+from inferometer.stats.quantiles import min_samples
 from inferometer.verify import claims, seals
 
 _WHERE_SLO: Final = "the plan's slo"

@@ -20,7 +20,7 @@ from inferometer.errors import SpecError
 from inferometer.serve import emulator_plan, emulator_process
 from inferometer.serve.emulator_plan import DEFAULT_MEAN_TOKENS, LOOPBACK, EmulatorPlan
 from inferometer.serve.emulator_server import ServedCounts
-from inferometer.stats.estimate import min_samples
+from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_duration, s_from_ns
 
 # What does an emulated server say when it stops: how much it served, and how punctually?

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferometer.records.repetitions import PointRepetitions
-from inferometer.stats.estimate import (
+from inferometer.stats.estimate import Estimate
+from inferometer.stats.quantiles import (
     DEFAULT_CONFIDENCE_FRACTION,
     N_RESAMPLES,
-    Estimate,
     present_samples,
     resampled_medians,
 )

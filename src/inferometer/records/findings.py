@@ -25,10 +25,9 @@ from inferometer.records.repetitions import (
 )
 from inferometer.records.types import PointStatus, Run
 from inferometer.stats import comparison
-from inferometer.stats.estimate import (
+from inferometer.stats.estimate import Estimate, envelope
+from inferometer.stats.quantiles import (
     DEFAULT_CONFIDENCE_FRACTION,
-    Estimate,
-    envelope,
     median_estimate,
     present_samples,
     resampled_medians,

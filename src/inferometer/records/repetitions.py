@@ -33,7 +33,7 @@ from inferometer.records.types import (
     SweepTable,
 )
 from inferometer.stats.comparison import Drift, drift, lag_1_correlation_ratio
-from inferometer.stats.estimate import min_samples, relative_spread_ratio
+from inferometer.stats.quantiles import min_samples, relative_spread_ratio
 
 _NS_PER_S: Final = 1e9
 _SAME_FOOTPRINT_RATIO: Final = 0.5

@@ -25,7 +25,8 @@ from inferometer.records.types import Run, RunManifest
 from inferometer.records.unlike_loads import unlike_loads, unlike_origins
 from inferometer.records.validity import is_invalid, require_valid
 from inferometer.stats.comparison import Comparison, compare, compare_pairs
-from inferometer.stats.estimate import Estimate, median_estimate, min_samples
+from inferometer.stats.estimate import Estimate
+from inferometer.stats.quantiles import median_estimate, min_samples
 
 # Single numbers of a run, by which runs are compared.
 # A run of requests yields one number of each kind: its requests depend on one another, so they

@@ -36,7 +36,8 @@ from inferometer.records.repetitions import (
 )
 from inferometer.records.types import SEQUENCES_OF_STEP, CeilingTable, PointStatus, ProbeKind, Run
 from inferometer.stats.comparison import ratio_estimate
-from inferometer.stats.estimate import Estimate, envelope, median_estimate, relative_spread_ratio
+from inferometer.stats.estimate import Estimate, envelope
+from inferometer.stats.quantiles import median_estimate, relative_spread_ratio
 from inferometer.units import format_bytes, format_duration, format_fraction
 
 Status: TypeAlias = Literal["ok", "out_of_memory", "failed"]

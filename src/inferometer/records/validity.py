@@ -40,7 +40,7 @@ from inferometer.records.validity_client import (
     share_text,
 )
 from inferometer.stats.autocorrelated import run_quantile_estimate
-from inferometer.stats.estimate import min_samples
+from inferometer.stats.quantiles import min_samples
 from inferometer.units import NS_PER_S, format_duration, format_fraction, format_number
 
 _COALESCED: Final = Limits(suspect=0.10, invalid=2.0)

@@ -22,12 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, stdtrit
 
-from inferometer.stats.estimate import (
-    DEFAULT_CONFIDENCE_FRACTION,
-    Estimate,
-    interval_ranks,
-    min_samples,
-)
+from inferometer.stats.estimate import Estimate
+from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION, interval_ranks, min_samples
 from inferometer.units import NS_PER_S
 
 N_BATCHES: Final = (40, 20, 10)

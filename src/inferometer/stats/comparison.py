@@ -32,9 +32,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtrc, ndtr, ndtri
 
-from inferometer.stats.estimate import (
+from inferometer.stats.estimate import Estimate
+from inferometer.stats.quantiles import (
     DEFAULT_CONFIDENCE_FRACTION,
-    Estimate,
     median_estimate,
     present_samples,
 )

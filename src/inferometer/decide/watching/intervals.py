@@ -21,11 +21,8 @@ from inferometer.records.server_series import (
     n_restarts,
 )
 from inferometer.stats import autocorrelated
-from inferometer.stats.estimate import (
-    Verdict,
-    low_rank,
-    min_samples,
-)
+from inferometer.stats.estimate import Verdict
+from inferometer.stats.quantiles import low_rank, min_samples
 from inferometer.units import NS_PER_S
 
 
