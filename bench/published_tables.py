@@ -43,7 +43,7 @@ tokens in 1.4 s alone and 55 s among 128, where B200, the same chip, takes 0.3 s
 attention on B300 was fitted twenty times slower than expected before any row for these, and 2.4 times
 slower than on B200 for Kimi K2.5 by vLLM. They stay in the tables of errors."""
 SOURCES = Path(inferometer.__file__).parent
-SCHEDULED_BY = ("simulate", "fit/published/closed_loop.py", "fit/published/closed_loop.py")
+SCHEDULED_BY = ("simulate", "fit/published/closed_loop.py")
 """Sources on which a simulated schedule depends."""
 
 

@@ -96,7 +96,7 @@ _ALSO: Final = {
 """Other spellings of units; Kubernetes' `G` and `Gi` are GB and GiB."""
 _MOST_OF_KIND: Final = {"duration": MOST_S, "size": 2.0**60, "speed": 1e18}
 _UNIT_OF_KIND: Final = {"duration": "s", "size": "B", "speed": "B/s"}
-_GROUPED: Final = re.compile(r"\s*[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?\s*")
+_GROUPED: Final = re.compile(r"\s*[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?\s*")
 _SEVERAL: Final = re.compile(r"(?:\s*[0-9.]+\s*[A-Za-zµ]+){2,4}\s*")
 _QUANTITY: Final = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 
@@ -104,10 +104,12 @@ _QUANTITY: Final = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Z
 def ungrouped(text: str) -> str:
     """A number without the commas between its thousands, as tools and spreadsheets write them.
 
+    ``0,123`` has a decimal comma: no thousands begin with 0.
+
     Example
     -------
-    >>> ungrouped("1,234.5"), ungrouped("0,5"), ungrouped("12,34")
-    ('1234.5', '0,5', '12,34')
+    >>> ungrouped("1,234.5"), ungrouped("0,123"), ungrouped("12,34")
+    ('1234.5', '0,123', '12,34')
     """
     return text.replace(",", "") if _GROUPED.fullmatch(text) else text
 

@@ -161,9 +161,11 @@ def test_an_option_that_every_group_overrides_is_refused(flag, options, refused,
         servers_of_groups(path, server)
 
 
-def test_a_fit_that_holds_for_no_group_is_refused(tmp_path):
+@pytest.mark.parametrize("own", ["", 'fit = "own.json", '])
+def test_a_fit_that_holds_for_no_group_is_refused(own, tmp_path):
+    """One group with a fit of its own beside others on other devices let it through."""
     path = tmp_path / "groups.toml"
-    path.write_text(GROUPS)
+    path.write_text(GROUPS.replace("server = { ", "server = { " + own, 1))
     server = Server(model="llama-3.1-8b", fit=tmp_path / "fit.json")
     with pytest.raises(SpecError, match=r"(?s)than this fit.*--fit"):
         servers_of_groups(path, server)

@@ -94,6 +94,16 @@ def test_a_replica_that_is_not_on_the_page_is_refused(tmp_path):
     check_refused(found, 2, "none of the replicas", "--replica engine=0")
 
 
+def test_a_replica_that_ends_while_others_go_on_is_not_the_end_of_the_watch(tmp_path):
+    """What was left of the page, without a metric of a server, was an error."""
+    with in_turn(two_engines(), *[page("vllm-0.32-after")] * 99) as url:
+        flags = ("--once", "--window", "1.2s", "--every", "0.2s", "--no-limit", "--json")
+        found = run("watch", url, *flags, folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    (server,) = json.loads(found.stdout)["servers"]
+    assert server["conditions"] == ["unreachable"]
+
+
 STARTED = "process_start_time_seconds 1.79527926839e+09"
 
 

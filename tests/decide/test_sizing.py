@@ -348,7 +348,9 @@ def test_what_does_not_fit_is_refused_with_the_reason():
     )
     assert made.possible == ()
     assert any("no memory" in one.why for one in made.refused)
-    assert any("tensor parallelism does not divide its 64 heads" in one.why for one in made.refused)
+    assert any(
+        "tensor parallelism does not divide its 64 query heads" in one.why for one in made.refused
+    )
 
 
 def test_a_model_that_no_node_holds_is_spread_over_several():

@@ -46,11 +46,11 @@ NAMED = re.compile(r"`([\w/-]+\.(?:py|toml|js))`")
 
 
 def test_the_maps_of_the_code_name_files_that_exist():
-    names = {path.name for path in tracked_files()}
+    paths = [f"/{path.relative_to(ROOT)}" for path in tracked_files()]
     missing = [
         f"{page}: {named}"
         for page in ("CONTRIBUTING.md", "docs/architecture.md")
         for named in NAMED.findall((ROOT / page).read_text())
-        if Path(named).name not in names and "NAME" not in named
+        if "NAME" not in named and not any(path.endswith(f"/{named}") for path in paths)
     ]
     assert not missing, missing

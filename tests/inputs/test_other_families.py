@@ -18,7 +18,12 @@ from inferometer.perfmodel.kv_cache import (
     state_bytes,
     state_paging,
 )
-from inferometer.perfmodel.weights import n_active_parameters, n_parameters, splits_heads
+from inferometer.perfmodel.weights import (
+    n_active_parameters,
+    n_parameters,
+    splits_heads,
+    undivided_heads,
+)
 
 CASES = json.loads((Path(__file__).parent / "small_configs.json").read_text())
 
@@ -321,6 +326,8 @@ def test_query_heads_of_sliding_layers_that_differ_are_counted(own):
     assert sliding.decode_flop == 1.5 * full.decode_flop
     assert "not read" not in model.note
     assert [tp for tp in range(1, 13) if splits_heads(model, tp)] == [1, 2, 4]
+    assert undivided_heads(model, 6) == "8 query heads", "the sliding layers' twelve can be divided"
+    assert model.attention.shape_text == "12, 4, 64; full layers 8, 4, 64"
 
 
 @pytest.mark.parametrize(

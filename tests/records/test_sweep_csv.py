@@ -169,6 +169,15 @@ def test_four_columns_are_enough(tmp_path, delimiter):
     assert [caution.code for caution in run.manifest.cautions] == ["GEN_TOKENS_UNKNOWN"]
 
 
+def test_a_comma_between_semicolons_may_be_a_decimal_one(tmp_path):
+    """12,345 ms of a spreadsheet with decimal commas were 12 s."""
+    text = "Seq;Batch;Prefill (ms);Decode ms/token\n128;1;12,345;26.1\n"
+    with pytest.raises(RecordError, match="'12,345' may be thousands, or have a decimal comma"):
+        read_text(tmp_path, text)
+    grouped = read_text(tmp_path, text.replace(";", "\t"))
+    assert grouped.sweep.prefill_ns.tolist() == [12_345_000_000]
+
+
 def test_repeated_lines_are_repetitions(tmp_path):
     run = read_text(tmp_path, "seq,batch,gen,prefill ms\n" + "128,1,8,10\n" * 7)
     (summary,) = summarise_points(run)

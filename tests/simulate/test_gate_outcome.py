@@ -11,7 +11,7 @@ from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason, cut
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
-from inferometer.simulate.simulated_run import shed_cautions, shed_counts
+from inferometer.simulate.simulated_run import cautions_of, shed_cautions, shed_counts
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.simulate.trtllm_config import TrtllmConfig
 
@@ -85,3 +85,12 @@ def test_a_longer_answer_is_cut_and_says_so(config):
     assert table.status.tolist() == [length, stopped, length, length, length, length]
     for one, other in zip(simulate_plainly(cut, config, cost).requests, table, strict=True):
         assert np.array_equal(one, other)
+
+
+def test_prompts_too_long_that_a_gate_turns_away_are_not_refused_by_the_engine():
+    """They counted twice: "-3 of 4 requests were refused", which is a missed SLO."""
+    config = SchedulerConfig(num_blocks=300, max_model_len=512)
+    found = simulate(demand([0] * 4, [900] * 4, [4] * 4), config, linear_cost(launch_s=1e-3))
+    reasons = np.array([Reason.QUEUE_FULL] * 3 + [Reason.NONE], np.int32)
+    (caution,) = cautions_of(found._replace(shed_reasons=reasons), config)
+    assert (caution.code, caution.text[:28]) == ("rejected", "1 of 4 requests were refused")

@@ -16,8 +16,7 @@ from inferometer.api.explored import ExploreAnswer, Explored, refined
 from inferometer.api.workload import Workload
 from inferometer.errors import SpecError
 from inferometer.fit.loads import server_fit
-from inferometer.inputs import catalog, objectives, resolve
-from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs import catalog, foreign_bytes, objectives, resolve
 from inferometer.measure import this_machine
 from inferometer.measure.executors.local import Inline
 from inferometer.perfmodel import steptime
@@ -188,7 +187,9 @@ class _File(msgspec.Struct, frozen=True):
     parameters: object = None
 
 
-_DOOR: Final = Door(noun="file", allowed="a plan (`size --json`), a fit, or a model's config.json")
+_DOOR: Final = foreign_bytes.Door(
+    noun="file", allowed="a plan (`size --json`), a fit, or a model's config.json"
+)
 
 
 def _of_file(question: Explore, path: Path) -> Explore:

@@ -114,18 +114,18 @@ def _refuse_without_effect(table: GroupsTable, server: Server, path: Path) -> No
             allowed="for groups that have none of their own",
             try_="the same command without it",
         )
-    if server.fit is not None and all(_has_own_steps(one) for one in table.groups):
+    if server.fit is not None and not any(_takes_fit(one) for one in table.groups):
         raise SpecError(
-            f"every group of {path} has another model, device or format than this fit",
+            f"every group of {path} has another model, device or format than this fit, or its own",
             where="--fit",
             allowed="a group on what was measured, or fit = FILE in a group's [groups.server]",
             try_="the same command without --fit",
         )
 
 
-def _has_own_steps(group: GroupTable) -> bool:
-    """Do the command line's step times not hold for this group?"""
-    return bool(_OF_STEPS & group.server.keys()) and "fit" not in group.server
+def _takes_fit(group: GroupTable) -> bool:
+    """Do the command line's step times hold for this group?"""
+    return not (_OF_STEPS | {"fit"}) & group.server.keys()
 
 
 def rules_of(table: GroupsTable) -> dict[str, Any]:

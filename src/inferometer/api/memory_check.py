@@ -37,7 +37,7 @@ def least_memory_bytes(
 
     ``n_blocks`` where prefixes are cached, ``n_output_tokens`` where steps are recorded.
 
-    ``n_kv_blocks`` of each replica are there from the start.
+    ``n_kv_blocks`` of each replica, those that a request can take, are there from the start.
 
     Example
     -------
@@ -99,14 +99,16 @@ def check_drawn(
 ) -> None:
     """Refuse requests whose simulation certainly exceeds the memory."""
     config = cluster.engine
-    n_tokens = int(plan.prompt_tokens.sum(dtype="int64") + plan.output_tokens.sum(dtype="int64"))
+    n_tokens = plan.prompt_tokens.astype("int64") + plan.output_tokens
+    n_blocks = int(n_tokens.sum()) // config.block_size
+    n_taken = int(n_tokens.clip(max=config.max_model_len).sum()) // config.block_size
     least_bytes = least_memory_bytes(
         n_requests=plan.n_requests,
-        n_blocks=n_tokens // config.block_size if config.enable_prefix_caching else 0,
+        n_blocks=n_blocks if config.enable_prefix_caching else 0,
         n_output_tokens=int(plan.output_tokens.sum(dtype="int64")) if record_steps else 0,
         max_num_active=config.max_num_active * n_replicas,
         n_replicas=n_replicas,
-        n_kv_blocks=config.n_kv_blocks,
+        n_kv_blocks=min(config.n_kv_blocks, n_taken),
     )
     _refuse_beyond(least_bytes, plan.n_requests)
 

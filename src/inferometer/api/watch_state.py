@@ -415,6 +415,7 @@ class WatchedUrl:
         )
         self._observed: replicas.Observed | None = None
         self._is_of_it = dict[exposition.SeriesName, bool]()
+        self._has_its_labels = set[exposition.SeriesName]()
         self.regimes = regimes.Regimes()
         self.limit: WatchedLimit | None = None
         self.problem = ""
@@ -439,8 +440,9 @@ class WatchedUrl:
             self.problem = error.what
             changes = self.regimes.miss(at_ns / NS_PER_S)
         else:
-            self.problem = ""
-            changes = self._taken(at_ns, self._of_replica(samples))
+            of_it = self._of_replica(samples)
+            self.problem = "" if of_it else "its metrics are not on the page any more"
+            changes = self._taken(at_ns, of_it) if of_it else self.regimes.miss(at_ns / NS_PER_S)
         if changes:
             self.changed_s = at_ns / NS_PER_S
         return changes
@@ -468,6 +470,7 @@ class WatchedUrl:
         """Samples of one of several replicas on the page: added up they are no server's.
 
         It is chosen at the first look and stays, so that changes are those of one server.
+        Where it is gone, and others are still there, no sample is left.
         """
         if self._observed is None:
             table = server_series.table_of([(0, samples)])
@@ -479,6 +482,10 @@ class WatchedUrl:
             if series not in self._is_of_it:
                 labels = exposition.labels_of(series.labels)
                 self._is_of_it[series] = replica.holds(series.name, labels)
+                if replica.labels.items() <= labels.items():
+                    self._has_its_labels.add(series)
+        if not any(series in self._has_its_labels for series, _ in samples):
+            return ()
         return tuple(one for one in samples if self._is_of_it[one.series])
 
     def _taken(

@@ -12,7 +12,7 @@ from inferometer.inputs.prices import OwnedPrice
 from inferometer.inputs.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 from inferometer.perfmodel.memory import DEFAULT_UTILIZATION
 from inferometer.perfmodel.steptime_levels import StepTimes
-from inferometer.perfmodel.weights import splits_heads
+from inferometer.perfmodel.weights import splits_heads, undivided_heads
 from inferometer.simulate import deployment as pools
 from inferometer.simulate.deployment import Case, Deployment, Knobs, deploy, requested_plan
 from inferometer.simulate.engine_config import check_knob
@@ -356,8 +356,7 @@ def _candidate(
         return _refusal(offer, engine, n_devices, why, is_too_large=is_too_large)
 
     if not splits_heads(model, tp):
-        n_heads, n_kv_heads = model.attention.n_heads, model.attention.n_kv_heads
-        heads = f"{n_heads} heads" if n_heads % tp else f"{n_kv_heads} KV heads"
+        heads = undivided_heads(model, tp)
         return refusal(f"tensor parallelism does not divide its {heads}")
     try:
         step_times = offer.step_times or known_levels(

@@ -131,7 +131,10 @@ class AttentionSpec:
         """Query heads, KV heads and head size: ``32, 16, 256``, and those of full layers."""
         shape = f"{self.n_heads}, {self.n_kv_heads}, {self.head_dim}"
         full = self.full
-        return shape + (f"; full layers {full.n_kv_heads}, {full.head_dim}" if full else "")
+        if full is None:
+            return shape
+        own = "" if full.n_heads is None else f"{full.n_heads}, "
+        return f"{shape}; full layers {own}{full.n_kv_heads}, {full.head_dim}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -250,10 +250,10 @@ def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
         return splits_heads(model, size) if needs_kv else n_heads % size == 0
 
     if not splits(n_devices):
-        heads = f"{n_heads} query" if n_heads % n_devices else f"{model.attention.n_kv_heads} KV"
         sizes = [str(size) for size in range(1, n_heads + 1) if splits(size)]
         raise SpecError(
-            f"{heads} heads of {model.model_id!r} cannot be split over {n_devices} devices",
+            f"{undivided_heads(model, n_devices)} of {model.model_id!r} cannot be split over"
+            f" {n_devices} devices",
             where="--tp",
             allowed=", ".join(sizes),
         )
@@ -272,11 +272,22 @@ def splits_heads(model: ModelSpec, n_devices: int) -> bool:
     return _n_divided_heads(model) % n_devices == 0 and takes_kv
 
 
+def undivided_heads(model: ModelSpec, n_devices: int) -> str:
+    """The heads that cannot be split over this number of devices: ``48 query heads``."""
+    undivided = [n for n in _query_heads(model) if n % n_devices]
+    return f"{undivided[0]} query heads" if undivided else f"{model.attention.n_kv_heads} KV heads"
+
+
 def _n_divided_heads(model: ModelSpec) -> int:
     """Query heads, or what those of both kinds of layers have in common: both are divided."""
+    return math.gcd(*_query_heads(model))
+
+
+def _query_heads(model: ModelSpec) -> tuple[int, int]:
+    """Query heads of a layer with a window, and of one without."""
     heads = model.attention
     n_full = None if heads.full is None else heads.full.n_heads
-    return math.gcd(heads.n_heads, n_full or heads.n_heads)
+    return heads.n_heads, n_full or heads.n_heads
 
 
 def head_elements(model: ModelSpec) -> int:

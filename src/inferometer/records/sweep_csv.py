@@ -14,6 +14,7 @@ Decode time is TPOT · decode_steps.
 
 import csv
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -138,6 +139,8 @@ def _high(estimate: Estimate) -> float | None:
 _DOOR: Final = Door(
     noun="table", allowed="a text file in UTF-8", refusal=RecordError, max_bytes=2**27
 )
+_UNCLEAR: Final = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+"""Thousands, or a decimal comma: spreadsheets that write ``;`` between cells have decimal commas."""
 _ABSENT_TEXTS: Final = {"", "-", "\u2013", "\u2014", "n/a", "na", "nan", "none", "null"}
 _ALLOWED: Final = (
     "columns such as 'seq_len', 'batch', 'gen_tokens', 'prefill ms' or 'TTFT (s)', 'decode ms/tok'"
@@ -231,7 +234,7 @@ def cells_of(text: str, where: str) -> list[tuple[int, list[str]]]:
     Raises
     ------
     RecordError
-        The table is empty, or a line has more or fewer cells than the header.
+        The table is empty, a line has more or fewer cells than the header, or a number is unclear.
     """
     numbered = [
         (number, line)
@@ -255,6 +258,13 @@ def cells_of(text: str, where: str) -> list[tuple[int, list[str]]]:
                 f"line {number} has {len(cells)} fields, the header has {n_columns}",
                 where=f"{where}, line {number}",
                 allowed=f"{n_columns} fields",
+            )
+        unclear = [cell for cell in cells if delimiter == ";" and _UNCLEAR.fullmatch(cell)]
+        if unclear:
+            raise RecordError(
+                f"{unclear[0]!r} may be thousands, or have a decimal comma",
+                where=f"{where}, line {number}",
+                allowed="numbers as 1234.5",
             )
     return found
 

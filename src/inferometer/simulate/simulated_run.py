@@ -317,15 +317,11 @@ def _refusal_cautions(
     """Cautions on requests that the engine refused (not those the gate turned away)."""
     status, cautions = simulation.requests.status, list[Caution]()
     n_requests = len(status)
-    is_rejected = status == RequestStatus.REJECTED
-    n_too_long = int(
-        np.sum(is_rejected & (simulation.requests.prompt_tokens > config.max_prompt_tokens))
-    )
-    n_refused = (
-        int(np.sum(is_rejected))
-        - n_too_long
-        - int(np.sum(_shed_reasons(simulation) != Reason.NONE))
-    )
+    is_shed = _shed_reasons(simulation) != Reason.NONE
+    is_rejected = (status == RequestStatus.REJECTED) & ~is_shed
+    is_too_long = simulation.requests.prompt_tokens > config.max_prompt_tokens
+    n_too_long = int(np.sum(is_rejected & is_too_long))
+    n_refused = int(np.sum(is_rejected)) - n_too_long
     if n_refused:
         text = (
             f"{n_refused} of {n_requests} requests were refused: they waited too long or found the"

@@ -16,7 +16,7 @@ from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 
-pytestmark = pytest.mark.slow  # test_server_verdict.py fits one server in the fast suite
+pytestmark = pytest.mark.slow
 
 ADDRESS = Address(url="http://127.0.0.1:8000", served_model="m")
 SUBJECT = Subject(address=ADDRESS, engine=EngineSpec(engine="vllm"), reported=ReportedSettings())

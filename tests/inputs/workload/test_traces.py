@@ -467,6 +467,11 @@ def test_dates_in_another_order_are_refused(written):
     assert "dates as 2026-11-16 18:15:46" in str(refused.value)
 
 
+def test_a_plural_is_no_instant_in_seconds(written):
+    """``issues`` was read as ``issue`` with the unit s."""
+    assert not read_trace(written("issues,input_tokens,output_tokens\n3,9,9\n")).has_instants
+
+
 def test_a_comma_outside_of_csv_may_be_a_decimal_one(written):
     text = "time;prompt_tokens;output_tokens\n0;9;9\n1,500;9;9\n"
     with pytest.raises(SpecError, match=r"'1,500' may be thousands, or have a decimal comma"):

@@ -5,7 +5,10 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from safetensors import SafetensorError
+
 from inferometer.errors import EngineError, SpecError
+from inferometer.measure.engines import hf_folder
 from inferometer.measure.engines.hf_folder import (
     config_folder,
     unpacked_if_small,
@@ -55,6 +58,20 @@ def test_a_broken_file_leaves_nothing_behind(cache, tmp_path):
     model = ModelReference(kind="gguf", location=str(broken), spec=None)
     with pytest.raises(EngineError, match="could not be unpacked"):
         weights_folder(model)
+    assert unpacked_if_small(model) is model
+    assert list(cache.iterdir()) == []
+
+
+def test_without_room_for_it_the_file_is_read_as_it_is(cache, tmp_path, monkeypatch):
+    """safetensors raises an error of its own for a full disk, which ended the engine."""
+
+    def full(*_):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(hf_folder, "_unpack", full)
+    small = tmp_path / "small.gguf"
+    small.write_bytes(b"GGUF")
+    model = ModelReference(kind="gguf", location=str(small), spec=None)
     assert unpacked_if_small(model) is model
     assert list(cache.iterdir()) == []
 

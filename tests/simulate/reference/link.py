@@ -1,6 +1,6 @@
 """When does which KV cache arrive at its decode replica?
 
-In plain Python; ``kernel/link.py`` does the same on arrays.
+In plain Python; ``kernel/handover.py`` does the same on arrays.
 """
 
 from heapq import heappop, heappush

@@ -3,8 +3,8 @@
 vLLM's v1 scheduler in plain Python, to be read.
 
 Mirrors ``Scheduler`` and ``AsyncScheduler`` of vLLM 0.32.0 (``vllm/v1/core/sched``): one group of
-full-attention layers, no connectors, no pipeline parallelism. ``kernel/vllm_schedule.py`` does the
-same on arrays; tests hold both to the real one.
+full-attention layers, no connectors, no pipeline parallelism. ``kernel/vllm.py`` does the same on
+arrays; tests hold both to the real one.
 """
 
 from bisect import insort

@@ -72,10 +72,10 @@ _AT: Final = re.compile(
     rf"|ts|created(_?at)?|sent_?at|date(_?time)?)_?{_UNIT}"
 )
 _START: Final = re.compile(
-    r"(request_?)?(start(ed)?|begin|submit(ted)?|issued?|send|sent)(?!$)"
+    r"(request_?)?(start(ed)?|begin|submit(ted)?|issued?|send|sent)(?!s?$)"
     rf"_?(time(_?stamp)?|at|ts)?_?{_UNIT}"
 )
-"""Less common names: a column named by ``_AT`` comes first, and ``start`` alone may be anything."""
+"""Less common names: a column named by ``_AT`` comes first; ``start`` or ``starts`` may be anything."""
 _MOST_DIGITS: Final = 20
 _UNITS_NS: Final = {"n": 1, "u": 1000, "mic": 1000, "m": 1_000_000, "s": NS_PER_S}
 """By the first letters of a unit's name."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 from transformers.utils.quantization_config import GgufConfig
@@ -72,7 +73,7 @@ def weights_folder(model: ModelReference) -> str:
     if not folder.exists():
         try:
             write_whole(folder, lambda draft: _unpack(Path(str(model.location)), draft))
-        except (OSError, ValueError, ImportError, KeyError) as error:
+        except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
             raise EngineError(
                 f"the GGUF file could not be unpacked: {error}",
                 where=str(model.location),
