@@ -325,7 +325,7 @@ def test_what_cannot_be_for_one_reason_is_said_once():
     assert "1 request/s of chat → 1 × NVIDIA L4" in text
     assert (
         "not: bfloat16 on 2 x NVIDIA L4, bfloat16 on 4 x NVIDIA L4: tensor parallelism does not"
-        " divide its 9 heads" in text
+        " divide its 9 query heads" in text
     )
     assert "bfloat16 on 1 x NVIDIA T4: NVIDIA T4 has no known rate in bfloat16" in text
 
