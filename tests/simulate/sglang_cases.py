@@ -233,7 +233,7 @@ def play_retraction(case: PressureCase) -> list[float]:
         scheduler.cache.extend(request, request.num_computed_tokens)
         scheduler.running.append(request)
     for request in scheduler.running:
-        scheduler._seats.take(request)
+        scheduler._slots.take(request)
     scheduler.cache.n_free_pages = case.n_free_pages
     if scheduler._fits(scheduler.running):
         return []

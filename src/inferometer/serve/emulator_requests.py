@@ -1,4 +1,4 @@
-"""Which request do a client's headers and JSON make, of which tokens, and when is it refused?
+"""Which request do a client's headers and JSON make, with which tokens, and when is it refused?
 
 Unknown keys are ignored, as vLLM does.
 

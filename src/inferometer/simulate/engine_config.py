@@ -21,7 +21,7 @@ Python and compiled. To add an engine:
    (``kernel.vllm.launch`` does) and keeps ``n_running``, ``n_waiting``, ``n_free`` (KV blocks) and
    ``n_preempted`` up to date.
 5. A request that begins to run takes the lowest free slot (``kernel/requests.py``,
-   ``reference.batch.Seats``); one that ends or is preempted gives it back. Preempt before
+   ``reference.batch.Slots``); one that ends or is preempted gives it back. Preempt before
    admitting, and admit in batch order. Requests end through ``kernel.requests.end``.
 6. If a request waits for a time, ``schedule`` sets ``wake_ns``, the time of its next call, later
    than now.

@@ -11,7 +11,7 @@ from inferometer.simulate.outcome import FAR_NS
 from reference.holes import Holes
 from reference.request import Request
 
-NO_SEAT: Final = -1
+NO_SLOT: Final = -1
 
 
 class Scheduled(NamedTuple):
@@ -23,7 +23,7 @@ class Scheduled(NamedTuple):
     """Tokens in the cache before the step."""
     kind: PartKind
     yields_token: bool
-    seat: int
+    slot: int
     num_spec_tokens: int = 0
     """Drafts among its tokens."""
     has_padded_drafts: bool = False
@@ -60,7 +60,7 @@ class Delivery(NamedTuple):
     num_tokens: int
 
 
-class Seats:
+class Slots:
     """The batch's slots: whoever runs keeps one; the lowest free one is taken."""
 
     def __init__(self, n_slots: int) -> None:
@@ -68,14 +68,14 @@ class Seats:
         heapify(self._free)
 
     def take(self, request: Request) -> None:
-        """A request sits down."""
-        request.seat = heappop(self._free)
+        """Give a request the lowest free slot."""
+        request.slot = heappop(self._free)
 
     def release(self, request: Request) -> None:
-        """A request gets up, if it sat."""
-        if request.seat != NO_SEAT:
-            heappush(self._free, request.seat)
-        request.seat = NO_SEAT
+        """Free a request's slot, if it has one."""
+        if request.slot != NO_SLOT:
+            heappush(self._free, request.slot)
+        request.slot = NO_SLOT
 
 
 def launch(
@@ -103,7 +103,7 @@ def launch(
         num_before,
         kind,
         yields,
-        request.seat,
+        request.slot,
         num_spec_tokens=num_spec,
         has_padded_drafts=is_padded,
     )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from inferometer.records.types import PartKind
 from inferometer.simulate.batch_config import BatchConfig
 from inferometer.simulate.outcome import FAR_NS, Status
-from reference.batch import Batch, Delivery, Scheduled, Seats
+from reference.batch import Batch, Delivery, Scheduled, Slots
 from reference.request import Request
 
 
@@ -46,7 +46,7 @@ class BatchScheduler:
     def __init__(self, config: BatchConfig) -> None:
         self._config = config
         self._rules = config.rules
-        self._seats = Seats(config.max_num_active)
+        self._slots = Slots(config.max_num_active)
         self._delayed = set[int]()
         self.n_evicted = 0
         self.waiting: list[Request] = []
@@ -95,7 +95,7 @@ class BatchScheduler:
             )
             for request in instance.rows:
                 request.status = Status.RUNNING
-                self._seats.take(request)
+                self._slots.take(request)
             self._unanswered.extend(instance.rows if self._rules.is_preserving else ())
             instance.n_kv_blocks_used = self._n_blocks(instance.rows)
         instance.is_computing = bool(instance.rows)
@@ -130,7 +130,7 @@ class BatchScheduler:
             ]
         if is_over:
             for request in instance.rows:
-                self._seats.release(request)
+                self._slots.release(request)
             instance.rows, instance.n_kv_blocks_used = [], 0
         return served
 
@@ -221,7 +221,7 @@ class BatchScheduler:
             else PartKind.ENDED
         )
         request.num_computed_tokens += num_tokens
-        return Scheduled(request, num_tokens, num_before, kind, is_live, request.seat)
+        return Scheduled(request, num_tokens, num_before, kind, is_live, request.slot)
 
     def _n_wanted(self, request: Request) -> int:
         """After how many tokens does this request stop?"""

@@ -2,7 +2,7 @@
 
 The decode side is that of vLLM 0.32.0 with a connector that loads asynchronously
 (``Scheduler.schedule``, ``WAITING_FOR_REMOTE_KVS``): blocks for the whole prompt are taken in the
-request's turn, then it waits aside, without a seat; whose KV cache has come is admitted before all
+request's turn, then it waits aside, without a slot; whose KV cache has come is admitted before all
 others, first come, first served. ``kernel/handover.py`` does the same on arrays.
 """
 
@@ -112,7 +112,7 @@ class DecodeScheduler(Scheduler):
 
     @property
     def n_waiting(self) -> int:
-        """How many wait: for room to fetch their KV cache into, or with it for a seat?"""
+        """How many wait: for room to fetch their KV cache into, or with it for a slot?"""
         return len(self.waiting) + len(self._received)
 
     def add(self, request: Request) -> None:

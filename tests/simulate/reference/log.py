@@ -29,11 +29,11 @@ class Log(NamedTuple):
             .reshape(len(self.parts), len(PartLog._fields) - 1)
             .T
         )
-        step_index, request_index, seat, kind, n_computed, n_delivered = columns.astype(np.int32)
+        step_index, request_index, slot, kind, n_computed, n_delivered = columns.astype(np.int32)
         return PartLog(
             step_index,
             request_index,
-            seat,
+            slot,
             kind.astype(np.int8),
             n_computed,
             n_delivered,

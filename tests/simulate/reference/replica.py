@@ -189,7 +189,7 @@ class Replica:
         for part in oldest.batch.scheduled:
             row = (
                 part.request.index,
-                part.seat,
+                part.slot,
                 part.kind,
                 part.num_tokens,
                 delivered.get(part.request.index, 0),

@@ -35,8 +35,8 @@ class Request:
         "num_stale_output_tokens",
         "num_tokens",
         "priority",
-        "seat",
         "shared_prefix_boundary",
+        "slot",
         "status",
         "stop_tokens",
         "turn",
@@ -81,7 +81,7 @@ class Request:
         self.num_preemptions = 0
         self.num_cached_tokens = 0
         """Tokens found in the prefix cache at the first admission."""
-        self.seat = -1
+        self.slot = -1
         """Its slot in the batch; -1 where it does not run."""
         self.blocks: list[int] = []
         self.num_cached_blocks = 0

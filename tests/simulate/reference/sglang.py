@@ -12,7 +12,7 @@ from inferometer.records.types import PartKind
 from inferometer.simulate.kernel.sglang_admission import Verdict
 from inferometer.simulate.outcome import Status
 from inferometer.simulate.sglang_config import RETRACT_DECODE_STEPS, SglangConfig
-from reference.batch import Batch, Delivery, Scheduled, Seats, launch
+from reference.batch import Batch, Delivery, Scheduled, Slots, launch
 from reference.request import Request
 from reference.sglang_admission import PrefillAdder, max_new_tokens
 from reference.sglang_cache import PageCache
@@ -24,7 +24,7 @@ class SglangScheduler:
 
     def __init__(self, config: SglangConfig) -> None:
         self._config = config
-        self._seats = Seats(config.max_running_requests)
+        self._slots = Slots(config.max_running_requests)
         self.cache = PageCache(config)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
@@ -181,7 +181,7 @@ class SglangScheduler:
                 request.num_cached_tokens = request.num_computed_tokens
             request.status = Status.RUNNING
             request.num_known_tokens = request.num_tokens
-            self._seats.take(request)
+            self._slots.take(request)
         size = self._config.page_size
         n_tokens = sum(n for _, n in adder.chosen)
         self.cache.make_room(n_tokens + (len(adder.chosen) * size if size > 1 else 0))
@@ -273,7 +273,7 @@ class SglangScheduler:
     def _throw_out(self, request: Request) -> None:
         """Take everything from one that is no longer among those who generate."""
         self.cache.release(request, None)
-        self._seats.release(request)
+        self._slots.release(request)
         self.cache.make_room(len(self.running) * RETRACT_DECODE_STEPS)
         request.lose_place()
 
@@ -310,7 +310,7 @@ class SglangScheduler:
 
     def _end(self, request: Request, status: Status) -> None:
         self.cache.release(request, min(request.num_computed_tokens, request.num_tokens))
-        self._seats.release(request)
+        self._slots.release(request)
         if request is self._cut:
             self._cut = None
         request.status = status

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from inferometer.records.types import PartKind
 from inferometer.simulate.outcome import Status
 from inferometer.simulate.trtllm_config import TrtllmConfig
-from reference.batch import Batch, Delivery, Scheduled, Seats, launch
+from reference.batch import Batch, Delivery, Scheduled, Slots, launch
 from reference.request import Request
 from reference.trtllm_blocks import ReuseTree
 from reference.trtllm_chunks import chunk_sizes
@@ -30,7 +30,7 @@ class TrtllmScheduler:
 
     def __init__(self, config: TrtllmConfig) -> None:
         self._config = config
-        self._seats = Seats(config.max_batch_size)
+        self._slots = Slots(config.max_batch_size)
         self._queue: deque[Request] = deque()
         self.active: list[Request] = []
         """In order of arrival, at most ``max_batch_size``: only these are looked at. Whoever is
@@ -251,7 +251,7 @@ class TrtllmScheduler:
         if request.status is Status.WAITING:
             request.num_cached_tokens = request.num_computed_tokens
         request.status = Status.RUNNING
-        self._seats.take(request)
+        self._slots.take(request)
 
     def _launch(self, request: Request, num_tokens: int) -> Scheduled:
         """The blocks of the whole context are taken at its first chunk, then one whenever a token needs it."""
@@ -290,7 +290,7 @@ class TrtllmScheduler:
     def _release(self, request: Request) -> None:
         """The last token's KV is not in the cache: ``storeBlocksForReuse`` takes no account of it."""
         self.blocks.release(request, min(request.num_tokens - 1, request.num_computed_tokens))
-        self._seats.release(request)
+        self._slots.release(request)
 
     def _max_new_tokens(self, request: Request) -> int:
         """What the client asks for, as far as the sequence may grow."""

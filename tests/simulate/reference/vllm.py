@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from inferometer.records.types import PartKind
 from inferometer.simulate.outcome import Status
 from inferometer.simulate.scheduler_config import SchedulerConfig, n_accepted
-from reference.batch import Batch, Delivery, Scheduled, Seats, launch
+from reference.batch import Batch, Delivery, Scheduled, Slots, launch
 from reference.blocks import KvCache
 from reference.groups import GroupedKvCache
 from reference.holes import ContiguousKvCache
@@ -82,7 +82,7 @@ class Scheduler:
         self.n_host_free = config.n_host_blocks
         self._num_swapped_blocks = 0
         self._current_step = 0
-        self._seats = Seats(config.max_num_active)
+        self._slots = Slots(config.max_num_active)
         self._closed = set[int]()
         """Pools that let nobody in in this step any more, …"""
         self._ended = set[int]()
@@ -199,7 +199,7 @@ class Scheduler:
     def _make_way(self, preempted: list[Request]) -> None:
         """Shortest remaining first.
 
-        Who has to go, so that the next in the queue, with less left to compute, finds a seat and
+        Who has to go, so that the next in the queue, with less left to compute, finds a slot and
         blocks?
         """
         config = self._config
@@ -468,7 +468,7 @@ class Scheduler:
             return 0
         self.running.append(request)
         request.num_spec_tokens, request.has_padded_drafts = n_padding, n_padding > 0
-        self._seats.take(request)
+        self._slots.take(request)
         if request.status is Status.WAITING:
             request.num_cached_tokens = num_cached
         request.status = Status.RUNNING
@@ -554,10 +554,10 @@ class Scheduler:
         self._leave(request)
 
     def _leave(self, request: Request) -> None:
-        """A request gives up its blocks and its seat."""
+        """A request gives up its blocks and its slot."""
         self._drop_host_blocks(request)
         self.kv_cache.free(request)
-        self._seats.release(request)
+        self._slots.release(request)
 
 
 def _by_bytes(batch: Batch, pooled: PooledKvCache) -> Batch:

@@ -7,7 +7,7 @@ The disconnections of clients are in another heap.
 
 A slot is a place in the batch: one of ``max_num_seqs``, with its row of the block table. A request
 takes the lowest free slot and keeps it while it runs. Free slots are a heap, the lowest first, as
-in ``reference.batch.Seats``; ``start_over`` and ``lose_place`` are the same as the methods of
+in ``reference.batch.Slots``; ``start_over`` and ``lose_place`` are the same as the methods of
 ``reference.request.Request``.
 
 The waiting queue is a ring (first come, first served) or a heap, ordered by (priority, arrival
