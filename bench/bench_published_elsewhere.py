@@ -88,9 +88,11 @@ def numbers_of(answer, metric):
     deployment = answer["deployment"]
     basis = deployment["step_times_basis"]
     if metric == "kv_gib_per_device":
-        held = deployment["n_kv_blocks"] * deployment["kv_block_bytes"]
-        gib = held / 2**30 / deployment["n_devices"]
-        return gib, gib, gib, basis
+        block_gib = deployment["kv_block_bytes"] / 2**30 / deployment["n_devices"]
+        likely, low, high = (
+            deployment[f"n_kv_blocks{end}"] * block_gib for end in ("", "_low", "_high")
+        )
+        return likely, low, high, basis
     values = [of_level(level, metric) for level in answer["levels"]]
     return values[0], min(values), max(values), basis
 

@@ -8,8 +8,11 @@ from hypothesis import given, strategies as st
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model, load_models
 from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.kv_cache import kv_bytes
 from inferometer.perfmodel.memory import (
+    DEFAULT_UTILIZATION,
     MemoryQuestion,
+    kv_blocks,
     largest_batch_size,
     logits_trap,
     memory_budget,
@@ -150,3 +153,66 @@ def test_mxfp4_experts_are_filled_up_to_whole_tiles(model, hardware, logged_gib)
     split = replace(question, engine=replace(engine, tensor_parallel_size=4))
     share = memory_budget(split, 1).weight_bytes / memory_budget(question, 1).weight_bytes
     assert 0.25 < share < 0.29, "720 columns of each expert become 768"
+
+
+@pytest.mark.parametrize(
+    ("model", "quantization", "n_devices", "logged_gib"),
+    [
+        ("llama-3.1-8b", None, 1, 51.38),
+        ("qwen3-0.6b", None, 1, 64.45),
+        ("qwen3-32b", None, 1, 4.45),
+        ("qwen3-32b", None, 2, 34.49),
+        ("llama-3.3-70b", "float8", 2, 32.0),
+        ("gpt-oss-20b", "float4", 1, 50.28),
+    ],
+)
+def test_vllm_0_11_is_the_low_end(model, quantization, n_devices, logged_gib):
+    """Its sampler sorts all logits when it profiles: "Available KV cache memory" in its logs, H100."""
+    engine = EngineSpec(dtype="bfloat16", quantization=quantization, tensor_parallel_size=n_devices)
+    question = MemoryQuestion(
+        model=find_model(model),
+        engine=engine,
+        hardware=find_hardware("h100_sxm"),
+        context_tokens=1,
+        prompt_tokens=8192,
+        max_step_tokens=8192,
+        block_tokens=16,
+        utilization_fraction=0.9,
+    )
+    blocks = kv_blocks(question, "vllm", max_num_seqs=1024)
+    block_gib = kv_bytes(question.model, "bfloat16", context_tokens=16) / n_devices / GIB
+    assert blocks.low * block_gib == pytest.approx(logged_gib, rel=0.025)
+    assert blocks.low < blocks.likely < blocks.high
+
+
+def test_sglang_reserves_a_share_and_no_step():
+    """Its log with ``mem_fraction_static`` 0.93: 16.46 GiB; other versions choose other shares."""
+    engine = EngineSpec(dtype="bfloat16", quantization="float8", tensor_parallel_size=4)
+    question = MemoryQuestion(
+        model=find_model("qwen3-235b-a22b"),
+        engine=engine,
+        hardware=find_hardware("h100_sxm"),
+        context_tokens=1,
+        prompt_tokens=8192,
+        max_step_tokens=8192,
+        utilization_fraction=0.93,
+    )
+    token_gib = kv_bytes(question.model, "bfloat16", context_tokens=1) / 4 / GIB
+    given = kv_blocks(question, "sglang", max_num_seqs=256)
+    assert given.likely * token_gib == pytest.approx(16.46, rel=0.02)
+    usual = kv_blocks(
+        replace(question, utilization_fraction=DEFAULT_UTILIZATION.value),
+        "sglang",
+        max_num_seqs=256,
+    )
+    assert usual.low < 0.6 * usual.high, "0.5.3 reserves 13 GiB of these, 0.5.18 four"
+
+
+def test_tensorrt_llm_shares_what_is_free():
+    question = replace(QUESTION, hardware=find_hardware("h100_sxm"), block_tokens=16)
+    free = memory_budget(replace(question, utilization_fraction=1.0), 256)
+    blocks = kv_blocks(question, "trtllm", max_num_seqs=256)
+    block_bytes = kv_bytes(question.model, "bfloat16", context_tokens=16)
+    room = 0.9 * (free.free_bytes + free.kv_bytes)
+    assert blocks.likely * block_bytes == pytest.approx(room, rel=1e-4)
+    assert blocks.quantile(0.0) == blocks.low < blocks.quantile(0.5) == blocks.likely

@@ -63,7 +63,9 @@ class Settings:
         least=1,
     )
     gpu_memory_utilization: float = option(
-        Knobs().utilization_fraction, "Share of memory given to the engine.", "Engine"
+        Knobs().utilization_fraction,
+        "Share of memory given to the engine. [TensorRT-LLM: 0.9 of what weights and steps leave]",
+        "Engine",
     )
 
     @property

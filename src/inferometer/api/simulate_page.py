@@ -448,6 +448,11 @@ def _memory_words(
     )
 
 
+def _block_words(view: simulated_record.DeploymentView) -> str:
+    low, high = view.n_kv_blocks_low, view.n_kv_blocks_high
+    return f"{view.n_kv_blocks:,}" + f" [{low:,}, {high:,}]" * (low < high)
+
+
 def _transfer_facts(view: simulated_record.DisaggregationView) -> list[tuple[str, str]]:
     """Facts on KV transfers."""
     moved, link = (
@@ -469,7 +474,7 @@ def _transfer_facts(view: simulated_record.DisaggregationView) -> list[tuple[str
     )
     prefill = (
         f"prompts on {counted(view.prefill.n_devices, 'device')} each,"
-        f" {view.prefill.n_kv_blocks:,} KV blocks"
+        f" {_block_words(view.prefill)} KV blocks"
     )
     shape = "shared by all" if view.link_shape == "shared" else "at each replica"
     return [
@@ -504,7 +509,7 @@ def _origins(answer: simulation.SimulateAnswer) -> list[tuple[str, str]]:
         ("ended", f"{counts}{preempted}"),
         *((f"step times{name}", one.step_times_from) for name, one in servers),
         *(
-            (f"KV blocks{name}", f"{one.n_kv_blocks:,}, {one.kv_blocks_from}")
+            (f"KV blocks{name}", f"{_block_words(one)}, {one.kv_blocks_from}")
             for name, one in servers
         ),
         ("scheduler", where.engine),

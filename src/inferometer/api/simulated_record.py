@@ -174,6 +174,9 @@ class DeploymentView:
     knobs: dict[str, bool | int | float | str | None]
     """Settings of the engine's scheduler, by its own names."""
     n_kv_blocks: int
+    n_kv_blocks_low: int
+    n_kv_blocks_high: int
+    """The fewest and the most of the plausible servers: versions reserve other shares of memory."""
     kv_block_bytes: int
     """On all devices of a replica."""
     kv_blocks_from: str
@@ -273,6 +276,7 @@ def group_views(groups: Groups | None, run: Run) -> tuple[GroupView, ...]:
 def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentView:
     """The description of a server and the number of its replicas."""
     engine, config = deployment.engine, deployment.config
+    fewest, most = deployment.kv_block_ends
     return DeploymentView(
         model_id=deployment.model.model_id,
         hardware=None if deployment.hardware is None else deployment.hardware.name,
@@ -286,6 +290,8 @@ def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentV
             {name: value for name, value in asdict(config).items() if name != "kv_pools"}
         ),
         n_kv_blocks=config.n_kv_blocks,
+        n_kv_blocks_low=fewest,
+        n_kv_blocks_high=most,
         kv_block_bytes=deployment.kv_block_bytes,
         kv_blocks_from=deployment.kv_origin,
         step_times_basis=deployment.step_times.basis,

@@ -1,8 +1,10 @@
 """Memory of a device: contents, largest batch, logits of a prompt, and vLLM's batch limits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import (
@@ -64,6 +66,30 @@ RUNTIME: Final = Constant(
 )
 """Bytes of a device that an engine takes beside weights and activations: the kernels' own buffers
 and captured graphs."""
+_SORTED_COPIES: Final = 9
+"""The same where values, indices and the sort's own buffers are in memory at once, as in vLLM up to
+0.15. Source: what its logs of 0.11 leave on H100 for five models and 1,024 sequences, 34 to 36
+bytes per logit (llm-d-incubation/llm-d-planner); 1.25 GiB for 256 sequences of 131,072
+(vllm-project/vllm pull 32558, which the kernels of pull 33538 replaced)."""
+_UNPROFILED_GRAPHS_BYTES: Final = 0.4 * 2**30
+"""The larger part of ``RUNTIME``: graphs that vLLM before 0.21 captured after it had measured."""
+_FREE_SHARE: Final = Constant(
+    value=0.9,
+    source=Source(
+        kind="repository",
+        where="NVIDIA/TensorRT-LLM: KvCacheConfig.free_gpu_memory_fraction, of what is left free",
+    ),
+)
+_CONTEXT_BYTES: Final = 2**30
+"""CUDA context and communication, before weights are loaded: Qwen3-235B on 4 x H100 with SGLang's
+``mem_fraction_static`` 0.93 has 16.5 GiB of KV cache (vllm-project/vllm issue 21348)."""
+_SGLANG_LEAST_BYTES: Final = 1.5 * 2**30
+_SGLANG_PARALLEL_BYTES: Final = 2**30 / 8
+_SGLANG_ROW_BYTES: Final = 1.5 * 2**20
+_SGLANG_GRAPHS_BYTES: Final = 1.5 * 2**30
+"""SGLang's reserve, ``ServerArgs._handle_gpu_memory_settings``: 1.5 GiB and 1/8 GiB for each device
+since 0.5.18, which measures what captured graphs leave; before, 1.5 MiB for each token of a chunk,
+about 1.5 GiB for graphs and constants, and 10 GiB at least on devices of more than 60."""
 _SCORE_BYTES: Final = 10
 """Bytes of a stored attention score: 16 bit before and after, 32 bit in the softmax."""
 
@@ -115,6 +141,8 @@ class MemoryQuestion:
     utilization_fraction: float = DEFAULT_UTILIZATION.value
     n_expert_shards: int = 1
     """Number of replicas that step together and share the experts."""
+    n_sampler_copies: int = _SAMPLER_COPIES
+    """Copies of all logits in 32 bit that a serving engine's sampler takes."""
     is_sparse: bool = False
     """Are the matrices of the layers 2:4 sparse?"""
     has_all_logits: bool = False
@@ -188,7 +216,7 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
         activation_bytes += _SCORE_BYTES * heads * rows * question.prompt_tokens
     logits = logits_bytes(model, "float32", batch_size=positions, n_positions=1)
     if question.is_served:
-        logits = max(round(_SAMPLER_COPIES * logits - activation_bytes), 0)
+        logits = max(round(question.n_sampler_copies * logits - activation_bytes), 0)
     runtime_bytes = RUNTIME.value * (question.is_served and question.hardware.kind == "gpu")
     return MemoryBudget(
         total_bytes=total_bytes,
@@ -221,21 +249,11 @@ def largest_batch_size(question: MemoryQuestion) -> int:
     return low
 
 
-def n_kv_blocks_that_fit(
-    question: MemoryQuestion,
-    *,
-    max_num_seqs: int,
-    is_grouped: bool = False,
-    paging: StatePaging | None = None,
-) -> int:
+def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
     """KV blocks of ``block_tokens`` that fit besides the weights and the largest step.
 
-    A block holds the KV of its tokens in all layers, or in those of a group (``kv_groups``). States
-    of recurrent layers are in blocks with ``paging``, and otherwise beside them, one for each of
-    ``max_num_seqs``.
-
-    Within 5 % of vLLM's logs on devices of 24 to 48 GiB (``tests/api/published_anchors.toml``).
-    What an engine profiles differs by version, so the number in its log is better, if there is one.
+    As vLLM shares its memory. Within 5 % of its logs on devices of 24 to 48 GiB
+    (``tests/api/published_anchors.toml``).
 
     Example
     -------
@@ -246,9 +264,52 @@ def n_kv_blocks_that_fit(
     >>> n_kv_blocks_that_fit(question, max_num_seqs=256)
     29099
     """
+    return kv_blocks(question, "vllm", max_num_seqs=max_num_seqs).likely
+
+
+class KvBlocks(NamedTuple):
+    """Blocks of the KV cache: how many are likely, and the ends between versions of the engine."""
+
+    likely: int
+    low: int
+    high: int
+
+    def quantile(self, fraction: float) -> int:
+        """A quantile, but at least half of the likely number.
+
+        With fewer, the engine would not be started with these settings.
+        """
+        low = max(self.low, -(-self.likely // 2))
+        ends = (low, self.likely, self.high)
+        return round(float(np.interp(fraction, (0.0, 0.5, 1.0), ends)))
+
+
+def kv_blocks(
+    question: MemoryQuestion,
+    policy: str,
+    *,
+    max_num_seqs: int,
+    is_grouped: bool = False,
+    paging: StatePaging | None = None,
+) -> KvBlocks:
+    """Blocks of ``block_tokens`` that the engine of this policy allocates, with an interval.
+
+    A block holds the KV of its tokens in all layers, or in those of a group (``kv_groups``). States
+    of recurrent layers are in blocks with ``paging``, and otherwise beside them, one for each of
+    ``max_num_seqs``. What an engine reserves differs by version, so the number in its log is better,
+    if there is one.
+
+    Example
+    -------
+    >>> from inferometer.inputs.catalog import find_hardware, find_model
+    >>> question = MemoryQuestion(model=find_model("qwen3-32b"), engine=EngineSpec(dtype="bfloat16"),
+    ...     hardware=find_hardware("h100_sxm"), utilization_fraction=0.9,
+    ...                           context_tokens=1, prompt_tokens=8192, max_step_tokens=8192, block_tokens=16)
+    >>> kv_blocks(question, "vllm", max_num_seqs=1024)  # the log of vLLM 0.11: 4.45 GiB, 1,139 blocks
+    KvBlocks(likely=1884, low=1148, high=1986)
+    """
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
-    budget = memory_budget(question, max_num_seqs)
     block_bytes = (
         kv_bytes(model, kv_dtype(engine), context_tokens=question.block_tokens)
         / n_kv_shards(model, engine)
@@ -260,7 +321,61 @@ def n_kv_blocks_that_fit(
     if not model.n_attention_layers:
         block_bytes = _state_bytes(question)
     states = max_num_seqs * _state_bytes(question) if paging is None else 0.0
-    return max(int((budget.free_bytes + budget.kv_bytes - states) / block_bytes), 0)
+    rooms = sorted(_kv_rooms(question, policy, max_num_seqs))
+    low, likely, high = (max(int((room - states) / block_bytes), 0) for room in rooms)
+    return KvBlocks(likely=likely, low=low, high=high)
+
+
+def _kv_rooms(question: MemoryQuestion, policy: str, max_num_seqs: int) -> tuple[float, ...]:
+    """Bytes of a device for KV cache and states: with little, likely and much."""
+    budget = memory_budget(question, max_num_seqs)
+    likely = float(budget.free_bytes + budget.kv_bytes)
+    if question.hardware.kind != "gpu":
+        return likely, likely, likely
+    if policy == "trtllm":
+        return _trtllm_rooms(question, budget, likely)
+    if policy == "sglang":
+        return _sglang_rooms(question, budget, likely)
+    if policy != "vllm":
+        return likely, likely, likely
+    sorting = replace(question, n_sampler_copies=_SORTED_COPIES)
+    old = memory_budget(sorting, max_num_seqs)
+    return float(old.free_bytes + old.kv_bytes), likely, likely + _UNPROFILED_GRAPHS_BYTES
+
+
+def _trtllm_rooms(
+    question: MemoryQuestion, budget: MemoryBudget, likely: float
+) -> tuple[float, ...]:
+    if question.utilization_fraction != DEFAULT_UTILIZATION.value:
+        return likely, likely, likely
+    free = likely + budget.total_bytes * (1 - question.utilization_fraction)
+    step_bytes = budget.activation_bytes + budget.logits_bytes
+    rooms = (free - step_bytes, free, free + step_bytes)
+    return tuple(_FREE_SHARE.value * room for room in rooms)
+
+
+def _sglang_rooms(
+    question: MemoryQuestion, budget: MemoryBudget, likely: float
+) -> tuple[float, ...]:
+    beside_weights = budget.total_bytes - budget.weight_bytes
+    if question.utilization_fraction != DEFAULT_UTILIZATION.value:
+        reserved = (budget.total_bytes - _CONTEXT_BYTES) * (1 - question.utilization_fraction)
+        return likely, likely, max(beside_weights - _CONTEXT_BYTES - reserved, likely)
+    n_devices = (question.plan or plan_of(question.engine)).n_devices
+    least = _SGLANG_LEAST_BYTES + _SGLANG_PARALLEL_BYTES * n_devices
+    most = (
+        _SGLANG_GRAPHS_BYTES
+        + _SGLANG_ROW_BYTES * max(question.max_step_tokens or 0, 2048)
+        + _SGLANG_PARALLEL_BYTES * n_devices
+    )
+    if budget.total_bytes > 60 * 2**30:
+        most = max(most, 10 * 2**30)
+    held = _CONTEXT_BYTES
+    return (
+        beside_weights - held - most,
+        likely,
+        beside_weights - held - _SGLANG_GRAPHS_BYTES - least,
+    )
 
 
 def most_states(question: MemoryQuestion, *, max_num_seqs: int) -> int:
@@ -426,3 +541,25 @@ def default_limits(hardware: HardwareSpec | None, *, n_devices: int) -> BatchLim
     if hardware.memory_bytes.value >= _LARGE_BYTES:
         return BatchLimits(1024, 16_384)
     return _USUAL if "a100" in name or _UNIFIED_MEMORY in name else BatchLimits(1024, 8192)
+
+
+def copying_knobs(
+    model: ModelSpec,
+    engine: EngineSpec,
+    hardware: HardwareSpec | None,
+    block_size: int,
+    own: Mapping[str, str],
+) -> dict[str, str]:
+    """Settings for swapping and compaction: a block's bytes on one device, and PCIe bandwidth."""
+    is_swapping = own.get("preemption_mode") == "swap"
+    if not is_swapping and "compaction_bytes_per_s" not in own:
+        return {}
+    n_shards = n_kv_shards(model, engine)
+    knobs = {
+        "kv_block_bytes": str(
+            kv_bytes(model, kv_dtype(engine), context_tokens=block_size) // n_shards
+        )
+    }
+    if is_swapping and hardware is not None and hardware.pcie_bytes_per_s is not None:
+        knobs["swap_bytes_per_s"] = str(hardware.pcie_bytes_per_s.value)
+    return knobs

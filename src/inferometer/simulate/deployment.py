@@ -4,7 +4,7 @@ With disaggregation also the pool of prefill replicas, and the KV link to the de
 """
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,8 +27,6 @@ from inferometer.simulate.fleet import (
 from inferometer.simulate.scheduler_config import SchedulerConfig, most_sliding_blocks
 
 _WHERE: Final = "--kv-link"
-
-
 Pace: TypeAlias = Literal["likely", "fast", "slow"]
 """Which step times are used: the expected ones, or the fast or slow end of their interval."""
 
@@ -42,6 +40,8 @@ _BUDGET_KNOB: Final = "max_num_batched_tokens"
 _POOLS_KNOB: Final = "kv_pools"
 _STATES_KNOB: Final = "num_state_blocks"
 _AMPLE: Final = {"num_blocks": 2**24}
+_STRIDE: Final = 7
+"""Shares no factor with the number of draws, 19: every seventh quantile visits them all."""
 _NO_PREFIXES: Final = {"enable_prefix_caching": "false"}
 """vLLM 0.32.0 caches no prefixes of models without attention, unless its user asks for it."""
 _PLAIN_KV_CACHE: Final = {
@@ -146,6 +146,12 @@ class Deployment:
         )
 
     @property
+    def kv_block_ends(self) -> tuple[int, int]:
+        """The fewest and the most KV blocks of the plausible servers."""
+        counts = [one.n_kv_blocks for one in (self.config, *(draw.config for draw in self.draws))]
+        return min(counts), max(counts)
+
+    @property
     def n_kv_tokens(self) -> int:
         """Capacity of the KV cache in tokens."""
         if isinstance(self.config, SchedulerConfig):
@@ -181,7 +187,7 @@ class Deployment:
 
 
 class _KvBlocks(NamedTuple):
-    n_blocks: int
+    found: memory.KvBlocks
     origin: str
     max_num_seqs: int
 
@@ -207,24 +213,25 @@ def deploy(
     plan = requested_plan(engine, knobs)
     _check_sharing(model, step_times.n_sharing, plan, knobs.data_parallel_size)
     try:
-        config, kv_origin = _replica(model, engine, hardware, knobs)
+        replica = _replica(model, engine, hardware, knobs)
     except TooLargeError as error:
         raise _with_what_fits(error, model, engine, hardware, knobs) from error
     step_times = steptime_levels.through_stages(step_times, model, hardware, plan.n_pipeline)
-    if isinstance(config, SchedulerConfig) and knobs.policy == "vllm":
-        step_times = steptime_levels.captured_within(step_times, config.max_num_seqs)
+    if isinstance(replica.config, SchedulerConfig) and knobs.policy == "vllm":
+        step_times = steptime_levels.captured_within(step_times, replica.config.max_num_seqs)
+    configs = _plausible_configs(replica, len(step_times.draws))
     return Deployment(
         model=model,
         engine=engine,
         hardware=hardware,
-        config=config,
+        config=replica.config,
         step_times=step_times,
-        kv_origin=kv_origin,
+        kv_origin=replica.kv_origin,
         knobs=knobs,
         front_end_s=step_times.front_end_s or 0.0,
         draws=tuple(
             Draw(config=config, steps=draw.steps, front_end_s=draw.front_end_s)
-            for draw in step_times.draws
+            for config, draw in zip(configs, step_times.draws, strict=True)
         ),
     )
 
@@ -232,6 +239,22 @@ def deploy(
 class _Replica(NamedTuple):
     config: engine_config.EngineConfig
     kv_origin: str
+    blocks: memory.KvBlocks | None
+    """None where the number of KV blocks is given."""
+    with_blocks: Callable[[int], engine_config.EngineConfig]
+    """The same with this number of KV blocks."""
+
+
+def _plausible_configs(replica: _Replica, n_draws: int) -> Iterator[engine_config.EngineConfig]:
+    """One for each draw, with KV blocks from all of their interval, in no order of step times."""
+    for index in range(n_draws):
+        fraction = (_STRIDE * index % n_draws + 0.5) / n_draws
+        config, found = replica.config, replica.blocks
+        n_blocks = None if found is None else found.quantile(fraction)
+        if n_blocks is not None and n_blocks != config.n_kv_blocks:
+            with suppress(SpecError):  # too few for the context length that the user wants
+                config = replica.with_blocks(n_blocks)
+        yield config
 
 
 def _replica(
@@ -255,10 +278,10 @@ def _replica(
         **({} if model.n_attention_layers else _NO_PREFIXES),
         **_window_knobs(model, hardware, knobs),
         **({} if paging is None else {_STATES_KNOB: str(paging.n_blocks)}),
-        **_copying_knobs(model, engine, hardware, block_size, knobs.own),
+        **memory.copying_knobs(model, engine, hardware, block_size, knobs.own),
         **knobs.own,
     }
-    kv_origin = "given"
+    kv_origin, found = "given", None
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
         requested = replace(knobs, shared=limits._asdict() | shared, own=own)
         asked = {"max_num_seqs", engine_config.own_name(knobs.policy, "max_num_seqs")}
@@ -266,17 +289,25 @@ def _replica(
             *(model, engine, hardware, block_size, requested, paging),
             is_fixed=bool(asked & (knobs.shared.keys() | knobs.own.keys())),
         )
-        shared["num_blocks"], kv_origin = blocks.n_blocks, blocks.origin
+        found, kv_origin = blocks.found, blocks.origin
+        shared["num_blocks"] = found.likely
         if blocks.max_num_seqs < requested.shared["max_num_seqs"]:
             shared["max_num_seqs"] = blocks.max_num_seqs
-    if "max_model_len" not in shared:
-        shared["max_model_len"] = _longest_context(model, shared, own, block_size, plan)
-    if _is_budget_for_contexts(knobs):
-        shared[_BUDGET_KNOB] = max(limits.max_num_batched_tokens, shared["max_model_len"])
-    config = _config(model, engine, knobs, shared, own)
+
+    def with_blocks(n_blocks: int | None) -> engine_config.EngineConfig:
+        these = shared if n_blocks is None else shared | {"num_blocks": n_blocks}
+        if "max_model_len" not in these:
+            these = these | {"max_model_len": _longest_context(model, these, own, block_size, plan)}
+        if _is_budget_for_contexts(knobs):
+            least_tokens = limits.max_num_batched_tokens
+            these = these | {_BUDGET_KNOB: max(least_tokens, these["max_model_len"])}
+        return _config(model, engine, knobs, these, own)
+
+    config = with_blocks(None)
     if own.get("sliding_window", "0") != "0":
         kv_origin += kv_cache.group_words(model)
-    return _Replica(config, kv_origin + ("" if paging is None else paging.words))
+    kv_origin += "" if paging is None else paging.words
+    return _Replica(config, kv_origin, found, with_blocks)
 
 
 def _with_what_fits(
@@ -415,20 +446,21 @@ def _kv_blocks(
     n_seqs = knobs.shared["max_num_seqs"]
     if paging is None and not is_fixed:
         n_seqs = memory.most_states(question, max_num_seqs=n_seqs)
-    n_blocks = memory.n_kv_blocks_that_fit(
+    found = memory.kv_blocks(
         question,
+        knobs.policy,
         max_num_seqs=n_seqs,
         is_grouped=knobs.own.get("sliding_window", "0") != "0",
         paging=paging,
     )
-    if n_blocks < 2:
+    if found.likely < 2:
         raise TooLargeError(
             f"{model.model_id!r} leaves no memory for a KV cache on {plan.n_devices} x"
             f" {hardware.name}"
         )
-    n_seqs = min(n_seqs, n_blocks) if paging is not None and not is_fixed else n_seqs
+    n_seqs = min(n_seqs, found.likely) if paging is not None and not is_fixed else n_seqs
     origin = f"computed from the memory of {hardware.name}; a server's log says it exactly"
-    return _KvBlocks(n_blocks, origin, n_seqs)
+    return _KvBlocks(found, origin, n_seqs)
 
 
 def _window_knobs(model: ModelSpec, hardware: HardwareSpec | None, knobs: Knobs) -> dict[str, str]:
@@ -487,28 +519,6 @@ def _longest_context(
         return n_full * -(-context_tokens // block_size) + n_sliding * most - n_blocks
 
     return max(bisect.bisect_right(range(model.max_position_tokens + 1), 0, key=n_short) - 1, 2)
-
-
-def _copying_knobs(
-    model: ModelSpec,
-    engine: EngineSpec,
-    hardware: HardwareSpec | None,
-    block_size: int,
-    own: Mapping[str, str],
-) -> dict[str, str]:
-    """Settings for swapping and compaction: a block's bytes on one device, PCIe bandwidth."""
-    is_swapping = own.get("preemption_mode") == "swap"
-    if not is_swapping and "compaction_bytes_per_s" not in own:
-        return {}
-    n_shards = kv_cache.n_kv_shards(model, engine)
-    knobs = {
-        "kv_block_bytes": str(
-            kv_cache.kv_bytes(model, kv_dtype(engine), context_tokens=block_size) // n_shards
-        )
-    }
-    if is_swapping and hardware is not None and hardware.pcie_bytes_per_s is not None:
-        knobs["swap_bytes_per_s"] = str(hardware.pcie_bytes_per_s.value)
-    return knobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
