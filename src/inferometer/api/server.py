@@ -27,7 +27,7 @@ from inferometer.inputs import resolve
 from inferometer.inputs.types import AskedFormat, Caution, DType, EngineSpec, HardwareSpec
 from inferometer.measure.this_machine import THIS_MACHINE, ceiling_cautions
 from inferometer.perfmodel.kv_cache import kv_groups, n_full_attention_layers
-from inferometer.perfmodel.roofline import WITHIN_LINK, beyond_link
+from inferometer.perfmodel.roofline import WITHIN_LINK, beyond_link, usual_kv_dtype
 from inferometer.perfmodel.scenario import LIKELY
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
 from inferometer.simulate import engine_config
@@ -45,7 +45,11 @@ class Settings:
     """Settings of every replica, whatever else is varied."""
 
     kv_dtype: DType | None = option(
-        None, "Format of the KV cache. [as --dtype]", "Model", flags=KV_DTYPE_FLAGS, formats=FORMATS
+        None,
+        "Format of the KV cache. [as --dtype; float8 in TensorRT-LLM with float8 or float4 weights]",
+        "Model",
+        flags=KV_DTYPE_FLAGS,
+        formats=FORMATS,
     )
     max_model_len: int | None = option(
         None,
@@ -273,11 +277,12 @@ def step_times_of(
         fit = named_fit.step_fit(server.fit, question, is_transfer=server.transfer)
         return Steps(fitted_levels(fit.model), fit.hardware)
     if hardware is not None:
+        quantization, policy = model.quantization(server.quantization), server.policy or "vllm"
         engine = EngineSpec(
             engine="vllm",
             dtype=server.dtype or hardware.usual_dtype,
-            kv_cache_dtype=server.settings.kv_dtype,
-            quantization=model.quantization(server.quantization),
+            kv_cache_dtype=server.settings.kv_dtype or usual_kv_dtype(policy, quantization),
+            quantization=quantization,
             device="cpu" if hardware.kind == "cpu" else "cuda",
             tensor_parallel_size=server.tp or 1,
         )
@@ -285,7 +290,7 @@ def step_times_of(
             model.spec,
             engine,
             hardware,
-            framework=server.policy or Knobs().policy,
+            framework=policy,
             n_sharing=n_sharing,
             is_datasheet=server.datasheet,
             all_reduce_s=all_reduce_s(server.all_reduce_us),

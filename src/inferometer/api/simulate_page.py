@@ -157,12 +157,13 @@ def _subtitle(answer: simulation.SimulateAnswer) -> str:
     """The server in the engine's words, and how many requests were simulated."""
     where, likely = answer.deployment, answer.levels[0].summary
     weights = "" if where.quantization is None else f"{where.quantization} weights, else "
+    cache = "" if where.kv_cache_dtype == where.dtype else f", KV cache {where.kv_cache_dtype}"
     knobs = [f"{name} {value}" for name in _KNOBS if (value := where.knobs.get(name)) is not None]
     n_simulated = counted(likely.n_requests, "request")
     return " · ".join(
         (
             where.engine,
-            *([] if answer.groups else [f"{weights}{where.dtype}", *knobs]),
+            *([] if answer.groups else [f"{weights}{where.dtype}{cache}", *knobs]),
             f"{n_simulated} simulated, {format_duration(likely.span_s)}",
         )
     )

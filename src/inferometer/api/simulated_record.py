@@ -165,6 +165,7 @@ class DeploymentView:
     dtype: str
     quantization: str | None
     """The format of weights, where it is another."""
+    kv_cache_dtype: str
     tensor_parallel_size: int
     n_devices: int
     """Devices of one replica, all pipeline stages together."""
@@ -282,6 +283,7 @@ def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentV
         hardware=None if deployment.hardware is None else deployment.hardware.name,
         dtype=engine.dtype,
         quantization=engine.quantization,
+        kv_cache_dtype=engine.kv_cache_dtype or engine.dtype,
         tensor_parallel_size=engine.tensor_parallel_size,
         n_devices=deployment.n_devices,
         parallelism=deployment.parallelism,

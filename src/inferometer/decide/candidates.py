@@ -11,6 +11,7 @@ from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.prices import OwnedPrice
 from inferometer.inputs.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 from inferometer.perfmodel.memory import DEFAULT_UTILIZATION
+from inferometer.perfmodel.roofline import usual_kv_dtype
 from inferometer.perfmodel.steptime_levels import StepTimes
 from inferometer.perfmodel.weights import splits_heads, undivided_heads
 from inferometer.simulate import deployment as pools
@@ -306,19 +307,20 @@ def _engines(offer: Offer, grid: Grid) -> list[EngineSpec]:
     if offer.step_times is not None:
         return [offer.step_times.engine]
     is_cpu = offer.hardware.kind == "cpu"
-    return [
+    engines = (
         EngineSpec(
             engine="vllm",
             dtype=offer.hardware.usual_dtype if is_cpu or grid.dtype is None else grid.dtype,
             quantization=quantization,
-            kv_cache_dtype=kv_dtype,
+            kv_cache_dtype=kv_dtype or usual_kv_dtype(grid.policy, quantization),
             device="cpu" if is_cpu else "cuda",
             tensor_parallel_size=tp,
         )
         for tp, quantization, kv_dtype in product(
             grid.tensor_parallel_sizes, grid.quantizations, grid.kv_cache_dtypes
         )
-    ]
+    )
+    return list(dict.fromkeys(engines))
 
 
 def _knobs(grid: Grid) -> list[Knobs]:

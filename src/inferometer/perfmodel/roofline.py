@@ -296,6 +296,20 @@ def kv_dtype(engine: EngineSpec) -> DType:
     return engine.kv_cache_dtype or engine.dtype
 
 
+def usual_kv_dtype(policy: str, quantization: DType | None) -> DType | None:
+    """The number format of an engine's KV cache where none is named; None: that of the activations.
+
+    TensorRT-LLM takes the one that NVIDIA's checkpoints of 8 and 4 bit floats state
+    (``kv_cache_quant_algo`` FP8 in their ``hf_quant_config.json``).
+
+    Example
+    -------
+    >>> usual_kv_dtype("trtllm", "float4"), usual_kv_dtype("vllm", "float4")
+    ('float8', None)
+    """
+    return "float8" if policy == "trtllm" and quantization in {"float8", "float4"} else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
     """Peak rates of one device, and the number format that it computes in."""
