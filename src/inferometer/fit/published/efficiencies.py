@@ -47,7 +47,7 @@ _FEW_ROWS_OF: Final = frozenset({"int8", "int4"})
 _UNPACKING_RATIO: Final = 0.2
 """Added standard deviation of log time where the tables have no rows of the format. An
 assumption."""
-_FRONT_END_RATIO: Final = 2.0
+_FRONT_END_RATIO: Final = 3.0
 """From likely to either end of the 90 % interval of a server's time outside of the engine; tables
 do not tell it apart from their ways to measure TTFT. An assumption."""
 _FRONT_END_TOKENS: Final = 512

@@ -159,7 +159,7 @@ def device_prior(
         "blend_ratio": (BLEND_OF_GPU, 0.15),
         "mixed_kv_ratio": (1.2, 0.3),
         "sag_ratio": (1.0, 0.1),
-        "front_end_s": (8e-3, 0.8),
+        "front_end_s": (5e-3, 0.8),
         "prompt_token_s": (2e-6, 1.0),
     }
     return DevicePrior(
