@@ -54,7 +54,7 @@ from inferometer.perfmodel.scenario import BEST
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 
 PREDICTED_BY = (
-    *(f"fit/published/{name}.py" for name in ("apart", "closed_loop", "efficiencies", "loads")),
+    *(f"fit/published/{name}.py" for name in ("closed_loop", "efficiencies", "loads")),
     *(f"fit/published/{name}.py" for name in ("posterior", "priors")),
     *("fit/map.py", "fit/sweeps/priors.py", "perfmodel", "simulate", "inputs"),
 )

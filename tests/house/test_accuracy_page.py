@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import inferometer
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import accuracy
 import accuracy_page
@@ -137,3 +139,10 @@ def test_without_the_published_tables_the_folder_that_lacks_is_named(monkeypatch
         accuracy.main()
     assert "INFEROMETER_PUBLISHED_DATA" in str(told.value)
     assert not (tmp_path / "kept").exists()
+
+
+def test_the_sources_that_predictions_rest_on_exist():
+    """Their sum says whether stored answers still hold: a module that moved would end the run."""
+    folder = Path(inferometer.__file__).parent
+    named = (*accuracy.PREDICTED_BY, *published_tables.SCHEDULED_BY)
+    assert not [name for name in named if not (folder / name).exists()]
