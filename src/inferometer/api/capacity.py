@@ -26,7 +26,7 @@ from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
 from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
 from inferometer.inputs.workload import types
-from inferometer.perfmodel.steptime_levels import weakest_basis
+from inferometer.perfmodel.types import weakest_basis
 from inferometer.simulate.deployment import Case, Deployment
 
 _SPAN_RATIO: Final = 1e4

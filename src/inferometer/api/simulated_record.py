@@ -10,7 +10,7 @@ from inferometer.api.cluster import Groups, Servers, gate_text
 from inferometer.api.progress import command_line
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.types import Caution, Source
-from inferometer.perfmodel.steptime_levels import Basis
+from inferometer.perfmodel.types import Basis
 from inferometer.records import pitfalls, run_series
 from inferometer.records.latencies import HandoverSummary, summarise_handovers
 from inferometer.records.request_summaries import RequestSummary, summarise_groups

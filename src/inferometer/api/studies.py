@@ -13,7 +13,7 @@ from inferometer.api.simulation import SimulateAnswer
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog
 from inferometer.perfmodel.datasheet import DatasheetPrediction, sheet_at
-from inferometer.perfmodel.steptime_levels import weakest_basis
+from inferometer.perfmodel.types import weakest_basis
 from inferometer.records.request_summaries import RequestSummary
 from inferometer.stats.estimate import Estimate
 

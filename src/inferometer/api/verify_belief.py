@@ -18,7 +18,7 @@ from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.plans import ServerTable
 from inferometer.measure.this_machine import THIS_MACHINE
 from inferometer.perfmodel.steptime import FIT_NAME
-from inferometer.perfmodel.steptime_levels import Basis, weakest_basis
+from inferometer.perfmodel.types import Basis, weakest_basis
 from inferometer.simulate.deployment import Deployment
 from inferometer.verify import seals
 

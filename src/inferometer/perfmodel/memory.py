@@ -71,8 +71,9 @@ _SORTED_COPIES: Final = 9
 0.15. Source: what its logs of 0.11 leave on H100 for five models and 1,024 sequences, 34 to 36
 bytes per logit (llm-d-incubation/llm-d-planner); 1.25 GiB for 256 sequences of 131,072
 (vllm-project/vllm pull 32558, which the kernels of pull 33538 replaced)."""
-_UNPROFILED_GRAPHS_BYTES: Final = 0.4 * 2**30
-"""The larger part of ``RUNTIME``: graphs that vLLM before 0.21 captured after it had measured."""
+_OTHER_BYTES: Final = 0.4 * 2**30
+"""To either side: graphs that vLLM before 0.21 captured after it had measured are the larger part of
+``RUNTIME``; buffers of communication are not in it."""
 _FREE_SHARE: Final = Constant(
     value=0.9,
     source=Source(
@@ -306,7 +307,7 @@ def kv_blocks(
     ...     hardware=find_hardware("h100_sxm"), utilization_fraction=0.9,
     ...                           context_tokens=1, prompt_tokens=8192, max_step_tokens=8192, block_tokens=16)
     >>> kv_blocks(question, "vllm", max_num_seqs=1024)  # the log of vLLM 0.11: 4.45 GiB, 1,139 blocks
-    KvBlocks(likely=1884, low=1148, high=1986)
+    KvBlocks(likely=1882, low=1038, high=1985)
     """
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
@@ -340,7 +341,8 @@ def _kv_rooms(question: MemoryQuestion, policy: str, max_num_seqs: int) -> tuple
         return likely, likely, likely
     sorting = replace(question, n_sampler_copies=_SORTED_COPIES)
     old = memory_budget(sorting, max_num_seqs)
-    return float(old.free_bytes + old.kv_bytes), likely, likely + _UNPROFILED_GRAPHS_BYTES
+    low = float(old.free_bytes + old.kv_bytes) - _OTHER_BYTES
+    return low, likely, likely + _OTHER_BYTES
 
 
 def _trtllm_rooms(

@@ -2,14 +2,15 @@
 
 Draws (plausible machines) are sampled from a fit's uncertainty: that of its parameters, and the
 model error of each phase. The errors of decode and prefill are drawn independently, so a machine
-that decodes slowly need not prefill slowly. Of many draws, those at the 5th, 10th, … 95th
-percentile of a typical request's time are used: the fastest and the slowest are the ends of a 90 %
+that decodes slowly need not prefill slowly. Of many draws, those near the 5th, 10th, … 95th
+percentile of a typical request's time are used, among them the ones whose decode steps and first
+tokens are spread as evenly. So the least and the most of any of these are the ends of a 90 %
 interval, with less noise than a sample of that size. Letters of shapes: D draws, K free parameters.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -44,7 +45,13 @@ from inferometer.perfmodel.steptime_terms import (
     slowed,
     term_columns,
 )
-from inferometer.perfmodel.types import NOTHING_STATED, FitSubject, decode_shape, prefill_shape
+from inferometer.perfmodel.types import (
+    NOTHING_STATED,
+    Basis,
+    FitSubject,
+    decode_shape,
+    prefill_shape,
+)
 from inferometer.perfmodel.weights import expected_experts, linear_bits
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
@@ -64,24 +71,12 @@ _OF_PROMPTS: Final = (
 )
 """Fields of ``StepTimeArrays`` that contribute much to prefills, and little to decode steps."""
 _MOST_SPREADS: Final = 3.0
+_NEIGHBOURS: Final = 9
+"""Draws on either side of a quantile, not quite half of those between two."""
+_N_DESCENTS: Final = 3
+_ENDS_WEIGHT: Final = 4.0
 _TYPICAL_BATCHES: Final = (1, 8, 64)
 _TYPICAL_TOKENS: Final = 512
-
-
-Basis: TypeAlias = Literal["fitted", "published", "datasheet"]
-"""Source of step times: the user's fit, the package's fit of published rows, or a datasheet."""
-_WEAKEST_LAST: Final[tuple[Basis, ...]] = get_args(Basis)
-
-
-def weakest_basis(bases: Iterable[Basis]) -> Basis:
-    """The least certain of several sources of step times.
-
-    Example
-    -------
-    >>> weakest_basis(["published", "datasheet", "fitted"])
-    'datasheet'
-    """
-    return max(bases, key=_WEAKEST_LAST.index)
 
 
 class StepDraw(NamedTuple):
@@ -108,11 +103,12 @@ def drawn_steps(
 ) -> tuple[StepDraw, ...]:
     """``N_DRAWS`` plausible machines, the fastest first; ``arrays`` converts each to numbers."""
     tried = _tried(fit)
-    order = np.argsort(_request_s(fit, tried))
-    ranks = np.round(np.arange(1, N_DRAWS + 1) / (N_DRAWS + 1) * (_N_TRIED - 1)).astype(int)
+    decode_s, prefill_s = _phases_s(fit, tried)
+    request_s = decode_s + prefill_s
+    chosen = _evenly_spread(np.stack([request_s, decode_s, prefill_s + tried.front_end_s]))
     fastest = fit.at_peaks()
     bound = None if fastest is None else arrays(fastest)
-    drawn = (_draw(fit, tried, int(index), arrays) for index in order[ranks])
+    drawn = (_draw(fit, tried, int(index), arrays) for index in chosen)
     return tuple(
         one if bound is None else one._replace(steps=no_faster(one.steps, bound)) for one in drawn
     )
@@ -144,7 +140,7 @@ def _tried(fit: StepTimeModel) -> _Draws:
         front_end_s=(
             np.zeros(_N_TRIED)
             if front_end is None
-            else front_end.value * np.exp(normal[:, -1] * _log_sd(front_end))
+            else front_end.value * np.exp(normal[:, -1] * front_end.log_sd)
         ),
     )
 
@@ -156,14 +152,8 @@ def _spreads(fit: StepTimeModel) -> dict[PhaseName, float]:
     return {"decode": known.get("decode", widest), "prefill": known.get("prefill", widest)}
 
 
-def _log_sd(estimate: Estimate) -> float:
-    if estimate.low is None or estimate.high is None or estimate.low <= 0:
-        return 0.0
-    return float(np.log(estimate.high / estimate.low)) / (2 * Z_90)
-
-
-def _request_s(fit: StepTimeModel, tried: _Draws) -> F64:
-    """(D) Device time of a typical request: its prefill, and its share of batched decode steps."""
+def _phases_s(fit: StepTimeModel, tried: _Draws) -> tuple[F64, F64]:
+    """(D) Device time of a typical request: its share of batched decode steps, and its prefill."""
     work = fit.work(
         [
             decode_shape(batch_size=_BATCH, context_tokens=_PROMPT_TOKENS + _OUTPUT_TOKENS // 2),
@@ -173,7 +163,26 @@ def _request_s(fit: StepTimeModel, tried: _Draws) -> F64:
     staircase = Staircase(fit.posterior().staircase.log_rows, tried.log_ratio)
     step_s = term_columns(tried.vector.T[:, :, None], staircase, work).total_s
     decode_s = step_s[:, 0] * tried.decode_ratio * _OUTPUT_TOKENS / _BATCH
-    return np.asarray(decode_s + step_s[:, 1] * tried.prefill_ratio, dtype=np.float64)
+    return np.asarray(decode_s), np.asarray(step_s[:, 1] * tried.prefill_ratio)
+
+
+def _evenly_spread(times_s: F64) -> list[int]:
+    """Indices of draws whose times, (3, D), are near their ``N_DRAWS`` quantiles: fastest first.
+
+    Those of the first row are next to them; which of the neighbours, descent finds for the others.
+    """
+    places = np.arange(1, N_DRAWS + 1) / (N_DRAWS + 1) * (_N_TRIED - 1)
+    weights = np.where(np.isin(np.arange(N_DRAWS), (0, N_DRAWS - 1)), _ENDS_WEIGHT, 1.0)
+    ranks = np.argsort(np.argsort(times_s, axis=1, kind="stable"), axis=1).T
+    near = np.rint(places).astype(int)[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
+    tried = np.argsort(times_s[0], kind="stable")[near]
+    chosen = tried[:, _NEIGHBOURS].copy()
+    for index in list(range(N_DRAWS)) * _N_DESCENTS:
+        moved = np.repeat(chosen[None], len(tried[index]), axis=0)
+        moved[:, index] = tried[index]
+        off = np.sort(ranks[moved], axis=1) - places[:, None]
+        chosen[index] = tried[index, np.argmin(np.einsum("mns,n->m", off**2, weights))]
+    return chosen.tolist()
 
 
 def _draw(

@@ -4,14 +4,18 @@ Every fit stores its subject. A question that uses a fit is compared with it, so
 is used for another device, model, format, number of devices or engine.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from inferometer.errors import OutOfRangeError, SpecError
 from inferometer.inputs import catalog
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, Source
 from inferometer.stats.estimate import Estimate
+
+Basis: TypeAlias = Literal["fitted", "published", "datasheet"]
+"""Source of step times: the user's fit, the package's fit of published rows, or a datasheet."""
+_WEAKEST_LAST: Final[tuple[Basis, ...]] = get_args(Basis)
 
 Limit: TypeAlias = Literal[
     "weight bandwidth",
@@ -501,3 +505,14 @@ def _is_device(subject: FitSubject, hardware: HardwareSpec) -> bool:
 
 def _shape(model: ModelSpec) -> tuple[int, int, int]:
     return (model.n_layers, model.hidden_size, model.mlp.intermediate_size)
+
+
+def weakest_basis(bases: Iterable[Basis]) -> Basis:
+    """The least certain of several sources of step times.
+
+    Example
+    -------
+    >>> weakest_basis(["published", "datasheet", "fitted"])
+    'datasheet'
+    """
+    return max(bases, key=_WEAKEST_LAST.index)

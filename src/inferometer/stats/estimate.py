@@ -1,5 +1,6 @@
 """A number with its uncertainty, and verdicts on it against a limit."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -76,6 +77,13 @@ class Estimate:
         if self.low is None or self.high is None:
             return value + bare
         return f"{value} [{write(self.low)}, {write(self.high)}]"
+
+    @property
+    def log_sd(self) -> float:
+        """Standard deviation of the logarithm that a 90 % interval implies; 0 without one."""
+        if self.low is None or self.high is None or self.low <= 0:
+            return 0.0
+        return math.log(self.high / self.low) / (2 * Z_90)
 
     def scaled(self, factor_ratio: float) -> "Estimate":
         """The same estimate in another unit: value and interval times a positive factor."""

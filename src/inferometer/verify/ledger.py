@@ -22,7 +22,7 @@ import numpy as np
 
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.perfmodel.steptime_levels import Basis
+from inferometer.perfmodel.types import Basis
 from inferometer.records import run_folder
 from inferometer.stats.autocorrelated import grouped_share
 from inferometer.verify.claims import (

@@ -19,7 +19,7 @@ from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.plans import PlanKind, VerifyPlan
 from inferometer.inputs.types import ModelSpec
 from inferometer.inputs.workload.plan import I32, I64, RequestPlan
-from inferometer.perfmodel.steptime_levels import Basis
+from inferometer.perfmodel.types import Basis
 from inferometer.records import raw_log, run_folder
 from inferometer.records.run_folder import MANIFEST_NAME
 from inferometer.stats.estimate import Estimate, Verdict

@@ -14,7 +14,7 @@ from inferometer.inputs.types import Caution, EngineSpec, HardwareSpec, ModelSpe
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.perfmodel.kv_cache import kv_block_bytes
 from inferometer.perfmodel.roofline import ParallelPlan, kv_dtype
-from inferometer.perfmodel.steptime_levels import Basis
+from inferometer.perfmodel.types import Basis
 from inferometer.simulate.deployment import Pace
 from inferometer.simulate.fleet import Router
 from inferometer.simulate.scheduler_config import SchedulerConfig
