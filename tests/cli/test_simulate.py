@@ -80,6 +80,23 @@ def test_pipeline_stages_count_as_devices_once_everywhere(tmp_path):
     assert answer["knobs"]["num_blocks"] == of_four_devices
 
 
+def test_kv_blocks_have_an_interval_that_is_said_where_it_decides(tmp_path):
+    """28,200 tokens fit into the blocks that are likely, not into those of an older version."""
+    words = ("simulate", "qwen3-32b", "--hardware", "h100_sxm", "--rate", 0.1, "--requests", 20)
+    answer = answered(*words, "--workload", "28000x200", folder=tmp_path)
+    server = answer["deployment"]
+    assert (
+        server["n_kv_blocks_low"] < 28_200 / 16 < server["n_kv_blocks"] < server["n_kv_blocks_high"]
+    )
+    refused = [dict(one["summary"]["n_by_status"]).get("rejected", 0) for one in answer["levels"]]
+    assert refused[0] == 0
+    assert 1 <= sum(n > 0 for n in refused) <= 9
+    found = next(one for one in answer["cautions"] if one["code"] == "TOO_FEW_KV_BLOCKS")
+    assert f"{server['n_kv_blocks_low']:,}" in found["text"]
+    given = answered(*words, "--workload", "28000x200", "--num-blocks", 1900, folder=tmp_path)
+    assert {given["deployment"][f"n_kv_blocks{end}"] for end in ("", "_low", "_high")} == {1899}
+
+
 def test_the_same_question_has_the_same_answer(tmp_path):
     one, other = (answered(*LLAMA, "--rate", 5, folder=tmp_path) for _ in range(2))
     assert one == other

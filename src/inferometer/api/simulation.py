@@ -384,6 +384,23 @@ def _ran_out(simulator: Simulator, n_sent: tuple[int, ...]) -> tuple[Caution, ..
     )
 
 
+def _too_few_blocks(simulator: Simulator, cases: tuple[At, ...]) -> tuple[Caution, ...]:
+    """A caution where some plausible servers refuse what the likely one takes."""
+    likely, *others = (case.level.summary.n_of(types.RequestStatus.REJECTED) for case in cases)
+    n_worse = sum(n_refused > likely for n_refused in others)
+    if not n_worse:
+        return ()
+    fewest, most = simulator.servers.deployment.kv_block_ends
+    return (
+        Caution(
+            code="TOO_FEW_KV_BLOCKS",
+            text=f"{n_worse} of {len(others)} plausible servers refuse requests that are longer than"
+            f" their KV cache: versions of the engine leave {fewest:,} to {most:,} blocks",
+            remedy="the number in the server's log: --num-blocks; or --kv-dtype float8",
+        ),
+    )
+
+
 def _cautions(simulator: Simulator, cases: tuple[At, ...]) -> tuple[Caution, ...]:
     """Cautions on step times, workload, gate and run, in this order."""
     likely, run = cases[0].level, cases[0].run
@@ -400,6 +417,7 @@ def _cautions(simulator: Simulator, cases: tuple[At, ...]) -> tuple[Caution, ...
         *equals_cautions(simulator.gate, workload),
         *unused_cautions(simulator.servers),
         *run.manifest.cautions,
+        *_too_few_blocks(simulator, cases),
         *_ran_out(simulator, tuple(case.plan.n_requests for case in cases)),
     )
 
