@@ -48,6 +48,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
         "h100_sxm,l40s",
         "--tp",
         "1,2",
+        "--datasheet",
         "--jobs",
         "2",
     ),

@@ -101,8 +101,9 @@ def test_clean_runs_are_valid(case):
     "case",
     ["closed", CHAT, *(pytest.param(one, marks=pytest.mark.long) for one in ("6 s", "60 s"))],
 )
-def test_of_a_thousand_clean_runs_95_in_100_are_valid(case):
-    assert share_of({"VALID"}, 1000, lambda seed: clean(case, seed)) >= 0.95
+def test_of_400_clean_runs_95_in_100_are_valid(case):
+    """A check with which 8 in 100 were not would pass here one time in 70."""
+    assert share_of({"VALID"}, 400, lambda seed: clean(case, seed)) >= 0.95
 
 
 def test_a_server_that_warms_up_or_slows_down_is_seen():
@@ -184,10 +185,10 @@ def test_a_client_that_was_late_is_invalid():
 
 
 @pytest.mark.slow
-def test_of_a_thousand_clients_that_stand_still_95_in_100_of_the_wrong_are_invalid():
+def test_of_500_clients_that_stand_still_95_in_100_of_the_wrong_are_invalid():
     """And of 20 to 50 ms nobody says that nothing speaks against them."""
-    found = verdicts_by_error(range(10_000, 11_000))
-    assert len(found["wrong"]) >= 300
+    found = verdicts_by_error(range(10_000, 10_500))
+    assert len(found["wrong"]) >= 150
     assert found["wrong"].count("INVALID") >= 0.95 * len(found["wrong"])
     assert found["moved"].count("VALID") <= 0.05 * len(found["moved"])
 
