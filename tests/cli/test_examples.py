@@ -87,7 +87,7 @@ SMALLER = {
 }
 """In this process, of searches: fewer requests in a probe. ``test_executor_options.py`` has
 processes of their own."""
-FEWER_REPETITIONS = ("--reps", "3", "--warmup", "1", "--gen-tokens", "8")
+FEWER_REPETITIONS = ("--reps", "2", "--warmup", "1", "--gen-tokens", "4")
 
 
 def run_here(line: str, *more: str, folder: Path) -> subprocess.CompletedProcess[str]:
