@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -48,6 +48,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
         "h100_sxm,l40s",
         "--tp",
         "1,2",
+        "--datasheet",
         "--jobs",
         "2",
     ),
@@ -220,20 +221,25 @@ def life_s(verb: str, words: list[str], folder: Path) -> float:
     return time.monotonic() - began_s
 
 
-def outcomes(verbs: list[str], n_moments: int) -> Iterator[Outcome]:
-    """Kill each verb at moments that are spread over its life, start and end included; the signals take turns."""
+def outcomes(
+    verb: str, n_moments: int, known: Mapping[str, str], folder: Path
+) -> Iterator[Outcome]:
+    """Kill it at moments that are spread over its life, start and end included; the signals take turns."""
+    words = [
+        [known.get(word, word).replace("OUT", f"{verb}-{index}") for word in VERBS[verb]]
+        for index in range(n_moments + 1)
+    ]
+    whole_s = life_s(verb, words[-1], folder)
+    for index in range(n_moments):
+        moment_s = 0.05 + whole_s * (index + 0.5) / n_moments
+        yield killed(verb, words[index], folder, moment_s, SIGNALS[index % len(SIGNALS)])
+
+
+def outcomes_of_all(verbs: list[str], n_moments: int) -> Iterator[Outcome]:
+    """Each verb in turn, beside one server."""
     with tempfile.TemporaryDirectory() as name, places(Path(name)) as known:
         for verb in verbs:
-            words = [
-                [known.get(word, word).replace("OUT", f"{verb}-{index}") for word in VERBS[verb]]
-                for index in range(n_moments + 1)
-            ]
-            whole_s = life_s(verb, words[-1], Path(name))
-            for index in range(n_moments):
-                moment_s = 0.05 + whole_s * (index + 0.5) / n_moments
-                yield killed(
-                    verb, words[index], Path(name), moment_s, SIGNALS[index % len(SIGNALS)]
-                )
+            yield from outcomes(verb, n_moments, known, Path(name))
 
 
 def main() -> None:
@@ -244,7 +250,7 @@ def main() -> None:
     asked = parser.parse_args()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and its children would too
     seen: dict[str, list[Outcome]] = {}
-    for one in outcomes(asked.verbs.split(","), asked.moments):
+    for one in outcomes_of_all(asked.verbs.split(","), asked.moments):
         seen.setdefault(one.verb, []).append(one)
         print(
             f"{one.verb} {one.signal} at {one.moment_s:.2f} s: command {one.command_s:.2f} s, left"

@@ -58,6 +58,12 @@ def _is_importing():
     return False
 
 
+@pytest.fixture
+def one_core(monkeypatch):
+    """A search or a grid starts no processes: each takes a second and a half to import what it needs."""
+    monkeypatch.setattr("inferometer.measure.executors.local.n_cores", lambda: 1)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _suggestions_are_parsed():
     """No suggested command escapes: whatever a test makes the code suggest is given to the command line's own parser.

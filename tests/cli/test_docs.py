@@ -45,6 +45,7 @@ def without_numbers(text):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize("shown", PARAMETERS)
 def test_pages_show_what_is_printed(shown, tmp_path):
     pages.furnish(tmp_path, pages.files_of(shown.page))

@@ -22,6 +22,7 @@ from tests.records.test_device_trace import write_chrome
 import pages
 from inferometer.cli.main import VERBS, app
 
+pytestmark = pytest.mark.usefixtures("one_core")
 BIN = Path(sys.executable).parent
 MADE = Path(__file__).parents[2] / "bench" / "mutated_examples"
 OTEL = MADE / "otel.jsonl"
@@ -78,15 +79,15 @@ def check(line: str, plain: subprocess.CompletedProcess[str]) -> None:
 
 
 SMALLER = {
-    "size": ("--executor", "inline", "--probe-requests", "200", "--time-limit", "3s"),
+    "size": ("--probe-requests", "200", "--time-limit", "3s"),
     "capacity": ("--probe-requests", "200", "--requests", "2000"),
     "simulate": ("--requests", "300"),
     "tune": ("--requests", "200", "--steps", "max_num_seqs,step_budget"),
-    "study policies": ("--requests", "200", "--executor", "inline"),
+    "study policies": ("--requests", "200"),
 }
-"""In this process, of searches: fewer requests in a probe, and no processes of their own
-(``test_executor_options.py`` has those)."""
-FEWER_REPETITIONS = ("--reps", "3", "--warmup", "1", "--gen-tokens", "8")
+"""In this process, of searches: fewer requests in a probe. ``test_executor_options.py`` has
+processes of their own."""
+FEWER_REPETITIONS = ("--reps", "2", "--warmup", "1", "--gen-tokens", "4")
 
 
 def run_here(line: str, *more: str, folder: Path) -> subprocess.CompletedProcess[str]:

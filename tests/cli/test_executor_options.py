@@ -13,7 +13,7 @@ from executor_questions import CAPACITY, SIMULATE, SIZE
     [
         pytest.param(SIMULATE, marks=pytest.mark.slow),
         pytest.param(SIZE, marks=pytest.mark.slow),
-        pytest.param(CAPACITY, marks=pytest.mark.slow),
+        pytest.param(CAPACITY, marks=[pytest.mark.slow, pytest.mark.long]),
     ],
     ids=lambda question: question[0],
 )

@@ -42,6 +42,7 @@ SMALL = (
     "1",
     "--datasheet",
 )
+FEWER = ("--requests", "1000")
 EASY = "ttft:p95<4s, tpot:p95<200ms"
 
 
@@ -132,7 +133,7 @@ def test_what_the_time_limit_leaves_out_is_counted():
 def test_the_sizing_that_is_suggested_asks_for_the_same_devices():
     """It asked for the fewest that carry all of the load, without the options that were given."""
     given = ("--burstiness", "2", "--router", "round-robin", "--quantization", "bfloat16")
-    flags = (*given, "--gpus", "h100_sxm", "--likely")
+    flags = (*given, *FEWER, "--gpus", "h100_sxm", "--likely")
     code, said = size("--total-gpus", "2", *flags)
     best = said["best_use"]["rows"][0]
     assert (code, best["needs_quality_check"]) == (0, False)
@@ -151,7 +152,8 @@ def test_the_sizing_that_is_suggested_counts_at_the_same_step_times():
     for flag, pace in (("--likely", "likely"), ("--sure", "slow")):
         given = ("--quantization", "bfloat16", *(() if flag == "--likely" else (flag,)))
         code, said = size(
-            "--total-gpus", "1", "--gpus", "h100_sxm", "--probe-requests", "100", *given
+            *("--total-gpus", "1", "--gpus", "h100_sxm", "--probe-requests", "100"),
+            *(*FEWER, *given),
         )
         assert (code, said["sized_for"]) == (0, pace)
         assert f" {flag} " in said["best_use"]["next_step"]
@@ -169,7 +171,8 @@ def test_the_sizing_that_is_suggested_counts_at_the_same_step_times():
     ("rate", "exit_code", "verdict"), [("1/s", 0, "met"), ("6000/min", 10, "missed")]
 )
 def test_a_rate_beside_a_number_of_devices_is_judged(rate, exit_code, verdict):
-    code, said = size("--gpus", "1xh100", "--tp", "1", "--rate", rate, "--quantization", "bfloat16")
+    flags = (*FEWER, "--gpus", "1xh100", "--tp", "1", "--quantization", "bfloat16")
+    code, said = size("--rate", rate, *flags)
     assert (code, said["verdict"]) == (exit_code, verdict)
     assert said["best_use"]["asked_requests_per_s"] in {1.0, 100.0}
     assert ("how many it takes" in said["best_use"]["next_step"]) == (verdict == "missed")
@@ -207,7 +210,7 @@ def test_i_have_two_gpus(tmp_path, monkeypatch):
     monkeypatch.setattr(size_api, "size", seen)
     flags = ("--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2", "--time-limit", "5min")
     page, files = tmp_path / "best.html", tmp_path / "deployment"
-    short = ("--isl", "256", "--osl", "32")  # a tenth of the steps of a chat
+    short = ("--isl", "256", "--osl", "32", *FEWER)  # a tenth of the steps of a chat
     words = ["size", "llama-3.1-8b", "--slo", EASY, *SMALL, *short, *flags, "--verbose"]
     done = CliRunner().invoke(app, [*words, "--report", str(page), "--out", str(files)])
     assert done.exit_code == 0

@@ -150,9 +150,9 @@ def test_compiled_steps_of_a_tiny_model_are_taken_and_the_command_runs(folder):
 @pytest.mark.slow
 def test_fewer_bits_are_shown_and_taken_only_where_they_are_named(folder):
     """Of a model this small no format is faster for sure: no step is kept that is not a gain."""
-    answer, _ = tuned(folder, "--steps", "weight_precision,compute_precision", "--out", "tuned")
+    answer, _ = tuned(folder, "--steps", "weight_precision", "--out", "tuned")
     names = [one["name"] for one in answer["steps"]]
-    assert names[:3] == ["weight_precision", "weight_precision", "compute_precision"]
+    assert names[:2] == ["weight_precision"] * 2
     assert all(one["n_pairs"] >= 3 for one in answer["steps"])
     assert answer["quality_checks"] == []  # of random weights
     kept = [one for one in answer["steps"] if one["decision"] == "keep"]
@@ -161,7 +161,8 @@ def test_fewer_bits_are_shown_and_taken_only_where_they_are_named(folder):
 
 @pytest.mark.slow
 def test_openvino_steps_on_real_weights(folder, smollm2_path):
-    words = ("--engine", "openvino", "--seq", "32", "--gen-tokens", "8", "--pairs", "4")
+    short = ("--engine", "openvino", "--seq", "32", "--gen-tokens", "8", "--pairs", "4")
+    words = (*short, "--steps", "graphs_and_host,weight_precision,kv_precision")
     outcome = run("tune", smollm2_path, *words, "--json", "--out", "tuned", folder=folder)
     answer = json.loads(outcome.stdout)
     assert answer["engine"] == "openvino"

@@ -118,7 +118,9 @@ def version_of(folder, port):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [3, 4])  # who comes first: the side that dies, or the other one
+@pytest.mark.parametrize(
+    "seed", [3, pytest.param(4, marks=pytest.mark.long)]
+)  # who comes first: the side that dies, or the other one
 def test_a_run_whose_server_died_is_made_again(seed, tmp_path, port):
     bench = bench_of(tmp_path, port, version_of(tmp_path, port))
     plain = comparison(port).commands[0]
@@ -166,7 +168,7 @@ def test_requests_that_both_lose_are_said_and_those_that_the_change_loses_end_it
 
 
 TUNE = ("--slo", "ttft:p95<300ms, tpot:p95<30ms", "--rate", "20", "--workload", "64x16")
-BOUNDS = ("--for", "4s", "--steps", "max_num_seqs", "--pairs", "4", "--out", "tuned")
+BOUNDS = ("--for", "3s", "--steps", "max_num_seqs", "--pairs", "4", "--out", "tuned")
 
 
 @pytest.mark.slow

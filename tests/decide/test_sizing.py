@@ -157,6 +157,7 @@ def test_nothing_that_was_not_searched_is_cheaper(candidates):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_ten_times_longer_simulation_picks_the_same(candidates):
     """As many of the same device and TP for the same money; which of several max_num_seqs carries
     a little more of the same load the noise of the shorter one may decide."""

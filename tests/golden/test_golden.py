@@ -71,6 +71,7 @@ def differences(now, before, where=""):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_core")
 def test_answers_are_those_of_the_last_commit(tmp_path):
     complaints = []
     for line in COMMANDS:

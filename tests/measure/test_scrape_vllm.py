@@ -1,9 +1,18 @@
-"""Does a real vLLM server say of itself what was sent to it?"""
+"""Does a real vLLM server say of itself what was sent to it, and is every token counted?
+
+Tokens come in other fields than the text, too: reasoning, and tool calls under a grammar. Random
+weights think until their tokens are spent; a grammar makes them write the JSON of a call. Its
+tokens are bytes, so what is no text yet comes late or together, as with real models.
+"""
 
 import http.client
 import json
+import subprocess
+import sys
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -14,6 +23,7 @@ from inferometer.decide.tuning.start_command import command_of
 from inferometer.measure.local_server import server_command
 from inferometer.measure.scrape import scraping
 from inferometer.measure.server_identity import server_identity
+from inferometer.records.reading import read_run
 from inferometer.records.server_series import counter_series, gauge_series, server_record
 from inferometer.records.server_summaries import summarise_server, ttft_parts
 from inferometer.records.types import ABSENT, RequestStatus, RequestTable
@@ -22,13 +32,43 @@ pytestmark = pytest.mark.slow
 
 BLOCK_TOKENS = 128
 """vLLM's on a CPU."""
+N_REQUESTS, N_TOKENS = 30, 100
+WORKLOAD = f"""
+n_requests = {N_REQUESTS}
+[arrivals]
+kind = "open"
+rate_per_s = 6.0
+[[classes]]
+name = "thinker"
+prompt_tokens = {{ kind = "constant", value = 40 }}
+output_tokens = {{ kind = "constant", value = {N_TOKENS} }}
+"""
+FUNCTION = {
+    "name": "look_up",
+    "parameters": {
+        "type": "object",
+        "properties": {"words": {"type": "string"}},
+        "required": ["words"],
+    },
+}
+WRITTEN = r'<tool_call>\{"name": "look_up", "arguments": \{"words": "[a-z ]{20}"\}\}</tool_call>'
+CALL = {
+    "tools": [{"type": "function", "function": FUNCTION}],
+    "tool_choice": "auto",
+    "structured_outputs": {"regex": WRITTEN},
+    "chat_template_kwargs": {"enable_thinking": False},
+}
+PARSERS = (
+    *("--reasoning-parser", "qwen3"),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+)
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_SERVER_DEV_MODE", "1")  # has the page /server_info
-        with vllm_server(tmp_path_factory.mktemp("vllm"), "--enable-mfu-metrics") as url:
+        with vllm_server(tmp_path_factory.mktemp("vllm"), "--enable-mfu-metrics", *PARSERS) as url:
             complete(url, [1, 2, 3], 2)
             yield url
 
@@ -171,3 +211,68 @@ def test_scraping_costs_little(url):
     assert taken_s / server.n_scrapes < 0.02
     read_s = time.process_time() - began_s - taken_s
     assert read_s / server.n_scrapes < 0.02
+
+
+def fields_of(url, **more):
+    """Which fields of its deltas does the server fill?"""
+    asked = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": N_TOKENS,
+        "ignore_eos": True,
+    } | more
+    body = json.dumps(asked | {"stream": True}).encode()
+    request = urllib.request.Request(  # noqa: S310
+        f"{url}/v1/chat/completions", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 -- our own loopback
+        events = [
+            line[6:] for line in answer.read().decode().splitlines() if line.startswith("data: {")
+        ]
+    deltas = [choice["delta"] for event in events for choice in json.loads(event)["choices"]]
+    return {name for delta in deltas for name, value in delta.items() if value}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"), [({}, "reasoning"), (CALL, "tool_calls")], ids=["reasoning", "a tool call"]
+)
+def test_tokens_count_in_whichever_field_they_come(body, field, url, tmp_path):
+    assert field in fields_of(url, **body)
+    (tmp_path / "w.toml").write_text(WORKLOAD)
+    extra = [
+        word for name, value in body.items() for word in ("--body", f"{name}={json.dumps(value)}")
+    ]
+    line = [
+        Path(sys.executable).parent / "inferometer",
+        "load",
+        url,
+        "--model",
+        MODEL,
+        "--workload",
+        "w.toml",
+        "--out",
+        "run",
+        *extra,
+    ]
+    outcome = subprocess.run(
+        [str(word) for word in line],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert outcome.returncode in {0, 3}, outcome.stderr
+    run = read_run(tmp_path / "run")
+    requests, exchanges = run.requests, run.exchanges
+    assert set(exchanges.error.tolist()) == {""}, outcome.stderr
+    assert len(requests.status) == N_REQUESTS
+    assert (requests.output_tokens == exchanges.usage_output_tokens).all()
+    assert (requests.first_token_ns != ABSENT).all()
+    after_s = (requests.finished_ns - requests.first_token_ns) / 1e9
+    assert np.median(after_s) > 0, (
+        "the first token is that of the first field that is filled, not the end"
+    )
+    if not body:
+        assert (requests.status == RequestStatus.LENGTH).all()
+        assert (requests.output_tokens == N_TOKENS).all()

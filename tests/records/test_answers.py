@@ -266,6 +266,7 @@ def test_no_bytes_make_it_fail():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_200_000_bodies_do_not_make_it_fail():
     check_fuzzed(200_000, 4)
 

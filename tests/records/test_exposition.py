@@ -124,7 +124,7 @@ def test_broken_pages_in_bounded_memory():
     letters = np.frombuffer(b'{}"\\,=# \n\t\x00\xff_:.0eN+-', np.uint8)
     n_read = 0
     tracemalloc.start()
-    for _ in range(20):
+    for _ in range(5):
         first, second = rng.integers(len(lines), size=(2, 10_000))
         cuts, n_changes = rng.integers(1, 200, 10_000), rng.integers(0, 4, 10_000)
         places, written = (
@@ -138,7 +138,7 @@ def test_broken_pages_in_bounded_memory():
             n_read += _read(bytes(broken))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 2_000 < n_read < 198_000, "the inputs should be broken, and not all of them"
+    assert 500 < n_read < 49_500, "the inputs should be broken, and not all of them"
     assert peak_bytes < 32 * 2**20
 
 

@@ -99,7 +99,7 @@ def test_clean_runs_are_valid(case):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
-    ["closed", CHAT, *(pytest.param(one, marks=pytest.mark.long) for one in ("6 s", "60 s"))],
+    [CHAT, *(pytest.param(one, marks=pytest.mark.long) for one in CASES)],
 )
 def test_of_a_thousand_clean_runs_95_in_100_are_valid(case):
     assert share_of({"VALID"}, 1000, lambda seed: clean(case, seed)) >= 0.95
@@ -184,10 +184,10 @@ def test_a_client_that_was_late_is_invalid():
 
 
 @pytest.mark.slow
-def test_of_a_thousand_clients_that_stand_still_95_in_100_of_the_wrong_are_invalid():
+def test_of_500_clients_that_stand_still_95_in_100_of_the_wrong_are_invalid():
     """And of 20 to 50 ms nobody says that nothing speaks against them."""
-    found = verdicts_by_error(range(10_000, 11_000))
-    assert len(found["wrong"]) >= 300
+    found = verdicts_by_error(range(10_000, 10_500))
+    assert len(found["wrong"]) >= 150
     assert found["wrong"].count("INVALID") >= 0.95 * len(found["wrong"])
     assert found["moved"].count("VALID") <= 0.05 * len(found["moved"])
 

@@ -48,6 +48,7 @@ def test_both_forms_do_the_same(passage):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @examples(1000)
 @given(passages())
 def test_both_forms_do_the_same_whatever_the_rules(passage):

@@ -30,6 +30,8 @@ _READ_IN_ONE_GO_BYTES: Final = 512 * 2**20
 MATMUL_ROWS: Final = 2048
 """Square: 17 GFLOP, of which blocking makes the most on CPUs (1,024 reaches half of the bf16
 rate with AMX)."""
+LEAST_MATMUL_ROWS: Final = 256
+_MOST_PASS_S: Final = 0.1
 
 _Array: TypeAlias = NDArray[Any]
 _NUMPY_MATMUL: Final = ("float32",)
@@ -84,6 +86,20 @@ def fastest_s(
     return (best_ns or 1) / 1e9
 
 
+def affordable_rows(multiplied: Callable[[int], Callable[[], object]]) -> int:
+    """Rows of a square matrix product that takes a tenth of a second at most.
+
+    A probe stands between any two repetitions of a sweep. Three products of 2,048 rows take 0.6 s
+    on a core that does 85 GFLOP/s, and a quarter of a minute on a processor without instructions
+    for the format; on both, 256 to 1,024 rows reach the same rate.
+    """
+    flop_per_s = 2 * LEAST_MATMUL_ROWS**3 / fastest_s(multiplied(LEAST_MATMUL_ROWS))
+    rows = MATMUL_ROWS
+    while rows > LEAST_MATMUL_ROWS and 2 * rows**3 / flop_per_s > _MOST_PASS_S:
+        rows //= 2
+    return rows
+
+
 class NumpyCeilings:
     """Probes with numpy and one thread per core used: for engines whose environment has no torch."""
 
@@ -92,6 +108,7 @@ class NumpyCeilings:
         self._copies: NDArray[np.int64] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._n_threads = 0
+        self._matmul_rows: int | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -112,14 +129,13 @@ class NumpyCeilings:
         if kind is ProbeKind.MATMUL:
             if settings.matmul_dtype not in _NUMPY_MATMUL:
                 return None
-            left = np.ones((MATMUL_ROWS, MATMUL_ROWS), dtype=settings.matmul_dtype)
-            per_s = 2 * MATMUL_ROWS**3 / fastest_s(lambda: left @ left)
+            rows = self._matmul_rows = self._matmul_rows or affordable_rows(_multiplied)
             return Ceiling(
                 kind=kind,
                 started_ns=started_ns,
                 dtype=settings.matmul_dtype,
-                footprint_bytes=3 * left.nbytes,
-                value_per_s=per_s,
+                footprint_bytes=3 * rows**2 * np.dtype(np.float32).itemsize,
+                value_per_s=2 * rows**3 / fastest_s(_multiplied(rows)),
             )
         words = self._words_of(settings.footprint_bytes)
         if kind is ProbeKind.READ:
@@ -179,3 +195,8 @@ def _read_again_and_again(n_passes: int) -> Callable[[_Array], None]:
             np.bitwise_or.reduce(words)
 
     return read
+
+
+def _multiplied(rows: int) -> Callable[[], object]:
+    left = np.ones((rows, rows), dtype=np.float32)
+    return lambda: left @ left

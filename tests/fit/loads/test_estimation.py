@@ -129,6 +129,7 @@ def test_it_is_the_same_after_its_file(fit, tmp_path):
     ) == shape_duration_s(fit.steps(), decode_shape(batch_size=3, context_tokens=99))
 
 
+@pytest.mark.long
 def test_a_full_cache_is_found_and_seats_stay_open():
     fit = fitted(Box(config(num_blocks=BLOCKS + 1)))
     seats, blocks, _ = (knob for knob in fit.knobs if knob.low is not None)

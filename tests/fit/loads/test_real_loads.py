@@ -70,6 +70,7 @@ def check_found(fit):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_server_short_of_kv_blocks_is_found_with_nothing_known():
     check_found(fit_server([LoadTest(run=rtx4090())], subject(None)))
 
@@ -105,6 +106,7 @@ def test_with_what_its_configuration_names_and_the_trace_the_residual_is_small()
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @needs_data
 def test_a_server_limited_by_max_num_seqs_is_found():
     run = read_llmservingsim(DATA / "rtxpro6000_llama-3.1-8b_tp1").run

@@ -41,7 +41,9 @@ def subject_of(folder, workload):
     ("folder", "workload", "bound", "ttft_bound", "n_closer"),
     [
         ("rtxpro6000_llama-3.1-8b_tp1", "llama-3.1-8b", 0.02, 0.02, 11),
-        ("rtxpro6000_qwen3-32b_tp2", "qwen3-32b", 0.02, 0.02, 11),
+        pytest.param(
+            "rtxpro6000_qwen3-32b_tp2", "qwen3-32b", 0.02, 0.02, 11, marks=pytest.mark.long
+        ),
         ("rtxpro6000_qwen3-30b-a3b_dp2ep2", "qwen3-30b-a3b", 0.02, 0.04, 10),
     ],
 )

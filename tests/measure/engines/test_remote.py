@@ -193,17 +193,3 @@ def test_the_same_interpreter_is_found_the_same_modules(monkeypatch):
     assert remote.search_path("/ours", "/other/python") == "/ours"
     monkeypatch.delenv("PYTHONPATH")
     assert remote.search_path("/ours", sys.executable) == "/ours"
-
-
-@pytest.mark.slow
-def test_an_address_space_limit_is_out_of_memory(tiny):
-    """The real allocator fails: the guard sees a machine with plenty, the limit is the process's own."""
-    with RemoteEngine(SPEC, tiny, WorkerSettings(memory_limit_bytes=6 * 2**30)) as engine:
-        point = SweepPoint(prompt_tokens=256, batch_size=40_000, gen_tokens=2)
-        with pytest.raises(OutOfMemory):
-            list(
-                engine.measure(
-                    Measure(point=point, n_warmup=0, n_reps=1, seed=0, vocab_size=1000, probes=None)
-                )
-            )
-        assert len(repetitions(engine)) == 3

@@ -23,7 +23,7 @@ def test_both_widths_step_in_turns():
     )
     try:
         weight_bytes = engine.facts().weight_bytes
-        steps = (*engine.paired_steps(), *engine.paired_steps())
+        steps = engine.paired_steps()
         assert engine.facts().weight_bytes == weight_bytes
         kinds = [ProbeKind(step.kind) for step in steps]
         assert kinds[:6] == [kind for kind in SEQUENCES_OF_STEP for _ in range(2)]

@@ -1,5 +1,7 @@
 """SmolLM2 with its real weights: the same tokens whichever way they are computed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, GgufConfig
@@ -13,16 +15,29 @@ POINT = SweepPoint(prompt_tokens=24, batch_size=2, gen_tokens=8)
 TASK = Measure(point=POINT, n_warmup=0, n_reps=1, seed=11, vocab_size=49_152, probes=None)
 
 
+def repetition_of(remote):
+    (result,) = [each for each in remote.measure(TASK) if isinstance(each, Repeated)]
+    return result.repetition
+
+
 def tokens(model, **engine):
     with RemoteEngine(EngineSpec(n_threads=2, **engine), model) as remote:
-        (result,) = [each for each in remote.measure(TASK) if isinstance(each, Repeated)]
-        facts = remote.facts()
-    return result.repetition, facts
+        return repetition_of(remote), remote.facts()
 
 
 @pytest.fixture(scope="module")
-def eager(smollm2):
-    return tokens(smollm2, mode="eager")
+def loaded_once(smollm2):
+    """The same load without a static cache, and with one."""
+    eager = EngineSpec(n_threads=2, mode="eager")
+    with RemoteEngine(eager, smollm2) as remote:
+        first, facts = repetition_of(remote), remote.facts()
+        remote.retune(replace(eager, mode="static"))
+        return (first, facts), repetition_of(remote)
+
+
+@pytest.fixture(scope="module")
+def eager(loaded_once):
+    return loaded_once[0]
 
 
 def test_greedy_tokens_are_those_of_generate(eager, smollm2):
@@ -44,8 +59,9 @@ def test_greedy_tokens_are_those_of_generate(eager, smollm2):
     assert len(repetition.decode_step_ns) == 7
 
 
-def test_a_static_cache_changes_no_token(eager, smollm2):
-    assert tokens(smollm2, mode="static")[0].output_ids == eager[0].output_ids
+def test_a_static_cache_changes_no_token(loaded_once):
+    (eager, _), static = loaded_once
+    assert static.output_ids == eager.output_ids
 
 
 def test_compiling_changes_no_token_and_is_no_part_of_the_steps(eager, smollm2):

@@ -84,7 +84,11 @@ def test_a_cluster_that_is_not_there(nodes, tmp_path):
     assert "Traceback" not in outcome.stderr
 
 
-@pytest.mark.parametrize("question", [SIZE, SIMULATE, CAPACITY], ids=lambda question: question[0])
+@pytest.mark.parametrize(
+    "question",
+    [SIZE, SIMULATE, pytest.param(CAPACITY, marks=pytest.mark.long)],
+    ids=lambda question: question[0],
+)
 def test_answers_of_the_command_line_are_those_of_one_process(question, nodes, tmp_path):
     here = nodes.run(*question, "--executor", "inline", "--json", folder=tmp_path)
     there = nodes.run(

@@ -76,7 +76,7 @@ def asked(url, nodes, folder, *, n=200, rate=40.0, process="poisson"):
     return (*words, "--executor", "ray", "--ray-address", nodes.address)
 
 
-@pytest.mark.parametrize("process", ["constant", "poisson"])
+@pytest.mark.parametrize("process", [pytest.param("constant", marks=pytest.mark.long), "poisson"])
 def test_the_merged_process_is_the_asked_one(process, url, nodes, tmp_path):
     outcome = nodes.run(
         *asked(url, nodes, tmp_path, n=1200, rate=60.0, process=process), "--json", folder=tmp_path

@@ -17,6 +17,7 @@ SERVER = Path(__file__).parents[3] / "bench" / "answering_server.py"
 PRIORITY = "import os; os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))"
 RESOLUTION_S = 0.5e-3
 """Shorter gaps are not told apart: writing one request takes some 0.06 ms."""
+SLOW = {("constant", 1), ("poisson", 4), ("gamma", 1)}
 LATE_NS = 1e6
 """Where a hundredth of the requests leaves later than this, although the client goes first, the
 machine stands still now and then."""
@@ -45,8 +46,16 @@ def is_prompt():
     )
 
 
-@pytest.mark.parametrize("n_processes", [1, 4])
-@pytest.mark.parametrize("process", ARRIVALS)
+@pytest.mark.parametrize(
+    ("process", "n_processes"),
+    [
+        pytest.param(
+            process, n_processes, marks=[pytest.mark.long] * ((process, n_processes) not in SLOW)
+        )
+        for process in ARRIVALS
+        for n_processes in (1, 4)
+    ],
+)
 def test_the_merged_process_is_the_asked_one(process, n_processes, url, is_prompt, tmp_path):
     plan = plan_of(process)
     instants = plan.arrival_ns

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from inferometer.inputs.types import DType
-from inferometer.measure.ceilings import MATMUL_ROWS, PROBE_S, fastest_s
+from inferometer.measure.ceilings import PROBE_S, affordable_rows, fastest_s
 from inferometer.measure.engines.protocol import Ceiling, ProbeSettings
 from inferometer.records.types import ProbeKind
 
@@ -21,8 +21,6 @@ _TORCH_DTYPE: Final[dict[DType, torch.dtype]] = {
     "bfloat16": torch.bfloat16,
 }
 _CUDA_MATMUL_ROWS: Final = 8192
-_LEAST_MATMUL_ROWS: Final = 256
-_MOST_PASS_S: Final = 0.5
 _MATRIX_COLUMNS: Final = 1024
 
 
@@ -83,7 +81,11 @@ class TorchCeilings:
             return None
         place = settings.matmul_dtype, settings.device
         if place not in self._matmul_rows:
-            self._matmul_rows[place] = _affordable_rows(dtype, settings.device)
+            self._matmul_rows[place] = (
+                affordable_rows(lambda rows: _multiplied(rows, dtype, settings.device))
+                if settings.device == "cpu"
+                else _CUDA_MATMUL_ROWS
+            )
         rows = self._matmul_rows[place]
         per_s = 2 * rows**3 / fastest_s(_multiplied(rows, dtype, settings.device))
         held_bytes = 3 * rows**2 * dtype.itemsize
@@ -120,25 +122,6 @@ def _multiplied(rows: int, dtype: torch.dtype, device: str) -> Callable[[], Any]
     left = torch.rand(rows, rows, device=device).to(dtype)
     out = torch.empty_like(left)
     return _synchronised(lambda: torch.matmul(left, left, out=out), device)
-
-
-def _affordable_rows(dtype: torch.dtype, device: str) -> int:
-    """Rows of a square matrix product that fits the time budget.
-
-    Fewer on a processor without instructions for the format, where 2,048 would take a quarter of a
-    minute.
-
-    There, blocking is nothing to gain by: 256 and 512 rows reach the same rate.
-    """
-    if device != "cpu":
-        return _CUDA_MATMUL_ROWS
-    flop_per_s = (
-        2 * _LEAST_MATMUL_ROWS**3 / fastest_s(_multiplied(_LEAST_MATMUL_ROWS, dtype, device))
-    )
-    rows = MATMUL_ROWS
-    while rows > _LEAST_MATMUL_ROWS and 2 * rows**3 / flop_per_s > _MOST_PASS_S:
-        rows //= 2
-    return rows
 
 
 def _synchronised(work: Callable[[], Any], device: str) -> Callable[[], Any]:
