@@ -60,7 +60,7 @@ def _read(path: Path) -> Imported:
             return read(path)
     if concurrency_table.is_concurrency_table(text[:_HEADER_CHARACTERS]):
         return Imported(tool="table", points=concurrency_table.read_concurrency_table(path))
-    if path.suffix.lower() == ".csv":
+    if path.suffix.lower() == ".csv" and not foreign_sweeps.is_table(text):
         raise RecordError(
             f"no table that is known has the columns {', '.join(header[:12])}",
             where=str(path),
@@ -290,7 +290,8 @@ _TABLES: Final = (
     "a CSV of inferometer export",
 )
 _TABLE: Final = (
-    "a table of a sweep, llama-bench's and bench_one_batch's: inferometer fit reads it;"
+    "a table of a sweep, llama-bench's, llama-batched-bench's and bench_one_batch's:"
+    " inferometer fit reads it;"
     " a trace: --workload of simulate and load"
 )
 KNOWN: Final = ", ".join(
