@@ -410,7 +410,7 @@ def _batched_lines(
         raise RecordError(
             "the table of llama-batched-bench has no row with a prefill or a decode time",
             where=where,
-            allowed="its Markdown, or the lines of --output-format jsonl",
+            allowed="its Markdown, or its lines of JSON",
         )
     return lines
 
