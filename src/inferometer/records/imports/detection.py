@@ -276,10 +276,12 @@ def _sent_to_fit(path: Path) -> Imported:
 _PRINTED: Final = (
     (foreign_sweeps.is_table, _sent_to_fit),
     (vllm_bench.has_blocks, vllm_bench.read_blocks),
+    (statistics_only.is_trtllm_printed, statistics_only.read_trtllm_printed),
     (mlperf.is_mlperf, mlperf.read_mlperf),
 )
 _TABLES: Final = (
     "the block of results that vLLM's and SGLang's bench print",
+    "the blocks that trtllm-bench prints",
     f"MLPerf {mlperf.SUMMARY_NAME}",
     "vLLM's fields as CSV",
     "AIPerf profile_export_aiperf.csv",
