@@ -289,3 +289,46 @@ def test_vllm_bench_throughput_counts_prompts_and_answers_together(tmp_path):
     assert (summary.n_completed, summary.completed_requests_per_s) == (200, 20.0)
     assert (summary.total_tokens_per_s, summary.output_tokens_per_s) == (5000.0, None)
     assert summary.offered_requests_per_s == np.inf
+
+
+def genai_bench(unit):
+    def stats(values):
+        at = {f"p{p}": float(np.quantile(values, p / 100)) for p in (25, 50, 75, 90, 95, 99)}
+        ends = {"min": values.min(), "max": values.max(), "mean": values.mean()}
+        return at | {name: float(value) for name, value in ends.items()} | {"stddev": 0.1}
+
+    scale = {"s": 1, "ms": 1000}[unit]
+    return {
+        "aggregated_metrics": {
+            "scenario": "D(550,100)", "num_concurrency": 8, "batch_size": 1,
+            "iteration_type": "num_concurrency", "run_duration": TOOK_S,
+            "mean_output_throughput_tokens_per_s": float(TOKENS.sum() / TOOK_S),
+            "requests_per_second": N / TOOK_S, "num_error_requests": 1,
+            "num_completed_requests": N, "num_requests": N + 1,
+            "stats": {
+                "ttft": stats(TTFT_S * scale), "e2e_latency": stats(E2E_S * scale),
+                "tpot": {"min": None, "mean": None, "p50": None},
+                "num_input_tokens": {"mean": 550.0}, "num_output_tokens": stats(TOKENS),
+            },
+        },
+        "individual_request_metrics": [],
+        "_time_unit": unit,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_genai_bench(unit, tmp_path):
+    summary = summary_of(genai_bench(unit), tmp_path)
+    assert (summary.tool, summary.label, summary.concurrency) == ("genai-bench", "D(550,100)", 8)
+    assert summary.is_closed_loop
+    assert (summary.n_completed, summary.n_failed, summary.n_requested) == (N, 1, N + 1)
+    assert summary.duration_s == TOOK_S
+    assert summary.mean_output_tokens == pytest.approx(TOKENS.mean())
+    assert summary.latency("ttft").percentile_s(0.95) == pytest.approx(np.quantile(TTFT_S, 0.95))
+    assert summary.latency("e2e").mean_s == pytest.approx(E2E_S.mean())
+    assert summary.latency("tpot") is None, "no answer of two tokens: absent, not 0"
+
+
+def test_genai_bench_in_another_unit_is_refused(tmp_path):
+    with pytest.raises(RecordError, match="_time_unit is 'min'"):
+        summary_of(genai_bench("s") | {"_time_unit": "min"}, tmp_path)

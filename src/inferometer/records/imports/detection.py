@@ -219,6 +219,11 @@ _OBJECTS: Final = (
         statistics_only.read_trtllm_report,
     ),
     _Format(
+        "SGLang genai-bench",
+        _having("aggregated_metrics", "individual_request_metrics"),
+        statistics_only.read_genai_bench,
+    ),
+    _Format(
         "vllm bench latency",
         _having("avg_latency", "latencies", "percentiles"),
         statistics_only.read_vllm_latency,

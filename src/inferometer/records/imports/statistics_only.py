@@ -436,3 +436,65 @@ def read_vllm_throughput(path: Path) -> Imported:
         total_tokens_per_s=content.number("tokens_per_second"),
     )
     return Imported(tool="vllm-bench", summaries=(summary,))
+
+
+# How is a run of SGLang's genai-bench read, one scenario at one concurrency?
+# Source: sgl-project/genai-bench, genai_bench/metrics/metrics.py and
+# aggregated_metrics_collector.py: TPOT is (end - first token) / (output tokens - 1).
+
+
+_GENAI_BENCH: Final[dict[PublishedLatencyName, str]] = {
+    "ttft": "ttft",
+    "tpot": "tpot",
+    "e2e": "e2e_latency",
+}
+_GENAI_BENCH_PERCENTILES: Final = {f"p{at}": at / 100 for at in (25, 50, 75, 90, 95, 99)}
+
+
+def read_genai_bench(path: Path) -> Imported:
+    """The statistics of a scenario; single requests have no send times and are left out.
+
+    Raises
+    ------
+    RecordError
+        A field holds something else than it should; the message names it.
+    """
+    content = read_object(path)
+    unit = content.text("_time_unit") or "s"
+    if unit not in _UNIT_S:
+        raise content.refuse("_time_unit", "s, ms")
+    whole = content.child("aggregated_metrics")
+    stats, per_minute = whole.child("stats"), whole.number("requests_per_minute")
+    rate = whole.number("requests_per_second")
+    is_concurrent = (whole.text("iteration_type") or "num_concurrency") == "num_concurrency"
+    summary = PublishedSummary(
+        tool="genai-bench",
+        source=file_source(path, "genai-bench"),
+        label=whole.text("scenario") or "",
+        concurrency=whole.whole("num_concurrency") if is_concurrent else None,
+        settings=whole.pairs(("iteration_type", "batch_size")),
+        duration_s=whole.number("run_duration"),
+        n_requested=whole.whole("num_requests"),
+        n_completed=whole.whole("num_completed_requests"),
+        n_failed=whole.whole("num_error_requests"),
+        mean_prompt_tokens=stats.child("num_input_tokens").number("mean"),
+        mean_output_tokens=stats.child("num_output_tokens").number("mean"),
+        completed_requests_per_s=per_minute / 60 if rate is None and per_minute else rate,
+        input_tokens_per_s=whole.number("mean_input_throughput_tokens_per_s"),
+        output_tokens_per_s=whole.number("mean_output_throughput_tokens_per_s"),
+        total_tokens_per_s=whole.number("mean_total_tokens_throughput_tokens_per_s"),
+        latencies=published(
+            latency_of(
+                stats.child(theirs),
+                name,
+                theirs,
+                DEFINITIONS[name],
+                keys=StatisticKeys("mean", "stddev", "min", "max"),
+                percentiles=_GENAI_BENCH_PERCENTILES,
+                unit_s=_UNIT_S[unit],
+            )
+            for name, theirs in _GENAI_BENCH.items()
+            if stats.child(theirs).number("mean") is not None
+        ),
+    )
+    return Imported(tool="genai-bench", summaries=(summary,))
