@@ -24,7 +24,13 @@ from inferometer import __version__, suggestions
 from inferometer.cli.flags import QuestionCommand, as_spec_error, asks, check_numbers
 from inferometer.cli.terminal import show_crash, talk, write_answer
 from inferometer.cli.verbs import VERBS, Verb
-from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
+from inferometer.errors import (
+    InferometerError,
+    MeasureError,
+    RecordError,
+    SpecError,
+    StoppedError,
+)
 from inferometer.simulate import hooks
 
 _MEANT: Final = {
@@ -232,6 +238,9 @@ def _run(ending: Ending) -> None:
             app(standalone_mode=False)
         finally:
             sys.stdout.flush()  # here a full disk can still be reported; at the interpreter's end it cannot
+    except StoppedError as error:
+        _say(error)
+        sys.exit(ending.exit_code)
     except InferometerError as error:
         _say(error)
         sys.exit(error.exit_code)
