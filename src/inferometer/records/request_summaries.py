@@ -246,14 +246,12 @@ def _of_closed_loop(requests: RequestTable, summary: RequestSummary, at_ns: int)
 
 def _requests_of(run: Run) -> RequestTable:
     if run.requests is None or not len(run.requests.status):
-        is_sweep = run.requests is None
+        is_sweep, command = run.requests is None, run.manifest.command
         raise RecordError(
             "the run has no table of requests" if is_sweep else "the run has no request so far",
             where=run.manifest.run_id,
             allowed="a simulated run or a load test",
-            try_=suggestions.command("show", "RUN")
-            if is_sweep
-            else shlex.join(run.manifest.command),
+            try_=suggestions.command("show", "RUN") if is_sweep else shlex.join(command),
         )
     return run.requests
 

@@ -197,6 +197,11 @@ def averages_in(log: bytes) -> str | None:
     return next((words for mark, words in _AVERAGES.items() if mark in log), None)
 
 
+def is_server_log(text: str) -> bool:
+    """Is this a server's ordinary log?"""
+    return averages_in(text.encode("utf-8", "replace")) is not None
+
+
 def refuse_averages(path: Path) -> Never:
     """Refuse a server's log where results of a load test are wanted."""
     raise RecordError(

@@ -22,7 +22,7 @@ from inferometer.records.imports import (
 )
 from inferometer.records.imports.imported import Imported, PublishedPointTable
 from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_text
-from inferometer.records.step_logs import averages_in, refuse_averages
+from inferometer.records.step_logs import is_server_log, refuse_averages
 
 _SUFFIXES: Final = {".json", ".jsonl", ".csv", ".txt", ".yaml"}
 _HEADER_CHARACTERS: Final = 2**16
@@ -284,7 +284,7 @@ _PRINTED: Final = (
     (vllm_bench.has_blocks, vllm_bench.read_blocks),
     (statistics_only.is_trtllm_printed, statistics_only.read_trtllm_printed),
     (mlperf.is_mlperf, mlperf.read_mlperf),
-    (lambda text: averages_in(text.encode("utf-8", "replace")) is not None, refuse_averages),
+    (is_server_log, refuse_averages),
 )
 _TABLES: Final = (
     "the block of results that vLLM's and SGLang's bench print",
