@@ -97,6 +97,7 @@ class EmissionWriter:
 
     def __init__(self, path: Path | None) -> None:
         self._file: FileIO | None = None if path is None else _opened(path)
+        self._problem: RecordError | None = None
         self._rows = array("q")
         self._requests: list[LoggedRequest] = []
         if self._file is not None:
@@ -129,6 +130,8 @@ class EmissionWriter:
         RecordError
             The disk is full, or the file cannot be written for another reason.
         """
+        if self._problem is not None:
+            raise self._problem
         if self._file is None:
             return
         if self._rows:
@@ -156,12 +159,15 @@ class EmissionWriter:
             while left:
                 left = left[file.write(left) :]
         except OSError as problem:
-            raise RecordError(
+            file.close()
+            self._file = None
+            self._problem = RecordError(
                 f"cannot write the emission log: {problem.strerror}",
                 where=str(file.name),
                 allowed="free space",
                 try_="another file, or none: answers do not need it",
-            ) from problem
+            )
+            raise self._problem from problem
 
 
 def _opened(path: Path) -> FileIO:
