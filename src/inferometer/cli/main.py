@@ -252,7 +252,8 @@ def _run(ending: Ending) -> None:
         sys.exit(SpecError.exit_code)
     except (click.Abort, KeyboardInterrupt):
         is_stored = not _STORING.isdisjoint(sys.argv[1:2])
-        talk("stopped; what was measured is stored" if is_stored else "stopped")
+        stored = "stopped; what was measured is stored, and the same command goes on:\n  "
+        talk(stored + suggestions.command(*sys.argv[1:]) if is_stored else "stopped")
         sys.exit(ending.exit_code)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
