@@ -370,7 +370,7 @@ def test_requests_of_each_priority_are_counted_once(total):
     text = "# TYPE sglang:num_running_reqs gauge\n" + "".join(
         f"sglang:num_running_reqs{{{labels}}} {n}\n" for labels, n in rows
     )
-    alone = text.replace(rows[0][0], 'model_name="other",priority="2"')
+    alone = text.replace(f"{{{rows[0][0]}}}", '{model_name="other",priority="2"}')
     for page_text, expected in ((text, 8), (alone, 16)):
         record = server_record(samples_of(page_text, page_text))
         assert gauge_series(record, "running").value.tolist() == [expected] * 2
