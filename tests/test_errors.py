@@ -13,6 +13,8 @@ CLASSES = [
     for member in vars(errors).values()
     if inspect.isclass(member) and issubclass(member, InferometerError)
 ]
+FOUR_PARTS = [owner for owner in CLASSES if owner is not errors.StoppedError]
+"""A stopped measurement has its remedy: the same command."""
 CODES = {
     "InferometerError": 1,
     "SpecError": 2,
@@ -20,6 +22,7 @@ CODES = {
     "TooLargeError": 6,
     "MeasureError": 3,
     "EngineError": 3,
+    "StoppedError": 130,
     "RecordError": 4,
     "ModelError": 5,
     "OutOfRangeError": 5,
@@ -37,7 +40,15 @@ def test_the_drawn_tree_is_the_real_one():
     assert {name: int(code) for name, code in drawn.items()} == CODES
 
 
-@pytest.mark.parametrize("owner", CLASSES, ids=lambda owner: owner.__name__)
+def test_a_stopped_measurement_prints_the_command_that_goes_on():
+    error = errors.StoppedError("stopped", where="out", command=("inferometer", "sweep", "a b"))
+    assert error.try_ == "the same command goes on: inferometer sweep 'a b'"
+    assert (
+        errors.StoppedError("stopped", where="out", command=()).try_ == "the same command goes on"
+    )
+
+
+@pytest.mark.parametrize("owner", FOUR_PARTS, ids=lambda owner: owner.__name__)
 def test_the_four_parts_are_told_in_order(owner):
     error = owner("batch = 0", where="--batch-sizes", allowed="1 or more", try_="--batch-sizes 1,2")
     assert (

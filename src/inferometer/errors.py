@@ -7,7 +7,8 @@ The tree (exit code behind each class)::
     │   ├── MissingEngineError      2   the engine is not installed here
     │   └── TooLargeError           6   devices of more memory, or more of them, would do
     ├── MeasureError                3   the measurement failed or is INVALID
-    │   └── EngineError             3   the engine under test failed or died
+    │   ├── EngineError             3   the engine under test failed or died
+    │   └── StoppedError          130   Ctrl-C; 143 after SIGTERM, 129 after SIGHUP
     ├── RecordError                 4   a record cannot be read or written
     ├── ModelError                  5   the step-time model cannot answer
     │   └── OutOfRangeError         5   the question lies outside the model's valid box
@@ -18,6 +19,8 @@ message has four parts: what is wrong with the value, where it came from, what i
 try.
 """
 
+import shlex
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 EXIT_ANSWERED = 0
@@ -88,6 +91,19 @@ class MeasureError(InferometerError):
 
 class EngineError(MeasureError):
     """The engine under test refused, failed or died."""
+
+
+class StoppedError(MeasureError):
+    """Somebody stopped the measurement; what was measured is stored, and the same command goes on.
+
+    ``command``: its words, as they were typed; empty where another program calls.
+    """
+
+    exit_code: ClassVar[int] = 130
+
+    def __init__(self, what: str, *, where: str, command: Sequence[str]) -> None:
+        again = f": {shlex.join(command)}" if command else ""
+        super().__init__(what, where=where, try_=f"the same command goes on{again}")
 
 
 class RecordError(InferometerError):

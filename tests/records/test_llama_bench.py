@@ -45,6 +45,62 @@ def as_csv():
     return "\n".join([",".join(names), *lines]) + "\n"
 
 
+def as_sql():
+    """As ``-o sql`` writes it: quotes within a value are doubled."""
+    names = [name for name in RECORDS[0] if name != "samples_ns"]
+    rows = [", ".join(f"'{one[name]}'" for name in names) for one in RECORDS]
+    head = "CREATE TABLE IF NOT EXISTS llama_bench (\n  n_prompt INTEGER\n);\n\n"
+    columns = ", ".join(("cpu_info", *names))
+    return head + "".join(
+        f"INSERT INTO llama_bench ({columns}) VALUES ('Bo''s, 8 cores', {row});\n"  # noqa: S608
+        for row in rows
+    )
+
+
+BATCHED = """\
+llama_batched_bench: n_kv_max = 8192, n_batch = 2048, n_ubatch = 512, flash_attn = 1, \
+is_pp_shared = {shared}, is_tg_separate = {separate}, n_gpu_layers = -1, n_threads = 28
+
+|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |      T s |    S t/s |
+|-------|--------|------|--------|----------|----------|----------|----------|----------|----------|
+|   512 |    128 |    1 |    640 |    0.200 |  2560.00 |    1.280 |   100.00 |    1.480 |   432.43 |
+|   512 |    128 |    4 |   2560 |    0.800 |  2560.00 |    2.560 |   200.00 |    3.360 |   761.90 |
+|   512 |    128 |    8 |   5120 |    1.600 |  2560.00 |    5.120 |   200.00 |    6.720 |   761.90 |
+"""
+
+
+def points_of(sweep):
+    columns = (sweep.batch_size, sweep.n_decode_steps, sweep.prefill_ns, sweep.decode_ns)
+    return {tuple(map(int, row)) for row in zip(*columns, strict=True)}
+
+
+@pytest.mark.parametrize("prefix", ["", "> "])
+def test_batched_bench_has_steps_of_several_sequences(tmp_path, prefix):
+    """Eight prompts of 512 do not fit into a batch of 2048: their prefill is left out."""
+    text = "".join(
+        prefix + line for line in BATCHED.format(shared=0, separate=0).splitlines(keepends=True)
+    )
+    found = points_of(read(tmp_path, "bench.log", text))
+    assert {row[:2] for row in found} == {(1, 128), (4, 128), (8, 128)}
+    assert (1, 128, 200_000_000, 1_280_000_000) in found
+    assert (4, 128, 800_000_000, 2_560_000_000) in found
+    assert [row[2] <= 0 for row in found if row[0] == 8] == [True]
+
+
+def test_batched_bench_with_one_shared_prompt_or_separate_sequences(tmp_path):
+    shared = points_of(read(tmp_path, "a.log", BATCHED.format(shared=1, separate=0)))
+    assert {row[0] for row in shared if row[2] > 0} == {1}
+    separate = points_of(read(tmp_path, "b.log", BATCHED.format(shared=0, separate=1)))
+    assert {row[0] for row in separate if row[1] > 0} == {1}
+
+
+def test_lines_of_batched_bench(tmp_path):
+    row = {"n_batch": 2048, "is_pp_shared": 0, "is_tg_separate": 0, "pp": 128, "tg": 64, "pl": 2,
+           "n_kv": 384, "t_pp": 0.5, "t_tg": 6.4}  # fmt: skip
+    found = points_of(read(tmp_path, "bench.jsonl", json.dumps(row) + "\n"))
+    assert found == {(2, 64, 500_000_000, 6_400_000_000)}
+
+
 def read(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     return read_sweep_csv(tmp_path / name).sweep
@@ -55,6 +111,7 @@ def read(tmp_path, name, text):
     [
         ("bench.md", MARKDOWN),
         ("bench.csv", as_csv()),
+        ("bench.sql", as_sql()),
         ("bench.json", json.dumps(RECORDS, indent=2)),
         ("bench.jsonl", "\n".join(map(json.dumps, RECORDS))),
     ],

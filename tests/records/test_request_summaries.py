@@ -138,8 +138,12 @@ def test_few_requests_have_percentiles_without_intervals(run_of):
 
 
 def test_without_requests_there_is_nothing_to_summarise(run_of):
-    with pytest.raises(RecordError, match="no request"):
-        summarise_requests(run_of())
+    """A load test that was stopped before its first request names the command that goes on."""
+    run = run_of()
+    run = replace(run, manifest=replace(run.manifest, command=("inferometer", "load", "a b")))
+    with pytest.raises(RecordError, match="no request") as refused:
+        summarise_requests(run)
+    assert refused.value.try_ == "inferometer load 'a b'"
 
 
 def test_a_run_where_nothing_was_answered(run_of):

@@ -360,3 +360,31 @@ def test_the_parts_of_ttft_add_up():
     untold = ttft_parts(requests, grown("tgi"))
     assert (untold.network_s, untold.queue_s, untold.handover_s) == (None, 0.1, None)
     assert ttft_parts(requests_of((0, 0, 900)), server) is None
+
+
+@pytest.mark.parametrize("total", [',priority=""', ""], ids=["as SGLang writes it", "Prometheus"])
+def test_requests_of_each_priority_are_counted_once(total):
+    """SGLang's total has an empty priority, and each priority stands beside it."""
+    rows = [(f'model_name="m"{total}', 8), ('model_name="m",priority="0"', 5),
+            ('model_name="m",priority="1"', 3)]  # fmt: skip
+    text = "# TYPE sglang:num_running_reqs gauge\n" + "".join(
+        f"sglang:num_running_reqs{{{labels}}} {n}\n" for labels, n in rows
+    )
+    alone = text.replace(f"{{{rows[0][0]}}}", '{model_name="other",priority="2"}')
+    for page_text, expected in ((text, 8), (alone, 16)):
+        record = server_record(samples_of(page_text, page_text))
+        assert gauge_series(record, "running").value.tolist() == [expected] * 2
+
+
+def test_llama_cpps_drafts_are_read():
+    text = "".join(
+        f"# TYPE llamacpp:spec_decode_num_{name}_total counter\n"
+        f"llamacpp:spec_decode_num_{name}_total {n}\n"
+        for name, n in (("drafts", 8), ("draft_tokens", 20), ("accepted_tokens", 12))
+    )
+    record = server_record(samples_of(zeroed(text), text))
+    grown_by = [
+        counter_series(record, name).value[-1]
+        for name in ("drafts", "draft_tokens", "accepted_tokens")
+    ]
+    assert grown_by == [8, 20, 12]

@@ -12,6 +12,7 @@ from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.inputs.workload.plan import request_plan
 from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.records.imports.detection import read_results
 from inferometer.records.step_logs import (
     MESSAGES,
     ForwardPass,
@@ -146,6 +147,30 @@ def test_a_file_without_steps_is_refused(text, tmp_path):
     (tmp_path / "x").write_text(text)
     with pytest.raises(RecordError, match="no steps are in this file"):
         read_step_log(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        (
+            "INFO 09-02 13:08:10 [loggers.py:123] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg"
+            " generation throughput: 238.7 tokens/s, Running: 10 reqs, Waiting: 0 reqs\n"
+        ),
+        (
+            "[2025-11-03 14:31:12 TP0] Decode batch, #running-req: 251, #token: 281120, token usage:"
+            " 0.67, gen throughput (token/s): 2055.94, #queue-req: 655\n"
+        ),
+    ],
+)
+def test_a_servers_ordinary_log_has_averages_and_the_refusal_says_where_to_go(line, tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text("starting\n" + line)
+    with pytest.raises(RecordError, match=r"it has .* averages over") as refused:
+        read_step_log(path)
+    assert "inferometer diagnose http://" in str(refused.value)
+    with pytest.raises(RecordError, match="a server's own log") as refused:
+        read_results(path)
+    assert "--server-log" in str(refused.value)
 
 
 def test_steps_of_a_simulation_keep_what_they_held(simulated_steps):

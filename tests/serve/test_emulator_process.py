@@ -4,12 +4,13 @@ import http.client
 import json
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from emulated import MODEL, PLAN
 
 from inferometer.errors import MeasureError, RecordError
-from inferometer.serve.emission_log import read_emission_log
+from inferometer.serve.emission_log import EmissionKind, EmissionWriter, read_emission_log
 from inferometer.serve.emulator_process import start
 
 
@@ -46,3 +47,20 @@ def test_something_else_is_no_log(tmp_path):
     (tmp_path / "log").write_text("hello")
     with pytest.raises(RecordError, match="no emission log"):
         read_emission_log(tmp_path / "log")
+
+
+def test_a_full_disk_for_the_emission_log_is_named():
+    """``/dev/full`` takes no byte."""
+    with pytest.raises(RecordError, match="cannot write the emission log: No space") as refused:
+        EmissionWriter(Path("/dev/full"))
+    assert refused.value.where == "/dev/full"
+
+
+def test_what_the_log_cannot_take_ends_the_server_not_a_connection():
+    writer = EmissionWriter(None)
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        writer._file = full  # the disk fills up
+        for number in range(100_000):
+            writer.emitted(number, EmissionKind.TOKENS, 1, 0, 0)
+        with pytest.raises(RecordError, match="No space left"):
+            writer.flush()

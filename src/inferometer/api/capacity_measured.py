@@ -8,11 +8,11 @@ from inferometer.api import decision_pages, load_run, run_titles
 from inferometer.api.capacity import SLO_OF_ALL, objective_words
 from inferometer.api.fleet import start_load_of
 from inferometer.api.load_request import Load, LoadRequest, request_of
-from inferometer.api.progress import talk
+from inferometer.api.progress import command_line, talk
 from inferometer.api.question import DURATION, SERVER, Option, option
 from inferometer.api.workload import objective_for, required_slo, workload_of
 from inferometer.decide import capacity, probing
-from inferometer.errors import MeasureError, SpecError
+from inferometer.errors import SpecError, StoppedError
 from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
 from inferometer.inputs.workload import reading, replay, types
 from inferometer.records import validity
@@ -42,6 +42,8 @@ class ServerProbe:
 
         Raises
         ------
+        StoppedError
+            Ctrl-C; what was measured is stored.
         MeasureError
             The server is gone, or the run is INVALID: the client was the bottleneck.
         """
@@ -53,9 +55,7 @@ class ServerProbe:
         talk(f"{folder.name}: {run_titles.what_will_happen(request.load, drawn)}")
         loaded = load_run.run_load(request, drawn, folder, self.objective.percentile_fractions)
         if loaded.is_interrupted:
-            raise MeasureError(
-                "the probe was stopped", where=str(folder), try_="the same command goes on"
-            )
+            raise StoppedError("the probe was stopped", where=str(folder), command=command_line())
         validity.require_valid(loaded.run)
         return probing.worst_reading(loaded.run, self.objective, self.class_objectives)
 

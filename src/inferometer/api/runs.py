@@ -16,7 +16,7 @@ from inferometer.inputs.types import DType, EngineMode, EngineSpec, HardwareSpec
 from inferometer.records import reading, run_folder, sweep_csv
 from inferometer.records.types import Run
 
-_TABLES = {".csv", ".tsv", ".md", ".txt", ".json", ".jsonl"}
+_TABLES = {".csv", ".tsv", ".md", ".txt", ".log", ".sql", ".json", ".jsonl"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ from inferometer.api.tune_paired import (
 )
 from inferometer.api.tuning import PlannedStep, PlannedTune
 from inferometer.decide.tuning import engine_steps
-from inferometer.errors import MeasureError, SpecError
+from inferometer.errors import MeasureError, SpecError, StoppedError
 from inferometer.inputs import objectives, plans, resolve, types
 from inferometer.measure.environments import find_environment
 from inferometer.records import run_folder
@@ -355,10 +355,10 @@ def measured(job: EngineJob) -> EngineDone:
         with tuning_folder(job.runs.folder, _question(job)), closing(job.engines) as engines:
             return _measured(job, engines)
     except KeyboardInterrupt:
-        raise MeasureError(
+        raise StoppedError(
             "interrupted: whole pairs are stored",
             where=str(job.runs.folder),
-            try_="the same command again: it continues where it stopped",
+            command=progress.command_line(),
         ) from None
 
 

@@ -24,7 +24,13 @@ from inferometer import __version__, suggestions
 from inferometer.cli.flags import QuestionCommand, as_spec_error, asks, check_numbers
 from inferometer.cli.terminal import show_crash, talk, write_answer
 from inferometer.cli.verbs import VERBS, Verb
-from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
+from inferometer.errors import (
+    InferometerError,
+    MeasureError,
+    RecordError,
+    SpecError,
+    StoppedError,
+)
 from inferometer.simulate import hooks
 
 _MEANT: Final = {
@@ -232,6 +238,9 @@ def _run(ending: Ending) -> None:
             app(standalone_mode=False)
         finally:
             sys.stdout.flush()  # here a full disk can still be reported; at the interpreter's end it cannot
+    except StoppedError as error:
+        _say(error)
+        sys.exit(ending.exit_code)
     except InferometerError as error:
         _say(error)
         sys.exit(error.exit_code)
@@ -243,7 +252,8 @@ def _run(ending: Ending) -> None:
         sys.exit(SpecError.exit_code)
     except (click.Abort, KeyboardInterrupt):
         is_stored = not _STORING.isdisjoint(sys.argv[1:2])
-        talk("stopped; what was measured is stored" if is_stored else "stopped")
+        stored = "stopped; what was measured is stored, and the same command goes on:\n  "
+        talk(stored + suggestions.command(*sys.argv[1:]) if is_stored else "stopped")
         sys.exit(ending.exit_code)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)

@@ -250,11 +250,13 @@ class Door:
                 if stripped := line.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"").strip():
                     yield number, stripped
 
-    def json(self, content: bytes | str, kind: type[Decoded], *, where: str) -> Decoded:
-        """Decode JSON into a type."""
+    def json(
+        self, content: bytes | str, kind: type[Decoded], *, where: str, is_strict: bool = True
+    ) -> Decoded:
+        """Decode JSON into a type; if not strict, 4.0 and "4" are the number 4."""
         with self.refusing(where):
             check_json(content, self.noun)
-            return msgspec.json.decode(content, type=kind)
+            return msgspec.json.decode(content, type=kind, strict=is_strict)
 
     def msgpack(self, content: bytes, kind: type[Decoded], *, where: str) -> Decoded:
         """Decode MessagePack into a type."""

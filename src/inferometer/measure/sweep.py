@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 from inferometer import __version__
-from inferometer.errors import EngineError, MeasureError
+from inferometer.errors import EngineError, MeasureError, StoppedError
 from inferometer.inputs.plans import visits_of
 from inferometer.inputs.types import Caution, ModelSpec, SweepPlan, SweepPoint, SweepVisit
 from inferometer.measure import ceilings, environments, host
@@ -504,8 +504,10 @@ def run_sweep(
     ------
     SpecError
         The engine cannot do what is asked.
+    StoppedError
+        It was interrupted. What was measured is stored.
     MeasureError
-        It was interrupted, or the engine fails at whatever is tried. What was measured is stored.
+        The engine fails at whatever is tried.
     RecordError
         The folder cannot be written, or holds another run.
     """
@@ -519,7 +521,14 @@ def run_sweep(
         with RemoteEngine(plan.engine, model, settings) as engine:
             begun = new_manifest(plan, model.spec, command, _load(engine))
             with RunWriter.create_or_resume(directory, begun) as writer:
-                _measure(plan, engine, writer, on_progress, directory, until_s)
+                try:
+                    _measure(plan, engine, writer, on_progress, until_s)
+                except KeyboardInterrupt:
+                    n_visits = len(plan.points) * plan.n_rounds
+                    what = f"interrupted: {len(writer.done_parts)} of {n_visits} visits to points"
+                    raise StoppedError(
+                        f"{what} are stored", where=str(directory), command=command
+                    ) from None
     return read_run(directory)
 
 
@@ -539,20 +548,11 @@ def _measure(
     engine: RemoteEngine,
     writer: RunWriter,
     on_progress: OnProgress,
-    directory: Path,
     until_s: float | None,
 ) -> None:
-    try:
-        with PointMeasurer(plan, engine) as measurer:
-            cautions = measure_missing(plan, measurer, writer, on_progress, until_s=until_s)
-        writer.finish(cautions, now_utc(), None if engine.pid is None else engine.facts())
-    except KeyboardInterrupt:
-        raise MeasureError(
-            f"interrupted: {len(writer.done_parts)} of {len(plan.points) * plan.n_rounds} visits to"
-            " points are stored",
-            where=str(directory),
-            try_="the same command again: it continues where it stopped",
-        ) from None
+    with PointMeasurer(plan, engine) as measurer:
+        cautions = measure_missing(plan, measurer, writer, on_progress, until_s=until_s)
+    writer.finish(cautions, now_utc(), None if engine.pid is None else engine.facts())
 
 
 # What is known about a run before it begins?

@@ -1,10 +1,16 @@
 """Columns of somebody's table of a sweep, by their headers, and tables of two benchmarks.
 
-llama-bench prints Markdown, CSV, JSON or JSON lines. It has three kinds of tests. ``pp512`` times
+llama-bench prints Markdown, CSV, JSON, JSON lines or SQL. It has three kinds of tests. ``pp512`` times
 the prefill of 512 tokens of one sequence. ``tg128 @ d512`` times 128 decode steps of one sequence
 after 512 tokens. ``pg`` times both phases together; it is left out, as is a prefill after a
 context. Its ``n_batch`` is the number of prompt tokens computed at once, not of sequences.
 Source: llama.cpp, tools/llama-bench/README.md.
+
+llama-batched-bench prints Markdown or JSON lines: B sequences of PP prompt tokens, then TG decode
+steps of all. With ``is_pp_shared`` one prompt is computed for all; with ``is_tg_separate`` the
+sequences decode one after the other, which is left out. So is the prefill of several sequences
+that does not fit into one batch of ``n_batch`` tokens.
+Source: llama.cpp, tools/batched-bench/README.md.
 
 ``bench_one_batch`` and ``bench_one_batch_server`` append one JSON object per line: a batch of equal
 prompts, all at once; times in seconds. Without a server ``prefill_latency`` is the step of all
@@ -194,6 +200,20 @@ _SETTINGS: Final = (
 """Columns in which rows of one table must agree."""
 
 
+_BATCHED_HEADER: Final = re.compile(r"\|\s*PP\s*\|\s*TG\s*\|\s*B\s*\|\s*N_KV\s*\|\s*T_PP s\s*\|")
+_BATCHED_ROW: Final = re.compile(
+    r"\|\s*(?P<pp>\d{1,9})\s*\|\s*(?P<tg>\d{1,9})\s*\|\s*(?P<pl>\d{1,9})\s*\|\s*\d+\s*"
+    r"\|\s*(?P<t_pp>[\d.]+)\s*\|[^|]*\|\s*(?P<t_tg>[\d.]+)\s*\|"
+)
+_INSERTED: Final = re.compile(r"INSERT INTO \w+ \(([^)]*)\) VALUES \((.*)\);")
+_LLAMA_TABLES: Final = (
+    re.compile(r"\|\s*test\s*\|\s*t/s\s*\|"),
+    re.compile(r"\bn_prompt,n_gen,[^\n]*\bavg_ns\b"),
+    re.compile(r"\bn_prompt, n_gen,[^\n]*\bavg_ns\b"),
+    _BATCHED_HEADER,
+)
+
+
 class _Test(NamedTuple):
     """One test and the milliseconds of its repetitions, or of their mean."""
 
@@ -204,19 +224,24 @@ class _Test(NamedTuple):
 
 
 def is_json(text: str) -> bool:
-    """Does this text begin as JSON of llama-bench, or lines of it, or SGLang's lines do?"""
-    return _is_llama(text) or _is_one_batch(text)
+    """Does this text begin as JSON of llama.cpp's benchmarks, or lines of it, or SGLang's do?"""
+    return _is_llama(text) or _is_one_batch(text) or _is_batched_json(text)
 
 
 def is_table(text: str) -> bool:
-    """Is this text a table of one of them, of llama-bench also in Markdown?"""
+    """Is this text a table of one of them, of llama.cpp's also in Markdown, CSV or SQL?"""
     start = text.lstrip()[:_START_CHARACTERS]
-    return is_json(text) or re.search(r"\|\s*test\s*\|\s*t/s\s*\|", start) is not None
+    return is_json(text) or any(one.search(start) is not None for one in _LLAMA_TABLES)
 
 
 def _is_llama(text: str) -> bool:
     start = text.lstrip()[:_START_CHARACTERS]
     return start[:1] in {"[", "{"} and '"n_prompt"' in start and '"n_gen"' in start
+
+
+def _is_batched_json(text: str) -> bool:
+    start = text.lstrip()[:_START_CHARACTERS]
+    return start[:1] == "{" and all(f'"{name}"' in start for name in ("pl", "t_pp", "t_tg"))
 
 
 def _is_one_batch(text: str) -> bool:
@@ -236,6 +261,8 @@ def as_sweep_table(text: str, door: Door, *, where: str) -> str | None:
     """
     if _is_one_batch(text):
         lines = _one_batch_lines(text, door, where)
+    elif _is_batched_json(text) or _BATCHED_HEADER.search(text) is not None:
+        lines = _batched_lines(_batched_rows(text, door, where), door, where)
     elif (rows := _rows(text, door, where)) is not None:
         lines = _llama_lines(rows, door, where)
     else:
@@ -248,15 +275,7 @@ def as_sweep_table(text: str, door: Door, *, where: str) -> str | None:
 def _llama_lines(
     rows: Sequence[Mapping[str, Any]], door: Door, where: str
 ) -> list[tuple[object, ...]]:
-    for name in _SETTINGS:
-        is_told = any(name in row for row in rows)
-        values = list(dict.fromkeys(str(row.get(name, "not stated")) for row in rows if is_told))
-        if len(values) > 1:
-            raise RecordError(
-                f"llama-bench ran with several values of {name}: {', '.join(values[:4])}",
-                where=where,
-                allowed="rows of one model with one setting: put each other one into its own file",
-            )
+    _check_settings(rows, where)
     tests = [_test(row, door, where) for row in rows]
     lines = [line for test in tests if test is not None for line in _lines(test)]
     if not lines:
@@ -267,6 +286,18 @@ def _llama_lines(
             try_="llama-bench -p 512,2048 -n 128 -d 0,2048 -o json",
         )
     return lines
+
+
+def _check_settings(rows: Sequence[Mapping[str, Any]], where: str) -> None:
+    for name in _SETTINGS:
+        is_told = any(name in row for row in rows)
+        values = list(dict.fromkeys(str(row.get(name, "not stated")) for row in rows if is_told))
+        if len(values) > 1:
+            raise RecordError(
+                f"llama-bench ran with several values of {name}: {', '.join(values[:4])}",
+                where=where,
+                allowed="rows of one model with one setting: put each other one into its own file",
+            )
 
 
 def _rows(text: str, door: Door, where: str) -> list[Mapping[str, Any]] | None:
@@ -281,6 +312,8 @@ def _rows(text: str, door: Door, where: str) -> list[Mapping[str, Any]] | None:
         return [_of_mapping(one, where) for one in flat]
     lines = [line for line in text.splitlines() if line.strip()]
     header = next((line for line in lines if "t/s" in line or "n_gen" in line), "")
+    if inserted := _inserted(text):
+        return inserted
     if "n_gen" in header and "avg_ns" in header:
         return list(door.csv_records(lines[lines.index(header) :], where=where))
     if "|" not in header or "test" not in header:
@@ -293,6 +326,20 @@ def _rows(text: str, door: Door, where: str) -> list[Mapping[str, Any]] | None:
         elif line.lstrip().startswith("|") and not set("".join(cells)) <= set("-: "):
             records.append(dict(zip(names, cells, strict=False)))
     return records
+
+
+def _inserted(text: str) -> list[Mapping[str, Any]]:
+    """The records of ``-o sql``."""
+    return [
+        dict(
+            zip(
+                re.split(r",\s*", names.strip()),
+                (value.replace("''", "'") for value in re.findall(r"'((?:[^']|'')*)'", values)),
+                strict=False,
+            )
+        )
+        for names, values in _INSERTED.findall(text)
+    ]
 
 
 def _of_mapping(one: object, where: str) -> Mapping[str, Any]:
@@ -333,6 +380,61 @@ def _lines(test: _Test) -> Iterable[tuple[object, ...]]:
         else:
             n = test.n_generated
             yield max(test.depth, 1), 1, n, n, "", f"{time_ms / n:.9g}"
+
+
+def _batched_rows(text: str, door: Door, where: str) -> list[Mapping[str, Any]]:
+    """The records of llama-batched-bench, under the names of its JSON lines."""
+    if _is_batched_json(text):
+        parts = enumerate(text.splitlines(), start=1)
+        return [
+            _of_mapping(door.json(part, object, where=f"{where}, line {n}"), where)
+            for n, part in parts
+            if part.strip()
+        ]
+    settings, rows = dict[str, str](), list[Mapping[str, Any]]()
+    for line in text.splitlines():
+        if "n_kv_max" in line:  # each run prints its settings before its table
+            settings = dict(re.findall(r"(\w+) = (-?[\w.]+)", line))
+        match = _BATCHED_ROW.search(line)
+        if match is not None:
+            rows.append({**settings, **match.groupdict()})
+    return rows
+
+
+def _batched_lines(
+    rows: Sequence[Mapping[str, Any]], door: Door, where: str
+) -> list[tuple[object, ...]]:
+    _check_settings(rows, where)
+    lines = [line for row in rows for line in _batched_phases(row, door, where)]
+    if not lines:
+        raise RecordError(
+            "the table of llama-batched-bench has no row with a prefill or a decode time",
+            where=where,
+            allowed="its Markdown, or its lines of JSON",
+        )
+    return lines
+
+
+def _batched_phases(row: Mapping[str, Any], door: Door, where: str) -> Iterable[tuple[object, ...]]:
+    def number(name: str) -> float:
+        return door.number(str(row.get(name) or 0), name, where=where)
+
+    n_prompt, n_generated, n_sequences = (int(number(name)) for name in ("pp", "tg", "pl"))
+    n_prefilled = 1 if number("is_pp_shared") else n_sequences
+    is_one_batch = n_prefilled == 1 or n_prompt * n_prefilled <= number("n_batch")
+    is_together = n_sequences == 1 or not number("is_tg_separate")
+    prefill_s, decode_s = number("t_pp"), number("t_tg")
+    prefill = f"{prefill_s * 1e3:.9g}" if n_prompt and prefill_s > 0 and is_one_batch else ""
+    step = (
+        f"{decode_s * 1e3 / n_generated:.9g}"
+        if n_generated and decode_s > 0 and is_together
+        else ""
+    )
+    if prefill and (n_prefilled != n_sequences or not step):
+        yield n_prompt, n_prefilled, 1, "", prefill, ""
+        prefill = ""
+    if step:
+        yield max(n_prompt, 1), n_sequences, n_generated, n_generated, prefill, step
 
 
 def _one_batch_lines(text: str, door: Door, where: str) -> list[tuple[object, ...]]:

@@ -12,12 +12,14 @@ The SLO's verdict: is each percentile below its limit, and the goodput above its
 """
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.errors import RecordError
 from inferometer.inputs.objectives import ObjectiveSpec, Threshold
 from inferometer.inputs.workload.plan import Part, workflow_parts
@@ -244,14 +246,12 @@ def _of_closed_loop(requests: RequestTable, summary: RequestSummary, at_ns: int)
 
 def _requests_of(run: Run) -> RequestTable:
     if run.requests is None or not len(run.requests.status):
-        problem = (
-            "the run has no table of requests" if run.requests is None else "the run has no request"
-        )
+        is_sweep, command = run.requests is None, run.manifest.command
         raise RecordError(
-            problem,
+            "the run has no table of requests" if is_sweep else "the run has no request so far",
             where=run.manifest.run_id,
             allowed="a simulated run or a load test",
-            try_="inferometer show, for a sweep",
+            try_=suggestions.command("show", "RUN") if is_sweep else shlex.join(command),
         )
     return run.requests
 

@@ -289,6 +289,9 @@ _LLAMA_CPP: Final = ServerNames(
         "output_tokens": (Name("llamacpp_tokens_predicted_total"),),
         "steps": (Name("llamacpp_n_decode_total"),),
         "prefix_hits_tokens": (Name("llamacpp_prompt_tokens_cached_total"),),
+        "drafts": (Name("llamacpp_spec_decode_num_drafts_total"),),
+        "draft_tokens": (Name("llamacpp_spec_decode_num_draft_tokens_total"),),
+        "accepted_tokens": (Name("llamacpp_spec_decode_num_accepted_tokens_total"),),
     },
     histograms={},
     spreads={

@@ -37,6 +37,7 @@ from inferometer.units import NS_PER_S
 UP = "up"
 """The series that says of every try to scrape whether it was answered."""
 _RANK = "tp_rank"
+_PRIORITY = "priority"
 _MODEL, _OF_ENGINE = "model", "nv_trt_llm_"
 """Triton's label of a model, and its families that TensorRT-LLM fills."""
 
@@ -290,17 +291,37 @@ def _of_engines(families: dict[str, tuple[Series, ...]]) -> dict[str, tuple[Seri
 
 
 def _once(series: list[Series]) -> tuple[Series, ...]:
-    """Series without duplicates by further tensor-parallel ranks.
+    """Series without duplicates by further tensor-parallel ranks, and by priorities.
 
-    SGLang's ranks each have a page of their own with ``--enable-metrics-for-all-schedulers``.
+    SGLang's ranks each have a page of their own with ``--enable-metrics-for-all-schedulers``. With
+    ``--enable-priority-scheduling`` its gauges of requests have the total under an empty priority
+    (Prometheus drops the empty label) and the same requests again under each priority.
     """
+    series = _without_shares(series)
     if not any(_RANK in one.labels for one in series):
         return tuple(series)
     by_rank = sorted(series, key=lambda one: _whole(one.labels.get(_RANK)) or 0)
     first = dict[frozenset[tuple[str, str]], Series]()
     for one in by_rank:
-        first.setdefault(frozenset(pair for pair in one.labels.items() if pair[0] != _RANK), one)
+        first.setdefault(_beside(one, _RANK), one)
     return tuple(first.values())
+
+
+def _without_shares(series: list[Series]) -> list[Series]:
+    """Without the series of single priorities beside which their total stands."""
+    if not any(one.labels.get(_PRIORITY) for one in series):
+        return series
+    totals = {_beside(one, _PRIORITY) for one in series if not one.labels.get(_PRIORITY)}
+    return [
+        one
+        for one in series
+        if not one.labels.get(_PRIORITY) or _beside(one, _PRIORITY) not in totals
+    ]
+
+
+def _beside(one: Series, label: str) -> frozenset[tuple[str, str]]:
+    """The other labels."""
+    return frozenset(pair for pair in one.labels.items() if pair[0] != label)
 
 
 def _found(record: ServerRecord, names: Iterable[Name]) -> tuple[Series, ...]:

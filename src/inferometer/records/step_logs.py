@@ -11,11 +11,12 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Never
 
 import msgspec
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.records.columns import F64
@@ -37,10 +38,18 @@ _ITERATION: Final = re.compile(
     r" tokens, (\d{1,9}) generation requests, (\d{1,12}) generation tokens, iteration elapsed time:"
     r" (\d{1,12}(?:\.\d{1,9})?) ms( \(dummy\))?(?:, \w* ?KV cache usage: (\d{1,3}(?:\.\d{1,9})?)%)?"
 )
+_AVERAGES: Final = {
+    b"Avg generation throughput:": "vLLM's averages over some seconds",
+    b"Decode batch": "SGLang's averages over 40 decode steps or so",
+}
+"""What a server's ordinary log has in place of steps."""
 _LOOK_BYTES: Final = 2**22
 """The start of a log, which has no step in it, is no longer."""
 _SCHEDULER_COLUMNS: Final = frozenset(
     {"event", "duration_s", "prefill_requests", "decode_requests", "prefill_tokens"}
+)
+_LIVE: Final = (
+    suggestions.command("diagnose", "http://127.0.0.1:8000") + ", which reads the server's metrics"
 )
 DOOR: Final = Door(noun="step log", allowed=_KINDS, refusal=RecordError)
 MESSAGES: Final = Door(
@@ -173,8 +182,34 @@ def read_step_log(path: Path) -> StepLog:
         return _scheduler_log(path)
     found = _iteration_log(path)
     if not len(found.duration_s):
-        raise RecordError("no steps are in this file", where=str(path), allowed=_KINDS)
+        kind = averages_in(head)
+        raise RecordError(
+            "no steps are in this file" + (f": it has {kind}" if kind else ""),
+            where=str(path),
+            allowed=_KINDS,
+            try_=_LIVE if kind else None,
+        )
     return found
+
+
+def averages_in(log: bytes) -> str | None:
+    """What a server's ordinary log has in place of steps; None if this is no such log."""
+    return next((words for mark, words in _AVERAGES.items() if mark in log), None)
+
+
+def is_server_log(text: str) -> bool:
+    """Is this a server's ordinary log?"""
+    return averages_in(text.encode("utf-8", "replace")) is not None
+
+
+def refuse_averages(path: Path) -> Never:
+    """Refuse a server's log where results of a load test are wanted."""
+    raise RecordError(
+        "this is a server's own log, not the result of a load test",
+        where=str(path),
+        try_=f"{_LIVE}; its limits: "
+        + suggestions.command("fit", "RUN", "--load", "--server-log", path),
+    )
 
 
 def forward_passes(messages: Iterable[Numbered]) -> StepLog:

@@ -10,10 +10,12 @@ for every process of a machine.
 
 import struct
 from array import array
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -94,22 +96,26 @@ class EmissionWriter:
     """Collects emissions and requests, and writes them to a file every few thousand."""
 
     def __init__(self, path: Path | None) -> None:
-        self._file: BinaryIO | None = None if path is None else _opened(path)
+        self._file: FileIO | None = None if path is None else _opened(path)
+        self._problem: RecordError | None = None
         self._rows = array("q")
         self._requests: list[LoggedRequest] = []
         if self._file is not None:
-            self._file.write(_MAGIC)
-            self._file.flush()
+            self._write(self._file, _MAGIC)
 
     def emitted(
         self, number: int, kind: EmissionKind, n_tokens: int, due_ns: int, written_ns: int
     ) -> None:
-        """Note one write to a client."""
+        """Note one write to a client.
+
+        The event loop calls this, where an error would be lost: ``flush`` raises it.
+        """
         if self._file is None:
             return
         self._rows.extend((number, kind, n_tokens, due_ns, written_ns))
         if len(self._rows) >= _N_COLUMNS * _ROWS_PER_FRAME:
-            self.flush()
+            with suppress(RecordError):
+                self.flush()
 
     def ended(self, request: LoggedRequest) -> None:
         """Note a request that has ended."""
@@ -117,7 +123,15 @@ class EmissionWriter:
             self._requests.append(request)
 
     def flush(self) -> None:
-        """Write all that was noted to the file."""
+        """Write all that was noted to the file.
+
+        Raises
+        ------
+        RecordError
+            The disk is full, or the file cannot be written for another reason.
+        """
+        if self._problem is not None:
+            raise self._problem
         if self._file is None:
             return
         if self._rows:
@@ -126,7 +140,6 @@ class EmissionWriter:
         if self._requests:
             self._frame(b"R", msgspec.msgpack.encode(self._requests))
             self._requests = []
-        self._file.flush()
 
     def close(self) -> None:
         """Write the rest and close the file; nothing may be noted afterwards."""
@@ -137,12 +150,29 @@ class EmissionWriter:
 
     def _frame(self, letter: bytes, payload: bytes) -> None:
         if self._file is not None:
-            self._file.write(_FRAME.pack(letter, len(payload)) + payload)
+            self._write(self._file, _FRAME.pack(letter, len(payload)) + payload)
+
+    def _write(self, file: FileIO, data: bytes) -> None:
+        """Write without a buffer: one that cannot be emptied complains again at the end."""
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError as problem:
+            file.close()
+            self._file = None
+            self._problem = RecordError(
+                f"cannot write the emission log: {problem.strerror}",
+                where=str(file.name),
+                allowed="free space",
+                try_="another file, or none: answers do not need it",
+            )
+            raise self._problem from problem
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path) -> FileIO:
     try:
-        return path.open("wb")
+        return path.open("wb", buffering=0)
     except OSError as problem:
         raise SpecError(
             f"cannot write: {problem}", where="--emission-log", try_="a folder that exists"

@@ -132,7 +132,9 @@ async def serve(
     Raises
     ------
     SpecError
-        The port is taken, or the log cannot be written.
+        The port is taken, or there is no folder for the log.
+    RecordError
+        The log's disk is full.
     """
     log = EmissionWriter(plan.emission_log)
     server = EmulatorServer(plan, log)
@@ -155,13 +157,15 @@ async def serve(
     ends_ns = (
         FAR_NS if plan.for_s is None else time.perf_counter_ns() + round(plan.for_s * NS_PER_S)
     )
-    while not stop.is_set() and time.perf_counter_ns() < ends_ns:
-        wait_s = min(_FLUSH_S, (ends_ns - time.perf_counter_ns()) / NS_PER_S)
-        try:
-            await asyncio.wait_for(stop.wait(), max(wait_s, 0.0))
-        except TimeoutError:
-            log.flush()
-    listening.close()
-    server.hang_up()
+    try:
+        while not stop.is_set() and time.perf_counter_ns() < ends_ns:
+            wait_s = min(_FLUSH_S, (ends_ns - time.perf_counter_ns()) / NS_PER_S)
+            try:
+                await asyncio.wait_for(stop.wait(), max(wait_s, 0.0))
+            except TimeoutError:
+                log.flush()
+    finally:  # also where the log cannot be written
+        listening.close()
+        server.hang_up()
     log.close()
     return server.counts()

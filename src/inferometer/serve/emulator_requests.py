@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -194,6 +194,8 @@ _DEFAULT_COMPLETION_TOKENS: Final = 16
 """vLLM's default for completions; chats run to the end of the context."""
 
 _MOST_ANSWERS: Final = 1024
+_MOST_LOGPROBS: Final = 20
+"""vLLM's default of ``--max-logprobs``."""
 _LEAST_TEMPERATURE: Final = 0.01
 
 Body = TypeVar("Body")
@@ -246,9 +248,7 @@ def check_head(request: HttpRequest, listens_on: str) -> None:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.method == "POST" and media_type != "application/json":
         raise Refusal(
-            415,
-            "Unsupported Media Type: Only 'application/json' is allowed",
-            kind="UnsupportedMediaTypeError",
+            400, "Unsupported Media Type: Only 'application/json' is allowed", kind="Bad Request"
         )
 
 
@@ -288,6 +288,11 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
 
 
 class CompletionBody(_Body, frozen=True, kw_only=True):
@@ -369,8 +374,7 @@ def read_completion(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Parsed
         limits,
         is_chat=False,
     )
-    if read.logprobs is not None and read.logprobs < 0:
-        raise Refusal(400, "`logprobs` must be a positive value.", param="logprobs")
+    _check_logprobs(read.logprobs)
     return replace(
         parsed,
         echoes=bool(read.echo),
@@ -401,6 +405,7 @@ def read_chat(body: bytes, limits: Limits, tokenizer: Tokenizer) -> ParsedReques
         raise Refusal(
             400, "when using `top_logprobs`, `logprobs` must be set to true.", param="top_logprobs"
         )
+    _check_logprobs(read.top_logprobs)
     return replace(parsed, n_top_logprobs=(read.top_logprobs or 0) if read.logprobs else None)
 
 
@@ -418,9 +423,12 @@ def chat_texts(messages: Sequence[Message]) -> list[str]:
 
 
 def decoded_body(body: bytes, kind: type[Body]) -> Body:
-    """Decode the body as this kind of request; refused where it is invalid."""
+    """Decode the body as this kind of request; refused where it is invalid.
+
+    Numbers may be written as ``4.0`` or ``"4"``, as vLLM's pydantic takes them.
+    """
     try:
-        return _BODY.json(body, kind, where="the request")
+        return _BODY.json(body, kind, where="the request", is_strict=False)
     except SpecError as problem:
         raise Refusal(400, problem.what) from problem
 
@@ -437,6 +445,8 @@ def _prompts(prompt: str | list[Any], tokenizer: Tokenizer) -> tuple[Sequence[Ha
     """The tokens of each prompt: of a text, of ids, or of several of either."""
     if isinstance(prompt, str):
         return (tokenizer.tokens(prompt),)
+    if any(id_ < 0 for one in prompt for id_ in _ids(one)):
+        raise Refusal(400, "a token id in prompt is negative", param="prompt")
     if not prompt or all(type(one) is int for one in prompt):
         return (prompt,)
     if not all(
@@ -449,6 +459,12 @@ def _prompts(prompt: str | list[Any], tokenizer: Tokenizer) -> tuple[Sequence[Ha
     return tuple(tokenizer.tokens(one) if isinstance(one, str) else one for one in prompt)
 
 
+def _ids(one: object) -> list[int]:
+    """The token ids in an item of a prompt's list: itself, or those in it."""
+    items = cast("list[object]", one) if isinstance(one, list) else [one]
+    return [item for item in items if isinstance(item, int)]
+
+
 def _asked(
     read: CompletionBody | ChatBody,
     prompts: tuple[Sequence[Hashable], ...],
@@ -459,6 +475,13 @@ def _asked(
 ) -> ParsedRequest:
     check_model(read.model, limits)
     _check_counts(read, most, n_answers=len(prompts) * (1 if read.n is None else read.n))
+    _check_ranges(read)
+    if most is not None and most > limits.max_model_len:
+        text = (
+            f"max_tokens={most} cannot be greater than max_model_len={limits.max_model_len}."
+            " Please request fewer output tokens."
+        )
+        raise Refusal(400, text, param="max_tokens")
     for tokens in prompts:
         if not tokens:
             raise Refusal(400, "the prompt is empty", param="prompt")
@@ -503,6 +526,40 @@ def _sampling(read: CompletionBody | ChatBody) -> dict[str, float]:
     if temperature == 0:
         return {"temperature_ratio": 0.0, "top_p_fraction": 1.0}
     return {"temperature_ratio": max(temperature, _LEAST_TEMPERATURE), "top_p_fraction": top_p}
+
+
+def _check_ranges(read: CompletionBody | ChatBody) -> None:
+    """Refuse what vLLM refuses of values that change nothing here.
+
+    Source: vLLM 0.32.0, ``vllm/sampling_params.py``, ``_verify_args``.
+    """
+    checks = (
+        (-2 <= (read.presence_penalty or 0) <= 2, "presence_penalty", "in [-2, 2]"),
+        (-2 <= (read.frequency_penalty or 0) <= 2, "frequency_penalty", "in [-2, 2]"),
+        (
+            read.repetition_penalty is None or read.repetition_penalty > 0,
+            "repetition_penalty",
+            "greater than zero",
+        ),
+        ((read.top_k or 0) >= -1, "top_k", "0 (disable), or at least 1"),
+        (0 <= (read.min_p or 0) <= 1, "min_p", "in [0, 1]"),
+        ((read.min_tokens or 0) >= 0, "min_tokens", "greater than or equal to 0"),
+    )
+    for is_right, name, allowed in checks:
+        if not is_right:
+            raise Refusal(400, f"{name} must be {allowed}, got {getattr(read, name)}.", param=name)
+    if "" in (read.stop if isinstance(read.stop, list) else [read.stop]):
+        raise Refusal(400, "stop cannot contain an empty string.", param="stop")
+
+
+def _check_logprobs(n_logprobs: int | None) -> None:
+    """Refuse a number of likeliest tokens that vLLM refuses; -1 is its whole vocabulary."""
+    if n_logprobs is not None and not 0 <= n_logprobs <= _MOST_LOGPROBS:
+        text = (
+            f"Requested sample logprobs of {n_logprobs}, which is greater than max allowed:"
+            f" {_MOST_LOGPROBS}"
+        )
+        raise Refusal(400, text, param="logprobs")
 
 
 def _left(tokens: Sequence[Hashable], most: int | None, limits: Limits) -> int:

@@ -199,12 +199,32 @@ def _places(content, depth):
         yield from _places(content[0], depth - 1)
 
 
-def test_a_table_of_llama_bench_is_sent_to_fit(tmp_path):
-    table = tmp_path / "llama.md"
-    table.write_text(
-        "| model | size | backend | test | t/s |\n| --- | --: | --- | --: | --: |\n"
-        "| llama 7B F16 | 12.55 GiB | CUDA | pp 512 | 11048.22 ± 269.74 |\n"
-    )
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "llama.md",
+            (
+                "| model | size | backend | test | t/s |\n| --- | --: | --- | --: | --: |\n"
+                "| llama 7B F16 | 12.55 GiB | CUDA | pp 512 | 11048.22 ± 269.74 |\n"
+            ),
+        ),
+        (
+            "llama.csv",
+            (
+                "model_type,n_prompt,n_gen,n_depth,test_time,avg_ns,stddev_ns\n"
+                '"llama 7B F16","512","0","0","2026-01-01T00:00:00Z","70285660","982040"\n'
+            ),
+        ),
+        (
+            "batched.log",
+            "|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |\n",
+        ),
+    ],
+)
+def test_a_table_of_llama_bench_is_sent_to_fit(name, text, tmp_path):
+    table = tmp_path / name
+    table.write_text(text)
     with pytest.raises(RecordError, match="prefill and decode tests") as caught:
         read_results(table)
     assert f"inferometer fit {table}" in str(caught.value)

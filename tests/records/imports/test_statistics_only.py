@@ -146,6 +146,87 @@ def test_trtllm_bench(tmp_path):
     assert summary.latency("e2e").min_s == pytest.approx(E2E_S.min())
 
 
+PRINTED = """\
+[07/01/2026-10:00:00] [TRT-LLM] [I]
+
+===========================================================
+= PYTORCH BACKEND
+===========================================================
+Model:                  some/model
+Model Path:             None
+TensorRT-LLM Version:   1.2.0
+Quantization:           None
+===========================================================
+= REQUEST DETAILS
+===========================================================
+Number of requests:             100
+Number of concurrent requests:  94.5
+Average Input Length (tokens):  128.0000
+Average Output Length (tokens): 64.0000
+===========================================================
+= WORLD + RUNTIME INFORMATION
+===========================================================
+TP Size:                2
+EP Size:                None
+===========================================================
+= PERFORMANCE OVERVIEW
+===========================================================
+Request Throughput (req/sec):                     80.0000
+Total Output Throughput (tokens/sec):             \t5120.0000
+Total Token Throughput (tokens/sec):              15360.0000
+Total Latency (ms):                               1250.0000
+Average request latency (ms):                     1000.0000
+Average time-to-first-token [TTFT] (ms):   160.0
+Average time-per-output-token [TPOT] (ms): 7.5
+
+-- Per-Request Time-to-First-Token [TTFT] Breakdown (ms)
+
+[TTFT] MINIMUM: 90.0000
+[TTFT] AVERAGE: 160.0000
+[TTFT] P99    : 230.0000
+
+-- Request Latency Breakdown (ms) -----------------------
+
+[Latency] P50    : 990.0000
+[Latency] AVERAGE: 1000.0000
+"""
+PRINTED_BY_0_12 = """\
+===========================================================
+= ENGINE DETAILS
+===========================================================
+Model:\t\t\tolder/model
+TensorRT-LLM Version:\t0.12.0
+===========================================================
+= STATISTICS
+===========================================================
+Number of requests:             3000
+Average Input Length (tokens):  128.0
+Average Output Length (tokens): 128.0
+Token Throughput (tokens/sec):  23400.5
+Request Throughput (req/sec):   182.8
+Total Latency (seconds):        16.4
+===========================================================
+"""
+
+
+def test_blocks_that_trtllm_bench_prints(tmp_path):
+    """With the labels and units of each version; several runs may be in one log."""
+    path = tmp_path / "bench.log"
+    path.write_text(PRINTED + PRINTED_BY_0_12)
+    new, old = read_results(path).summaries
+    assert (new.tool, new.tool_version, new.model) == ("trtllm-bench", "1.2.0", "some/model")
+    assert (new.n_completed, new.duration_s) == (100, 1.25)
+    assert (new.output_tokens_per_s, new.total_tokens_per_s) == (5120, 15360)
+    assert dict(new.settings) == {"avg_num_concurrent_requests": "94.5", "tp_size": "2"}
+    ttft = new.latency("ttft")
+    assert (ttft.min_s, ttft.mean_s, ttft.percentile_s(0.99)) == pytest.approx((0.09, 0.16, 0.23))
+    assert new.latency("e2e").percentile_s(0.5) == pytest.approx(0.99)
+    assert new.latency("tpot").mean_s == pytest.approx(0.0075)
+    assert (old.tool_version, old.n_completed, old.duration_s) == ("0.12.0", 3000, 16.4)
+    assert (old.output_tokens_per_s, old.total_tokens_per_s) == (23400.5, None)
+    assert old.latencies == ()
+
+
 def test_trtllm_bench_with_averages_alone(tmp_path):
     report = trtllm_report()
     report["streaming_metrics"] = {"avg_ttft_ms": 80.0, "avg_tpot_ms": 12.5}
@@ -208,3 +289,46 @@ def test_vllm_bench_throughput_counts_prompts_and_answers_together(tmp_path):
     assert (summary.n_completed, summary.completed_requests_per_s) == (200, 20.0)
     assert (summary.total_tokens_per_s, summary.output_tokens_per_s) == (5000.0, None)
     assert summary.offered_requests_per_s == np.inf
+
+
+def genai_bench(unit):
+    def stats(values):
+        at = {f"p{p}": float(np.quantile(values, p / 100)) for p in (25, 50, 75, 90, 95, 99)}
+        ends = {"min": values.min(), "max": values.max(), "mean": values.mean()}
+        return at | {name: float(value) for name, value in ends.items()} | {"stddev": 0.1}
+
+    scale = {"s": 1, "ms": 1000}[unit]
+    return {
+        "aggregated_metrics": {
+            "scenario": "D(550,100)", "num_concurrency": 8, "batch_size": 1,
+            "iteration_type": "num_concurrency", "run_duration": TOOK_S,
+            "mean_output_throughput_tokens_per_s": float(TOKENS.sum() / TOOK_S),
+            "requests_per_second": N / TOOK_S, "num_error_requests": 1,
+            "num_completed_requests": N, "num_requests": N + 1,
+            "stats": {
+                "ttft": stats(TTFT_S * scale), "e2e_latency": stats(E2E_S * scale),
+                "tpot": {"min": None, "mean": None, "p50": None},
+                "num_input_tokens": {"mean": 550.0}, "num_output_tokens": stats(TOKENS),
+            },
+        },
+        "individual_request_metrics": [],
+        "_time_unit": unit,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_genai_bench(unit, tmp_path):
+    summary = summary_of(genai_bench(unit), tmp_path)
+    assert (summary.tool, summary.label, summary.concurrency) == ("genai-bench", "D(550,100)", 8)
+    assert summary.is_closed_loop
+    assert (summary.n_completed, summary.n_failed, summary.n_requested) == (N, 1, N + 1)
+    assert summary.duration_s == TOOK_S
+    assert summary.mean_output_tokens == pytest.approx(TOKENS.mean())
+    assert summary.latency("ttft").percentile_s(0.95) == pytest.approx(np.quantile(TTFT_S, 0.95))
+    assert summary.latency("e2e").mean_s == pytest.approx(E2E_S.mean())
+    assert summary.latency("tpot") is None, "no answer of two tokens: absent, not 0"
+
+
+def test_genai_bench_in_another_unit_is_refused(tmp_path):
+    with pytest.raises(RecordError, match="_time_unit is 'min'"):
+        summary_of(genai_bench("s") | {"_time_unit": "min"}, tmp_path)

@@ -22,6 +22,7 @@ from inferometer.records.imports import (
 )
 from inferometer.records.imports.imported import Imported, PublishedPointTable
 from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_text
+from inferometer.records.step_logs import is_server_log, refuse_averages
 
 _SUFFIXES: Final = {".json", ".jsonl", ".csv", ".txt", ".yaml"}
 _HEADER_CHARACTERS: Final = 2**16
@@ -60,7 +61,7 @@ def _read(path: Path) -> Imported:
             return read(path)
     if concurrency_table.is_concurrency_table(text[:_HEADER_CHARACTERS]):
         return Imported(tool="table", points=concurrency_table.read_concurrency_table(path))
-    if path.suffix.lower() == ".csv":
+    if path.suffix.lower() == ".csv" and not foreign_sweeps.is_table(text):
         raise RecordError(
             f"no table that is known has the columns {', '.join(header[:12])}",
             where=str(path),
@@ -219,6 +220,11 @@ _OBJECTS: Final = (
         statistics_only.read_trtllm_report,
     ),
     _Format(
+        "SGLang genai-bench",
+        _having("aggregated_metrics", "individual_request_metrics"),
+        statistics_only.read_genai_bench,
+    ),
+    _Format(
         "vllm bench latency",
         _having("avg_latency", "latencies", "percentiles"),
         statistics_only.read_vllm_latency,
@@ -276,10 +282,13 @@ def _sent_to_fit(path: Path) -> Imported:
 _PRINTED: Final = (
     (foreign_sweeps.is_table, _sent_to_fit),
     (vllm_bench.has_blocks, vllm_bench.read_blocks),
+    (statistics_only.is_trtllm_printed, statistics_only.read_trtllm_printed),
     (mlperf.is_mlperf, mlperf.read_mlperf),
+    (is_server_log, refuse_averages),
 )
 _TABLES: Final = (
     "the block of results that vLLM's and SGLang's bench print",
+    "the blocks that trtllm-bench prints",
     f"MLPerf {mlperf.SUMMARY_NAME}",
     "vLLM's fields as CSV",
     "AIPerf profile_export_aiperf.csv",
@@ -290,7 +299,8 @@ _TABLES: Final = (
     "a CSV of inferometer export",
 )
 _TABLE: Final = (
-    "a table of a sweep, llama-bench's and bench_one_batch's: inferometer fit reads it;"
+    "a table of a sweep, llama-bench's, llama-batched-bench's and bench_one_batch's:"
+    " inferometer fit reads it;"
     " a trace: --workload of simulate and load"
 )
 KNOWN: Final = ", ".join(

@@ -35,6 +35,7 @@ Tool: TypeAlias = Literal[
     "sglang-bench",
     "aiperf",
     "genai-perf",
+    "genai-bench",
     "guidellm",
     "inference-perf",
     "inferencex",

@@ -3,16 +3,20 @@
 LLMPerf counts output tokens by tokenizing the text itself, and divides the whole latency, TTFT
 included, by their number: a normalised TPOT (``token_benchmark_ray.py`` and
 ``openai_chat_completions_client.py`` of version 2023-08-31). trtllm-bench writes what
-``--report_json`` asks for (``tensorrt_llm/bench/dataclasses/reporting.py``); an answer of one token
-counts there with a TPOT of 0. ``vllm bench latency`` and ``throughput`` write what their
+``--report_json`` asks for (``tensorrt_llm/bench/dataclasses/reporting.py``), and prints the same
+numbers in blocks, with names and units of each version since 0.12; an answer of one token counts
+there with a TPOT of 0. ``vllm bench latency`` and ``throughput`` write what their
 ``--output-json`` names, in seconds (``vllm/benchmarks`` of 0.32).
 """
 
+import re
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Final, Never
 
 from inferometer.errors import RecordError
+from inferometer.inputs.types import Source
 from inferometer.records.imports.imported import (
     DEFINITIONS,
     Imported,
@@ -25,7 +29,7 @@ from inferometer.records.imports.imported import (
     percentiles_of,
     published,
 )
-from inferometer.records.imports.json_fields import JsonFields, read_object
+from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, read_object, read_text
 
 _LLMPERF: Final[dict[PublishedLatencyName, tuple[str, str]]] = {
     "ttft": ("ttft_s", "first text - send"),
@@ -126,15 +130,19 @@ def read_trtllm_report(path: Path) -> Imported:
     RecordError
         A field holds something else than it should; the message names it.
     """
-    content = read_object(path)
+    summary = _trtllm_summary(read_object(path), file_source(path, "trtllm-bench"))
+    return Imported(tool="trtllm-bench", summaries=(summary,))
+
+
+def _trtllm_summary(content: JsonFields, source: Source) -> PublishedSummary:
     performance, requests, streamed, engine, machine = (
         content.child(name)
         for name in ("performance", "request_info", "streaming_metrics", "engine", "machine")
     )
     total_ms = performance.number("total_latency_ms")
-    summary = PublishedSummary(
+    return PublishedSummary(
         tool="trtllm-bench",
-        source=file_source(path, "trtllm-bench"),
+        source=source,
         tool_version=engine.text("version"),
         model=engine.text("model"),
         engine="tensorrt-llm",
@@ -163,7 +171,94 @@ def read_trtllm_report(path: Path) -> Imported:
             )
         ),
     )
-    return Imported(tool="trtllm-bench", summaries=(summary,))
+
+
+_PRINTED_FIELDS: Final = {
+    "model": ("engine", "model", 1),
+    "tensorrt-llm version": ("engine", "version", 1),
+    "tensorrt llm version": ("engine", "version", 1),
+    "dtype": ("engine", "dtype", 1),
+    "kv cache dtype": ("engine", "kv_cache_dtype", 1),
+    "quantization": ("engine", "quantization", 1),
+    "tp size": ("world_info", "tp_size", 1),
+    "pp size": ("world_info", "pp_size", 1),
+    "ep size": ("world_info", "ep_size", 1),
+    "max runtime batch size": ("world_info", "max_batch_size", 1),
+    "max runtime tokens": ("world_info", "max_num_tokens", 1),
+    "scheduling policy": ("world_info", "scheduling_policy", 1),
+    "kv memory percentage": ("world_info", "kv_cache_percentage", 1),
+    "issue rate (req/sec)": ("world_info", "issue_rate", 1),
+    "number of requests": ("request_info", "num_requests", 1),
+    "number of concurrent requests": ("request_info", "avg_num_concurrent_requests", 1),
+    "average input length (tokens)": ("request_info", "avg_input_length", 1),
+    "average output length (tokens)": ("request_info", "avg_output_length", 1),
+    "request throughput (req/sec)": ("performance", "request_throughput_req_s", 1),
+    "token throughput (tokens/sec)": ("performance", "system_output_throughput_tok_s", 1),
+    "total output throughput (tokens/sec)": ("performance", "system_output_throughput_tok_s", 1),
+    "total token throughput (tokens/sec)": ("performance", "system_total_throughput_tok_s", 1),
+    "total latency (ms)": ("performance", "total_latency_ms", 1),
+    "total latency (seconds)": ("performance", "total_latency_ms", 1000),
+    "average request latency (ms)": ("performance", "avg_request_latency_ms", 1),
+    "average time-to-first-token [ttft] (ms)": ("streaming_metrics", "avg_ttft_ms", 1),
+    "average time-per-output-token [tpot] (ms)": ("streaming_metrics", "avg_tpot_ms", 1),
+}
+"""Printed label in lower case -> part and field of the report, and what its number times gives."""
+_PRINTED_LATENCIES: Final = {
+    "TTFT": ("streaming_metrics", "ttft_percentiles"),
+    "TPOT": ("streaming_metrics", "tpot_percentiles"),
+    "Latency": ("performance", "request_latency_percentiles_ms"),
+}
+_PRINTED_TITLE: Final = re.compile(r"= (?:PERFORMANCE OVERVIEW|STATISTICS)\s*$", re.MULTILINE)
+_PRINTED_START: Final = re.compile(
+    r"^.*= (?:ENGINE DETAILS|[A-Za-z]+ backend)\s*$", re.MULTILINE | re.IGNORECASE
+)
+_PRINTED_LINE: Final = re.compile(
+    r"^[^\w\[\n]*(?:\[(TTFT|TPOT|Latency)\] (P\d\d|MINIMUM|MAXIMUM|AVERAGE)|([A-Za-z][^:\n]*?))\s*:[ \t]+(\S.*?)\s*$",
+    re.MULTILINE,
+)
+
+
+def is_trtllm_printed(text: str) -> bool:
+    """Does the text hold blocks of results that trtllm-bench prints?"""
+    return _PRINTED_TITLE.search(text) is not None and "Request Throughput (req/sec)" in text
+
+
+def read_trtllm_printed(path: Path) -> Imported:
+    """The summary of each block, in the order of the text.
+
+    Raises
+    ------
+    RecordError
+        A block lacks the number of requests, or a field holds something else.
+    """
+    text, source = read_text(path), file_source(path, "trtllm-bench")
+    starts = [0, *(match.start() for match in _PRINTED_START.finditer(text)), len(text)]
+    blocks = [text[first:end] for first, end in pairwise(starts)]
+    found = tuple(
+        _trtllm_summary(JsonFields(content=_printed(block), where=str(path)), source)
+        for block in blocks
+        if _PRINTED_TITLE.search(block) is not None
+    )
+    return Imported(tool="trtllm-bench", summaries=found)
+
+
+def _printed(block: str) -> dict[str, Json]:
+    """The block's numbers as the report has them."""
+    parts: dict[str, dict[str, Json]] = {"engine": {}, "world_info": {}, "request_info": {}}
+    parts |= {"performance": {}, "streaming_metrics": {}}
+    latencies = {name: dict[str, Json]() for name in _PRINTED_LATENCIES}
+    for latency, statistic, label, value in _PRINTED_LINE.findall(block):
+        if latency:
+            latencies[latency].setdefault(statistic.lower(), value)
+            continue
+        part, name, ratio = _PRINTED_FIELDS.get(label.lower(), ("", "", 1))
+        if part and value != "None":
+            scaled = DOOR.number(value, label, where="the block") * ratio if ratio != 1 else value
+            parts[part].setdefault(name, scaled)
+    for latency, (part, name) in _PRINTED_LATENCIES.items():
+        if latencies[latency]:
+            parts[part][name] = dict(latencies[latency])
+    return {part: dict(fields) for part, fields in parts.items()}
 
 
 def _trtllm_latency(
@@ -341,3 +436,65 @@ def read_vllm_throughput(path: Path) -> Imported:
         total_tokens_per_s=content.number("tokens_per_second"),
     )
     return Imported(tool="vllm-bench", summaries=(summary,))
+
+
+# How is a run of SGLang's genai-bench read, one scenario at one concurrency?
+# Source: sgl-project/genai-bench, genai_bench/metrics/metrics.py and
+# aggregated_metrics_collector.py: TPOT is (end - first token) / (output tokens - 1).
+
+
+_GENAI_BENCH: Final[dict[PublishedLatencyName, str]] = {
+    "ttft": "ttft",
+    "tpot": "tpot",
+    "e2e": "e2e_latency",
+}
+_GENAI_BENCH_PERCENTILES: Final = {f"p{at}": at / 100 for at in (25, 50, 75, 90, 95, 99)}
+
+
+def read_genai_bench(path: Path) -> Imported:
+    """The statistics of a scenario; single requests have no send times and are left out.
+
+    Raises
+    ------
+    RecordError
+        A field holds something else than it should; the message names it.
+    """
+    content = read_object(path)
+    unit = content.text("_time_unit") or "s"
+    if unit not in _UNIT_S:
+        raise content.refuse("_time_unit", "s, ms")
+    whole = content.child("aggregated_metrics")
+    stats, per_minute = whole.child("stats"), whole.number("requests_per_minute")
+    rate = whole.number("requests_per_second")
+    is_concurrent = (whole.text("iteration_type") or "num_concurrency") == "num_concurrency"
+    summary = PublishedSummary(
+        tool="genai-bench",
+        source=file_source(path, "genai-bench"),
+        label=whole.text("scenario") or "",
+        concurrency=whole.whole("num_concurrency") if is_concurrent else None,
+        settings=whole.pairs(("iteration_type", "batch_size")),
+        duration_s=whole.number("run_duration"),
+        n_requested=whole.whole("num_requests"),
+        n_completed=whole.whole("num_completed_requests"),
+        n_failed=whole.whole("num_error_requests"),
+        mean_prompt_tokens=stats.child("num_input_tokens").number("mean"),
+        mean_output_tokens=stats.child("num_output_tokens").number("mean"),
+        completed_requests_per_s=per_minute / 60 if rate is None and per_minute else rate,
+        input_tokens_per_s=whole.number("mean_input_throughput_tokens_per_s"),
+        output_tokens_per_s=whole.number("mean_output_throughput_tokens_per_s"),
+        total_tokens_per_s=whole.number("mean_total_tokens_throughput_tokens_per_s"),
+        latencies=published(
+            latency_of(
+                stats.child(theirs),
+                name,
+                theirs,
+                DEFINITIONS[name],
+                keys=StatisticKeys("mean", "stddev", "min", "max"),
+                percentiles=_GENAI_BENCH_PERCENTILES,
+                unit_s=_UNIT_S[unit],
+            )
+            for name, theirs in _GENAI_BENCH.items()
+            if stats.child(theirs).number("mean") is not None
+        ),
+    )
+    return Imported(tool="genai-bench", summaries=(summary,))
