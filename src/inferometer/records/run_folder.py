@@ -371,6 +371,16 @@ def read_manifest(path: Path) -> StoredManifest:
     return StoredManifest(loader.manifest(content, where), loader)
 
 
+def is_run(directory: Path) -> bool:
+    """Has the folder the manifest of a run? Other tools have a manifest.json of their own."""
+    try:
+        content = _DOOR.bytes_of(directory / MANIFEST_NAME)
+        _DOOR.json(content, _OfRun, where=str(directory))
+    except RecordError:
+        return False
+    return True
+
+
 def _loader_of(version: int, *, where: str) -> Loader:
     if version not in LOADERS:
         raise RecordError(
@@ -383,6 +393,15 @@ def _loader_of(version: int, *, where: str) -> Loader:
 
 
 class _Versioned(msgspec.Struct):
+    schema_version: int
+
+
+class _OfRun(msgspec.Struct):
+    """Fields of every manifest of a run, of any version."""
+
+    run_id: str
+    origin: str
+    tool_version: str
     schema_version: int
 
 
