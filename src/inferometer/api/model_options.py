@@ -16,7 +16,7 @@ from inferometer.inputs.types import (
     EngineSpec,
     LoadFormat,
 )
-from inferometer.measure.engines import openvino_spec
+from inferometer.measure.engines import openvino_spec, torch_spec
 from inferometer.measure.environments import find_environment
 
 FORMATS: Final = get_args(DType)
@@ -145,7 +145,7 @@ def engine_of(options: Engine) -> EngineSpec:
     Raises
     ------
     SpecError
-        What OpenVINO does on no machine: found before the engine is looked for, and in a dry run.
+        What the engine does on no machine: found before the engine is looked for, and in a dry run.
     """
     can_be_gpu = options.engine != "openvino" and _NVIDIA_DEVICE.exists()
     is_gpu = options.device == "cuda" or (options.device == "auto" and can_be_gpu)
@@ -165,8 +165,8 @@ def engine_of(options: Engine) -> EngineSpec:
         load_format=options.load_format,
         attention=options.attn,
     )
-    if spec.engine == "openvino":
-        openvino_spec.check_spec(spec)
+    check = openvino_spec.check_spec if spec.engine == "openvino" else torch_spec.check_spec
+    check(spec)
     return spec
 
 
