@@ -93,7 +93,7 @@ def test_what_is_quoted_of_our_own_error_is_what_was_wrong(tmp_path, port):
     """Its last line, what to try, was quoted as if the server had written it."""
     command = (sys.executable, "-m", "inferometer", "emulate", "no-such-model", "--port", str(port))
     with (
-        pytest.raises(ServerFault, match="inferometer: .*no-such-model") as caught,
+        pytest.raises(ServerFault, match=r"inferometer: .*no-such-model") as caught,
         served(start_of(tmp_path, port, *command)),
     ):
         pass
