@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import click
 
 from inferometer import __version__, suggestions
+from inferometer.cli import completion
 from inferometer.cli.flags import QuestionCommand, as_spec_error, asks, check_numbers
 from inferometer.cli.terminal import show_crash, talk, write_answer
 from inferometer.cli.verbs import VERBS, Verb
@@ -223,7 +224,8 @@ def main() -> None:
     sys.excepthook = show_crash
     hooks.listen(talk)
     with _open_stdout(), orderly_ends() as ending:
-        _run(ending)
+        if not completion.answered(app, os.environ):
+            _run(ending)
 
 
 def _run(ending: Ending) -> None:
