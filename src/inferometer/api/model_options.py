@@ -16,7 +16,8 @@ from inferometer.inputs.types import (
     EngineSpec,
     LoadFormat,
 )
-from inferometer.measure.engines import openvino_spec, torch_spec
+from inferometer.measure import environments
+from inferometer.measure.engines import openvino_spec
 from inferometer.measure.environments import find_environment
 
 FORMATS: Final = get_args(DType)
@@ -165,7 +166,7 @@ def engine_of(options: Engine) -> EngineSpec:
         load_format=options.load_format,
         attention=options.attn,
     )
-    check = openvino_spec.check_spec if spec.engine == "openvino" else torch_spec.check_spec
+    check = openvino_spec.check_spec if spec.engine == "openvino" else environments.check_torch_spec
     check(spec)
     return spec
 

@@ -23,7 +23,7 @@ from inferometer.inputs import resolve, types
 from inferometer.inputs.plans import Axes, shuffled, sweep_points
 from inferometer.inputs.resolve import resolve_model
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, SweepPlan, SweepPoint
-from inferometer.measure.engines import torch_spec
+from inferometer.measure import environments
 from inferometer.measure.this_machine import this_hardware
 from inferometer.perfmodel.memory import MemoryQuestion, memory_budget
 from inferometer.perfmodel.scenario import LIKELY, Scenario, phases_at
@@ -172,10 +172,10 @@ def _plan(question: Sweep, engine: EngineSpec) -> SweepPlan:
 
 def _check_points(plan: SweepPlan, model: ModelSpec) -> None:
     """What the model was not made for, or the engine does not run, is refused before it is loaded."""
-    torch_spec.check_heads(plan.engine, model.attention.n_heads)
+    environments.check_heads(plan.engine, model.attention.n_heads)
     most = model.max_position_tokens
     for point in plan.points:
-        torch_spec.check_batch(plan.engine, point.batch_size)
+        environments.check_batch(plan.engine, point.batch_size)
         if point.prompt_tokens + point.gen_tokens > most:
             raise SpecError(
                 f"{point.prompt_tokens:,} prompt tokens and {point.gen_tokens:,} to generate",

@@ -83,18 +83,7 @@ def preset_of(preset: Preset, server: Server, policy: str, same: Sequence[object
     values["max_num_batched_tokens"] = max(budget.value, at_once.value)
     chosen = deployment_of(server_with(server, values))
     rows = (
-        PresetRow(
-            setting="max_num_seqs",
-            value=str(at_once.value),
-            flag="--max-num-seqs" if is_vllm else "--max-running-requests",
-            why=at_once.why,
-        ),
-        PresetRow(
-            setting="max_num_batched_tokens",
-            value=str(values["max_num_batched_tokens"]),
-            flag="--max-num-batched-tokens" if is_vllm else "--chunked-prefill-size",
-            why=budget.why,
-        ),
+        *_sizes(at_once, budget, is_vllm=is_vllm),
         _memory(preset, chosen, is_vllm=is_vllm),
         _page(chosen, is_vllm=is_vllm),
         *_of_engine(preset, is_vllm=is_vllm),
@@ -115,6 +104,24 @@ def preset_of(preset: Preset, server: Server, policy: str, same: Sequence[object
         trust=f"step times: {chosen.step_times.origin}{wide}",
         command=" ".join((serve_command(chosen), *stream)),
         next_step=f"your own traffic decides: {command}",
+    )
+
+
+def _sizes(at_once: _Sized, budget: _Sized, *, is_vllm: bool) -> tuple[PresetRow, PresetRow]:
+    """The batch, and the tokens of a step: at least one for each sequence."""
+    return (
+        PresetRow(
+            setting="max_num_seqs",
+            value=str(at_once.value),
+            flag="--max-num-seqs" if is_vllm else "--max-running-requests",
+            why=at_once.why,
+        ),
+        PresetRow(
+            setting="max_num_batched_tokens",
+            value=str(max(budget.value, at_once.value)),
+            flag="--max-num-batched-tokens" if is_vllm else "--chunked-prefill-size",
+            why=budget.why,
+        ),
     )
 
 

@@ -5,7 +5,7 @@ candidates are read without them, as text of the catalogue's files; click comple
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from typing import Final
 
@@ -14,8 +14,6 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from inferometer.cli.verbs import VERBS
 
-VARIABLE: Final = "_INFEROMETER_COMPLETE"
-"""A shell sets it to ``bash_complete``; ``bash_source`` is click's."""
 _OF_MODELS: Final = frozenset(
     ("quick", "predict", "simulate", "explore", "emulate", "capacity", "size", "tune", "quality")
 )
@@ -31,13 +29,13 @@ _FILE: Final = CompletionItem("", type="file")
 """Any path may stand there as well; first, as bash forgets what comes before it."""
 
 
-def answered(app: click.Command, environment: Mapping[str, str]) -> bool:
-    """Print the candidates for a shell; False where none asks, or click knows better."""
-    shell, _, instruction = environment.get(VARIABLE, "").partition("_")
+def answered(app: click.Command, asked: str) -> bool:
+    """Print the candidates for ``bash_complete``; False where click knows better."""
+    shell, _, instruction = asked.partition("_")
     kind = get_completion_class(shell)
     if instruction != "complete" or kind is None:
         return False
-    asking = kind(app, {}, "inferometer", VARIABLE)
+    asking = kind(app, {}, "inferometer", "")
     words, begun = asking.get_completion_args()
     found = candidates(words, begun)
     if found is None:

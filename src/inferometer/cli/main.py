@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple, NoReturn
 import click
 
 from inferometer import __version__, suggestions
-from inferometer.cli import completion
 from inferometer.cli.flags import QuestionCommand, as_spec_error, asks, check_numbers
 from inferometer.cli.terminal import show_crash, talk, write_answer
 from inferometer.cli.verbs import VERBS, Verb
@@ -137,6 +136,9 @@ def begun_by(name: str, verb: Verb) -> click.Command:
     return command
 
 
+_COMPLETE: Final = "_INFEROMETER_COMPLETE"
+"""A shell sets it to ``bash_complete`` where it wants candidates; click has its name."""
+_COMPLETION: Final = "inferometer.cli.completion"
 _STORING: Final = frozenset({"load", "quick", "sweep", "verify", "compare", "tune", "quality"})
 """Verbs that write what they measure as they go."""
 _SHOWN: Final = 160
@@ -224,7 +226,8 @@ def main() -> None:
     sys.excepthook = show_crash
     hooks.listen(talk)
     with _open_stdout(), orderly_ends() as ending:
-        if not completion.answered(app, os.environ):
+        asked = os.environ.get(_COMPLETE, "")
+        if not asked or not importlib.import_module(_COMPLETION).answered(app, asked):
             _run(ending)
 
 

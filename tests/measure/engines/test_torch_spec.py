@@ -8,7 +8,7 @@ import pytest
 import inferometer as im
 from inferometer.errors import SpecError
 from inferometer.inputs.types import EngineSpec
-from inferometer.measure.engines.torch_spec import check_batch, check_spec
+from inferometer.measure.environments import check_batch, check_torch_spec
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ def test_a_dry_run_refuses_what_the_engine_would(wanted, complaint):
 
 
 def test_what_the_engines_can_do_passes():
-    check_spec(EngineSpec(quantization="int4", device="cpu"))
-    check_spec(EngineSpec(tensor_parallel_size=2, mode="static", kv_cache_dtype="float32"))
-    check_spec(EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16"))
+    check_torch_spec(EngineSpec(quantization="int4", device="cpu"))
+    check_torch_spec(EngineSpec(tensor_parallel_size=2, mode="static", kv_cache_dtype="float32"))
+    check_torch_spec(EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16"))
     check_batch(EngineSpec(), 1024)
     check_batch(EngineSpec(engine="vllm"), 256)
     plan = {"model": "smollm2-135m", "load_format": "dummy", "device": "cpu", "dry_run": True}
@@ -45,7 +45,7 @@ def test_what_the_engines_can_do_passes():
 
 def test_a_plan_is_checked_without_torch():
     code = (
-        "import sys; from inferometer.measure.engines import torch_spec;"
+        "import sys; from inferometer.measure import environments;"
         " print({'torch', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -20,7 +20,7 @@ from transformers.initialization import no_init_weights
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.config_writing import config_from_model
 from inferometer.inputs.types import DType, EngineSpec, ModelSpec
-from inferometer.measure.engines import torch_spec
+from inferometer.measure import environments
 from inferometer.measure.engines.protocol import ModelReference
 
 HfConfig: TypeAlias = Any
@@ -40,9 +40,9 @@ _WEIGHT_SUFFIXES: Final = (".safetensors", ".gguf", ".bin")
 def check_spec(spec: EngineSpec) -> None:
     """Refuse settings that this engine does not support on this machine."""
     check_device(spec)
-    torch_spec.check_spec(spec)
+    environments.check_torch_spec(spec)
     if spec.dtype == "bfloat16" and spec.device == "cuda" and not torch.cuda.is_bf16_supported():
-        raise torch_spec.dtype_refusal(spec, ("float32", "float16"))
+        raise environments.dtype_refusal(spec, ("float32", "float16"))
 
 
 def check_device(spec: EngineSpec) -> None:

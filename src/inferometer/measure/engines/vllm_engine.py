@@ -18,8 +18,8 @@ import transformers
 
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.types import EngineSpec
+from inferometer.measure import environments
 from inferometer.measure.child_processes import available_bytes
-from inferometer.measure.engines import torch_spec
 from inferometer.measure.engines.hf_folder import (
     config_folder,
     unpacked_if_small,
@@ -88,7 +88,7 @@ class VllmModel:
 def check_spec(spec: EngineSpec) -> None:
     """Refuse settings that this engine does not support on this machine."""
     check_device(spec)
-    torch_spec.check_spec(spec)
+    environments.check_torch_spec(spec)
 
 
 def check_build(spec: EngineSpec) -> None:
@@ -118,7 +118,7 @@ def read_model(spec: EngineSpec, model: ModelReference) -> VllmModel:
     """
     readable = model if spec.load_format == "dummy" else unpacked_if_small(model)
     config = read_config(readable)
-    torch_spec.check_heads(spec, config.get_text_config().num_attention_heads)
+    environments.check_heads(spec, config.get_text_config().num_attention_heads)
     _set_variables(spec)
     is_random = spec.load_format == "dummy" or model.location is None
     return VllmModel(
@@ -156,7 +156,7 @@ def start_core(model: VllmModel, kv_tokens: int) -> VllmCore:
         skip_tokenizer_init=True,
         max_model_len=longest_tokens,
         max_num_batched_tokens=MAX_BATCHED_TOKENS,
-        max_num_seqs=torch_spec.MAX_SEQUENCES,
+        max_num_seqs=environments.MAX_SEQUENCES,
         block_size=block_tokens,
         kv_cache_memory_bytes=kv_bytes // model.spec.tensor_parallel_size,
         enable_prefix_caching=False,
@@ -430,7 +430,7 @@ class VllmEngine:
     def _check_fits(self, batch_size: int, prompt_tokens: int, gen_tokens: int) -> None:
         """Refuse a batch that would wait or be preempted."""
         config = self._model.config.get_text_config()
-        torch_spec.check_batch(self._spec, batch_size)
+        environments.check_batch(self._spec, batch_size)
         length_tokens = prompt_tokens + gen_tokens
         if length_tokens > config.max_position_embeddings:
             raise SpecError(
