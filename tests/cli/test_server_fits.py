@@ -76,21 +76,21 @@ def test_the_front_end_is_in_the_first_token(folder):
     )
 
 
-def drawn_server(*seats):
-    """The same step times with other seats in each draw."""
+def drawn_server(*slots):
+    """The same step times with other slots in each draw."""
     fit = server_fit()
     parameters = tuple(parameter.estimate.value for parameter in fit.parameters)
     return replace(
         fit,
         draws=tuple(
             ServerDraw(knobs=LIMITS | SWITCHES | {"max_num_seqs": n}, parameters=parameters)
-            for n in seats
+            for n in slots
         ),
     )
 
 
 def test_doubt_of_limits_is_in_the_doubt_of_latencies(folder):
-    """Steps without doubt, seats between 2 and 24.
+    """Steps without doubt, slots between 2 and 24.
 
     What a request waits is not known, unless somebody says how many there are.
     """

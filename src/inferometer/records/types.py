@@ -33,7 +33,7 @@ REFUSALS: Final = ("rejected", "refused")
 UNKNOWN_COUNT: Final = -1
 """The int32 count for *unknown*."""
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 
 Origin: TypeAlias = Literal["measured", "simulated", "published"]
@@ -391,7 +391,7 @@ class StepPartTable(NamedTuple):
     """Row of the ``StepTable``."""
     request_index: I32
     """``RequestTable.request_index``"""
-    seat: I32
+    slot: I32
     """Slot of the batch, which a request keeps while it runs; those of several servers are
     numbered through."""
     kind: I8
