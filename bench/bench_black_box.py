@@ -1,7 +1,7 @@
 """Is a server that we cannot see into found again from load tests alone, and does what is found foretell other rates?
 
 Random servers: a model of the catalogue on a device, at random shares of its peaks, with random
-host times, seats, step budgets, KV cache, chunking and prefix caching. Each is load-tested at three
+host times, slots, step budgets, KV cache, chunking and prefix caching. Each is load-tested at three
 rates for at most ten minutes in all: simulated, with a client's noise added (a front end that
 varies, tokens seen late). Nothing but rates, lengths and timestamps is told. Then two other rates
 are foretold and simulated in truth, and the highest rate that keeps a promise. One line for each
@@ -116,13 +116,13 @@ class Truth:
 
     def _config(self):
         rng = self.rng
-        seats = int(rng.choice([12, 16, 24, 32, 48, 64, 96, 128]))
-        held = 700 * seats * float(np.exp(rng.uniform(np.log(0.35), np.log(2.5))))
+        slots = int(rng.choice([12, 16, 24, 32, 48, 64, 96, 128]))
+        held = 700 * slots * float(np.exp(rng.uniform(np.log(0.35), np.log(2.5))))
         is_chunked = bool(rng.random() < 0.85)
         return SchedulerConfig(
             num_blocks=max(int(held / 16), 320) + 1,
             max_model_len=5000,
-            max_num_seqs=seats,
+            max_num_seqs=slots,
             max_num_batched_tokens=(
                 int(rng.choice([512, 1024, 2048, 4096, 8192])) if is_chunked else 8192
             ),

@@ -1,6 +1,6 @@
 """How far are simulations from a published rate sweep of vLLM, of which only summaries are known?
 
-inference-perf at KubeCon NA 2025: Llama-3.1-8B on one H100, 128 seats, no prefix caching, about 204
+inference-perf at KubeCon NA 2025: Llama-3.1-8B on one H100, 128 slots, no prefix caching, about 204
 tokens in and 62 out. Step times are learned from the stages at 1, 31.4 and 92.19 requests/s,
 starting from that device's kernels; the stage at 61.79 was not looked at. Stages above saturation
 are left out: their client throttles at 440 requests in flight. The tool calls its load constant;

@@ -1,6 +1,6 @@
 """How many requests does a CPU second simulate, in our kernel and in other simulators, on the same workload?
 
-Two workloads of log-normal lengths, 512 tokens in and 128 out on average, 256 seats, 2,048 tokens a
+Two workloads of log-normal lengths, 512 tokens in and 128 out on average, 256 slots, 2,048 tokens a
 step, no prefix cache, chunked prefill: ``steady`` at 6.45 requests a second, ``full`` as the chats
 of ``bench_simulate_speed``. Each peer runs 1,000 requests and the most that it finishes in about
 ``--seconds``, which shows who is superlinear; the kernel runs the same requests in between. Every

@@ -2,7 +2,7 @@
 
 Bounds: 100,000 chats, 40,000 with prefix caching.
 
-Chat: 200,000 requests, 512 tokens in and 128 out on average, 256 seats, 2,048 tokens a step, no
+Chat: 200,000 requests, 512 tokens in and 128 out on average, 256 slots, 2,048 tokens a step, no
 prefix cache, at a rate that keeps the engine full, and at one that keeps it a quarter full (more
 steps for the same work). Prefix caching: a Mooncake trace's own blocks of 512 tokens;
 ``--mooncake`` names the file. Seconds are of this process's CPU time; the first call, which
@@ -107,7 +107,7 @@ def report(name, requests, config, cost, bound_per_s):
     rates, run = rates_per_s(requests, config, cost)
     rate = median_estimate(rates, confidence_fraction=0.95)
     steps = run.steps
-    seats = (steps.n_prefill_requests + steps.n_decode_requests).mean()
+    slots = (steps.n_prefill_requests + steps.n_decode_requests).mean()
     hit = run.requests.cached_tokens.sum() / run.requests.prompt_tokens.sum()
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     log_row(
@@ -117,7 +117,7 @@ def report(name, requests, config, cost, bound_per_s):
             if bound_per_s
             else f"{words(rate)} requests per CPU second"
         ),
-        f"{requests.n_requests:,} requests, {len(steps.start_ns):,} steps of {seats:.0f} requests,"
+        f"{requests.n_requests:,} requests, {len(steps.start_ns):,} steps of {slots:.0f} requests,"
         f" {hit:.1%} of prompts cached, {run.requests.n_preemptions.sum()} preemptions, ended"
         f" {run.outcome.name}, peak {peak_bytes / 2**20:.0f} MiB",
     )

@@ -2,7 +2,7 @@
 
 And does a longer simulation pick the same?
 
-Five devices, tensor parallelism 1 to 8, two formats, three numbers of seats, two step budgets; the
+Five devices, tensor parallelism 1 to 8, two formats, three numbers of slots, two step budgets; the
 best of each is simulated whole, at three step times, with one replica less. The bar: 20 s by the
 clock on 2 cores, the processes' start in it; to be run alone. On a busy machine the clock says
 nothing: there its 40 s of CPU are the bar (INFEROMETER_BUSY=1). Ten times longer all devices are

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 DRIVERS = HERE / "simulate_peers"
 ROOT = HERE.parent
 INFERENCE_LAB = "@doublewordai/inference-lab"
-SAME = "scheduler, seats, token budget, KV blocks and step time as ours"
+SAME = "scheduler, slots, token budget, KV blocks and step time as ours"
 
 
 class AbsentError(Exception):
@@ -68,7 +68,7 @@ def all_peers(folder: Path, vllm_python: Path, vidur_python: Path | None) -> lis
             language="Python",
             models="the real scheduler and engine loop, clock virtual",
             differs=(
-                "scheduler, seats, token budget and KV blocks as ours; step time without its"
+                "scheduler, slots, token budget and KV blocks as ours; step time without its"
                 " context terms"
             ),
             command=lambda: _existing(vllm_python, "drive_vllm.py", "no vLLM environment"),
@@ -84,7 +84,7 @@ def all_peers(folder: Path, vllm_python: Path, vidur_python: Path | None) -> lis
             language="Python",
             models="chunked prefill step by step, KV blocks",
             differs=(
-                "its chunked scheduler knows no seats; step time takes the longer of computing and"
+                "its chunked scheduler knows no slots; step time takes the longer of computing and"
                 " reading"
             ),
             command=lambda: _from_pypi(folder, "sched-sim==0.2.1", "drive_sched_sim.py"),
@@ -95,7 +95,7 @@ def all_peers(folder: Path, vllm_python: Path, vidur_python: Path | None) -> lis
             models="whole requests in slots, no steps",
             differs=(
                 "no batches: a request's whole service is fixed when its slot opens; at most 512"
-                " wait; KV for every seat"
+                " wait; KV for every slot"
             ),
             command=lambda: _from_pypi(
                 folder, "vllm-sr-sim==0.1.0.dev20260713123629", "drive_vllm_sr_sim.py"

@@ -47,17 +47,6 @@ def _interruptible():
     signal.signal(signal.SIGHUP, before[1])
 
 
-def _is_importing():
-    """Is a module of ours half imported further up the stack?"""
-    frame = sys._getframe()
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        if frame.f_code.co_name == "<module>" and name.partition(".")[0] == "inferometer":
-            return True
-        frame = frame.f_back
-    return False
-
-
 @pytest.fixture
 def one_core(monkeypatch):
     """A search or a grid starts no processes: each takes a second and a half to import what it needs."""
@@ -68,26 +57,16 @@ def one_core(monkeypatch):
 def _suggestions_are_parsed():
     """No suggested command escapes: whatever a test makes the code suggest is given to the command line's own parser.
 
-    A module may suggest while it is imported. The parser imports all verbs, and those perhaps this
-    module: its suggestion is parsed with the next one.
+    The parser imports every verb, so nothing may be suggested while a module is imported.
     """
-    waiting = []
-
-    def check_waiting():
-        if waiting:
-            import suggested  # it imports every verb: only where something is suggested
-        while waiting:
-            suggested.check_words(waiting.pop())
-
     with pytest.MonkeyPatch.context() as patched:
         written = suggestions._written
 
         def checked(*words: str) -> str:
-            waiting.append(words)
-            if not _is_importing():
-                check_waiting()
+            import suggested  # it imports every verb: only where something is suggested
+
+            suggested.check_words(words)
             return written(*words)
 
         patched.setattr(suggestions, "_written", checked)
         yield
-        check_waiting()

@@ -126,6 +126,25 @@ def test_launches_are_a_pitfall_where_they_take_a_tenth_of_all_decode_time():
     assert launch_check([explained(32, 1, {"kv": 1.0})]).finding == "not reported"
 
 
+def test_launches_that_a_table_does_not_tell_from_weights_are_undecided(tmp_path):
+    """The table of a run had launches of 20 % beside the run's 34 %, both named as a pitfall."""
+    table = tmp_path / "made.csv"
+    done = CliRunner().invoke(app, ["export", str(SMOLLM2), "--out", str(table)])
+    assert done.exit_code == 0, done.output
+    facts = ("--model", "smollm2-135m", "--dtype", "float32")
+    answers = [
+        json.loads(CliRunner().invoke(app, ["explain", str(path), *how, "--json"]).stdout)
+        for path, how in ((SMOLLM2, ()), (table, facts))
+    ]
+    of_run, of_table = (answer["checks"][0] for answer in answers)
+    assert (of_run["finding"], of_table["finding"]) == ("found", "undecided")
+    assert of_table["low_ratio"] < 0.1 < of_run["measured_ratio"] < of_table["high_ratio"]
+    assert [answer["without_ceilings"] for answer in answers] == [[], [str(table)]]
+    shown = CliRunner().invoke(app, ["explain", str(table), *facts]).stdout
+    assert "undecided whether software holds the device up" in " ".join(shown.split())
+    assert "inferometer explain runs/NAME" in shown
+
+
 def test_traces_and_runs_are_not_explained_together(tmp_path):
     trace = write_chrome(tmp_path / "trace.json.gz")
     done = CliRunner().invoke(app, ["explain", str(trace), str(SMOLLM2)])

@@ -23,9 +23,9 @@ def test_a_simulated_server_is_found_again(tmp_path):
     found = run("fit", "--load", "busy", "beyond", "--out", "again.json", "--json", folder=tmp_path)
     assert found.returncode == 0, found.stderr
     server = json.loads(found.stdout)["server"]
-    seats = next(knob for knob in server["knobs"] if knob["name"] == "max_num_seqs")
-    assert seats["low"] <= LIMITS["max_num_seqs"]
-    assert seats["high"] is None or LIMITS["max_num_seqs"] <= seats["high"]
+    slots = next(knob for knob in server["knobs"] if knob["name"] == "max_num_seqs")
+    assert slots["low"] <= LIMITS["max_num_seqs"]
+    assert slots["high"] is None or LIMITS["max_num_seqs"] <= slots["high"]
     front_end = server["parameters"][-1]["estimate"]
     assert front_end["value"] == pytest.approx(FRONT_END_S, rel=0.2)
     assert (

@@ -146,6 +146,19 @@ def test_a_run_of_ours_needs_no_import(file, folder):
     check_refused(outcome, 4, "it needs no import", "try: inferometer show runs/example")
 
 
+@pytest.mark.parametrize("manifest", ['{"schema_version": 2, "files": ["a.json"]}', "a: b", ""])
+def test_a_folder_of_others_with_a_manifest_is_judged_by_it(manifest, tmp_path):
+    """Its name alone made it a run of ours, which `show` then refused."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "manifest.json").write_text(manifest)
+    (theirs / "aiperf.json").write_bytes((RESULTS / "aiperf-summary.json").read_bytes())
+    outcome = run("import", "theirs", folder=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "aiperf.json: aiperf" in outcome.stdout
+    check_refused(run("import", "theirs/manifest.json", folder=tmp_path), 4, "manifest.json")
+
+
 def test_what_cannot_be_exported_is_refused(folder):
     (folder / "there.json").write_text("mine")
     check_refused(

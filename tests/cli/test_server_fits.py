@@ -11,7 +11,7 @@ from server_files import FRONT_END_S, LIMITS, SWITCHES, server_fit, write_server
 from inferometer.api.prediction import server_speeds
 from inferometer.fit.loads.server_fit import ServerDraw
 from inferometer.inputs.catalog import find_hardware, find_model
-from inferometer.perfmodel.scenario import Scenario
+from inferometer.perfmodel.scenario import Scenario, mean_step, prefill_of
 
 TRAFFIC = ("--rate", "0.5", "--requests", "40", "--json")
 
@@ -76,21 +76,21 @@ def test_the_front_end_is_in_the_first_token(folder):
     )
 
 
-def drawn_server(*seats):
-    """The same step times with other seats in each draw."""
+def drawn_server(*slots):
+    """The same step times with other slots in each draw."""
     fit = server_fit()
     parameters = tuple(parameter.estimate.value for parameter in fit.parameters)
     return replace(
         fit,
         draws=tuple(
             ServerDraw(knobs=LIMITS | SWITCHES | {"max_num_seqs": n}, parameters=parameters)
-            for n in seats
+            for n in slots
         ),
     )
 
 
 def test_doubt_of_limits_is_in_the_doubt_of_latencies(folder):
-    """Steps without doubt, seats between 2 and 24.
+    """Steps without doubt, slots between 2 and 24.
 
     What a request waits is not known, unless somebody says how many there are.
     """
@@ -196,6 +196,40 @@ def test_prompts_beyond_the_step_budget_take_several_steps():
     steps_s = [(found.ttft_s.value - FRONT_END_S) for found in (one, many)]
     assert steps_s[1] == pytest.approx(12 * steps_s[0]), "12 steps of 1,024 tokens, the budget"
     assert many.is_inside_box
+
+
+@pytest.mark.parametrize(
+    ("is_chunked", "batch_size", "prompt_tokens", "n_steps"),
+    [
+        (True, 1, 2500, 3),
+        (False, 1, 2500, 1),  # whole, however long
+        (True, 4, 700, 3),
+        (False, 4, 700, 4),  # two do not fit into 1,024
+        (False, 5, 400, 3),
+    ],
+)
+def test_a_server_without_chunked_prefill_computes_whole_prompts(
+    is_chunked, batch_size, prompt_tokens, n_steps
+):
+    """Before, it took the steps of one that splits them."""
+    fit = server_fit()
+    knobs = tuple(
+        replace(one, value=is_chunked) if one.name == "enable_chunked_prefill" else one
+        for one in fit.knobs
+    )
+    fit = replace(fit, knobs=knobs)
+    assert fit.n_prompt_steps(batch_size=batch_size, prompt_tokens=prompt_tokens) == n_steps
+    question = Scenario(
+        model=find_model("smollm2-135m"),
+        engine=fit.engine,
+        hardware=find_hardware("l4"),
+        batch_size=batch_size,
+        prompt_tokens=prompt_tokens,
+        output_tokens=8,
+    )
+    step_s = (server_speeds(fit, question).ttft_s.value - FRONT_END_S) / n_steps
+    shape = mean_step(prefill_of(question)[0], n_steps)
+    assert step_s == pytest.approx(fit.step_estimate(shape).value)
 
 
 def test_memory_is_that_of_the_catalogue_s_model_or_not_stated(folder):

@@ -132,6 +132,19 @@ def test_a_preset_that_no_batch_can_keep_is_not_called_within_its_limit():
     assert re.search(r"step of [\d.]+ ms \[[\d.]+ ms, [\d.]+ ms\]", at_once.why)
 
 
+def test_a_step_time_too_uncertain_to_choose_by_is_named():
+    """SGLang's published first tokens scatter by a factor of 16 between mixtures of experts."""
+    answer = im.tune("qwen3-30b-a3b", hardware="h100_sxm", preset="interactive", policy="sglang")
+    budget = answer.values[1]
+    assert "an expected step full of prompts" in budget.why
+    assert "more than twice a TPOT of 50 ms, though not the fastest" in budget.why
+    assert "a step full of prompts is known to a factor of 1" in answer.trust
+    assert "inferometer load URL --out runs/NAME" in answer.trust
+    certain = preset("interactive", hardware="h100_sxm")
+    assert "published rows" in certain.trust
+    assert "undecided" not in certain.trust
+
+
 def test_the_interval_of_a_step_is_that_of_all_draws_of_its_shape():
     """The draw with the fastest request has a slower decode step here than the likely one."""
     at_once = im.tune("llama-3.1-70b", hardware="l4", tp=8, preset="interactive").values[0]

@@ -445,6 +445,13 @@ def test_an_anchor_is_printed_and_expected(folder):
     assert run("ledger", "l.jsonl", "--expect", empty, folder=folder).returncode == 0
 
 
+def test_what_is_no_ledger_has_no_anchor(tmp_path):
+    """It was 0 and zeros: an anchor of nothing, which every later chain holds."""
+    check_refused(run("ledger", "--anchor", folder=tmp_path), 4, "there is no such ledger")
+    answer = run("ledger", "--json", folder=tmp_path)
+    assert json.loads(answer.stdout)["anchor"] is None
+
+
 @pytest.mark.slow
 def test_the_server_that_was_believed_holds(folder):
     skip_where_others_compute()

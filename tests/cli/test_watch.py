@@ -1,7 +1,9 @@
 """What does `inferometer watch` refuse, and what does it read of a prediction?"""
 
 import json
+import re
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import cycle
 from pathlib import Path
@@ -14,7 +16,9 @@ from tests.records.server_pages import page, samples_of, zeroed
 from inferometer.api.watch_exporter import WatchExporter
 from inferometer.api.watch_prediction import prediction_of
 from inferometer.api.watch_state import residuals_of
+from inferometer.api.watched_pages import Wanted, WatchedUrl
 from inferometer.records.server_summaries import summarise_server
+from inferometer.units import NS_PER_S
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "answers"
 
@@ -54,7 +58,7 @@ def in_turn(*pages, path=None):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Balancer) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
@@ -73,19 +77,49 @@ def two_engines():
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize(("how", "engine"), [((), "1"), (("--replica", "engine=0"), "0")])
-def test_one_of_several_replicas_on_a_page_is_watched(how, engine, tmp_path):
-    """Before, they were added up: two half full caches were one that nobody has."""
-    flags = ("--once", "--window", "1.2s", "--every", "0.3s", "--no-limit", "--json")
+WANTED = Wanted(objective=None, prediction=None, window_s=60.0, every_s=1.0)
+
+
+def servers_of(*pages, wanted=None):
+    """What is seen on these pages, one a second; the last one stays for four more."""
+    with in_turn(*pages, *[pages[-1]] * 4) as address:
+        url = WatchedUrl(address, replace(WANTED, replica=wanted))
+        for at_s in range(len(pages) + 4):
+            url.look(lambda at_s=at_s: at_s * NS_PER_S)
+        url.close()
+    return [one.state("2026-01-01T00:00:00Z") for one in url.servers]
+
+
+def test_each_replica_on_a_page_is_a_row_of_its_own():
+    """Before, it was the fullest at the first look alone, and once they were added up."""
+    servers = servers_of(two_engines())
+    assert [(one.replica, one.n_replicas) for one in servers] == [("engine=0", 2), ("engine=1", 2)]
+    (alone,) = servers_of(page("vllm-0.32-after"))
+    assert (alone.replica, alone.n_added_up) == (None, 1)
+    assert [one.n_running for one in servers] == [alone.n_running, 4 * alone.n_running + 10]
+    (wanted,) = servers_of(two_engines(), wanted="engine=1")
+    assert wanted == replace(servers[1], url=wanted.url)
+
+
+def test_the_answer_of_a_single_look_has_a_page_for_each_replica(tmp_path):
+    flags = ("--once", "--window", "1.2s", "--every", "0.3s", "--no-limit")
     with in_turn(two_engines()) as url:
-        (server,) = json.loads(run("watch", url, *flags, *how, folder=tmp_path).stdout)["servers"]
-    assert (server["replica"], server["n_replicas"]) == (f"engine={engine}", 2)
-    with in_turn(page("vllm-0.32-after")) as url:
-        (alone,) = json.loads(run("watch", url, *flags, folder=tmp_path).stdout)["servers"]
-    assert alone["replica"] is None
-    assert server["n_running"] == (
-        4 * alone["n_running"] + 10 if engine == "1" else alone["n_running"]
-    )
+        found = run("watch", url, *flags, "--report", "page.html", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    for engine in (0, 1):
+        assert f"{url} engine={engine} is healthy" in found.stdout
+    assert "one of 2 replicas on its page" in found.stdout
+
+
+def test_a_replica_that_comes_later_is_a_row_and_adds_to_no_other():
+    """A page that had one server at the first look was added up from then on."""
+    alone = page("vllm-0.32-after")
+    first, second = servers_of(alone, alone, two_engines())
+    (before,) = servers_of(alone)
+    assert (first.replica, second.replica) == ("engine=0", "engine=1")
+    assert first.n_running == before.n_running
+    assert first.n_requests == second.n_requests == 0  # none ended while they were watched
+    assert (first.window_s, second.window_s) == (6.0, 4.0)
 
 
 def test_a_replica_that_is_not_on_the_page_is_refused(tmp_path):
@@ -94,14 +128,27 @@ def test_a_replica_that_is_not_on_the_page_is_refused(tmp_path):
     check_refused(found, 2, "none of the replicas", "--replica engine=0")
 
 
-def test_a_replica_that_ends_while_others_go_on_is_not_the_end_of_the_watch(tmp_path):
+def test_a_replica_that_ends_while_others_go_on_is_unreachable():
     """What was left of the page, without a metric of a server, was an error."""
-    with in_turn(two_engines(), *[page("vllm-0.32-after")] * 99) as url:
-        flags = ("--once", "--window", "1.2s", "--every", "0.2s", "--no-limit", "--json")
-        found = run("watch", url, *flags, folder=tmp_path)
-    assert found.returncode == 0, found.stderr
-    (server,) = json.loads(found.stdout)["servers"]
-    assert server["conditions"] == ["unreachable"]
+    pages = (two_engines(), page("vllm-0.32-after"))
+    stays, left = servers_of(*pages)
+    assert (stays.replica, stays.conditions) == ("engine=0", ())
+    assert (left.replica, left.conditions) == ("engine=1", ("unreachable",))
+    (wanted,) = servers_of(*pages, wanted="engine=1")
+    assert wanted.conditions == ("unreachable",)
+
+
+def test_a_page_that_loses_its_metrics_of_a_server_does_not_end_the_watch():
+    (server,) = servers_of(page("vllm-0.32-after"), "process_start_time_seconds 1.795e+09\n")
+    assert server.conditions == ("unreachable",)
+
+
+def test_a_single_server_that_comes_back_under_another_name_is_the_same_row():
+    before = page("vllm-0.32-after")
+    renamed = re.sub(r'model_name="[^"]*"', 'model_name="other"', before)
+    assert renamed != before
+    (server,) = servers_of(before, renamed)
+    assert (server.replica, server.conditions) == (None, ())
 
 
 STARTED = "process_start_time_seconds 1.79527926839e+09"

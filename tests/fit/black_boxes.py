@@ -16,7 +16,7 @@ PACE = StepPace(base_s=0.02, sequence_s=2e-4, context_token_s=1e-6, prompt_token
 PLAIN = step_prior(PACE, np.full(10, 0.1), None, EngineSpec(), None).base
 TRUE_X = np.log([4e-3, 2.4e-2, 1.1e-4, 8e-7, 1.5e-8, 2e-4, 2.0])
 FRONT_END_S = 6e-3
-SEATS, BLOCKS = 12, 420
+SLOTS, BLOCKS = 12, 420
 
 
 @dataclass(frozen=True)

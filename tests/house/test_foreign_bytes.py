@@ -43,6 +43,7 @@ DECODERS = {
 }
 METHODS = {"read_text", "read_bytes", "read_parquet"}
 OWN_OR_GUARDED = {
+    "cli/completion.py": "its own catalogue",
     "fit/published/efficiencies.py": "its own data files",
     "measure/engines/remote.py": "messages and log of its own worker",
     "measure/engines/transformers_rank.py": "messages of its own worker",

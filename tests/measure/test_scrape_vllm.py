@@ -167,7 +167,7 @@ def test_counts_and_means_are_those_of_what_was_sent(url):
 
 
 def test_what_is_going_on_is_seen_as_it_goes_on(url):
-    """24 requests for 8 seats: some wait, never more than 8 run, the cache fills and empties."""
+    """24 requests for 8 slots: some wait, never more than 8 run, the cache fills and empties."""
     with (
         scraping(url, started_ns=time.monotonic_ns(), every_s=0.02) as scraper,
         ThreadPoolExecutor(24) as pool,

@@ -89,6 +89,17 @@ def test_what_dies_at_its_start_says_why(tmp_path, port):
         pass
 
 
+def test_what_is_quoted_of_our_own_error_is_what_was_wrong(tmp_path, port):
+    """Its last line, what to try, was quoted as if the server had written it."""
+    command = (sys.executable, "-m", "inferometer", "emulate", "no-such-model", "--port", str(port))
+    with (
+        pytest.raises(ServerFault, match=r"inferometer: .*no-such-model") as caught,
+        served(start_of(tmp_path, port, *command)),
+    ):
+        pass
+    assert "try:" not in caught.value.what
+
+
 def test_a_command_that_is_not_there(tmp_path, port):
     with (
         pytest.raises(ServerFault, match="No such file"),

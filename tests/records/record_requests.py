@@ -2,7 +2,7 @@
 
 ``python tests/records/record_requests.py``.
 
-A load just above what 8 seats and 140 KV blocks can do: preemptions, requests that are refused, one
+A load just above what 8 slots and 140 KV blocks can do: preemptions, requests that are refused, one
 that goes away, some that are not done at the end. The record is kept; it is made anew only while
 version 2 has not been released.
 """

@@ -64,6 +64,19 @@ def test_version_3():
             assert np.array_equal(getattr(getattr(new, field), name), column), name
 
 
+def test_version_4():
+    """The same run as the fourth version writes it: slots of the batch have their own name."""
+    old, new = read_run(FIXTURES / "version_3"), read_run(FIXTURES / "version_4")
+    assert json.loads((FIXTURES / "version_4" / "manifest.json").read_text())["schema_version"] == 4
+    for field in ("requests", "steps", "parts"):
+        for name, column in zip(getattr(old, field)._fields, getattr(old, field), strict=True):
+            assert np.array_equal(getattr(getattr(new, field), name), column), name
+    assert int(old.parts.slot.max()) == 7
+    for version, names in ((3, (True, False)), (4, (False, True))):
+        content = (FIXTURES / f"version_{version}" / "step_parts.parquet").read_bytes()
+        assert (b"seat" in content, b"slot" in content) == names
+
+
 def test_a_newer_version_is_refused_with_what_to_do(tmp_path):
     (tmp_path / "manifest.json").write_text('{"schema_version": 99}')
     with pytest.raises(RecordError, match="version 99 is unknown") as caught:

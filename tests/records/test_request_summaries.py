@@ -298,6 +298,27 @@ def test_a_server_that_refuses_one_request_misses_and_a_gate_may_turn_some_away(
     assert judge_objective(run, parse_objective("ttft:p95<60ms"), rows=served).verdict == "met"
 
 
+def test_a_class_that_a_gate_turned_away_is_not_one_that_the_server_refused(run_of):
+    """A prompt too long of the second class was a missed SLO of the first as well."""
+    run = run_of(*[LAST] * 400, REFUSED, *[LAST] * 400, REFUSED)
+    class_index = np.repeat(np.array([0, 1], np.int32), 401)
+    run = replace(
+        run,
+        requests=run.requests._replace(class_index=class_index),
+        manifest=replace(
+            run.manifest,
+            cautions=(Caution(code="rejected", text="1 was refused", remedy="-"),),
+            refused_classes=(1,),
+        ),
+    )
+    objective = parse_objective("ttft:p95<60ms")
+    verdicts = [
+        judge_objective(run, objective, rows=rows).verdict
+        for rows in (class_index == 0, class_index == 1, None)
+    ]
+    assert verdicts == ["met", "missed", "missed"]
+
+
 def test_goodput_counts_everybody(run_of):
     rows = (DONE, ONE_TOKEN, DECODING, WAITING, GONE, REFUSED, LAST)
     judgement = judge_objective(

@@ -40,7 +40,7 @@ def recorded() -> Run:
 
 @pytest.fixture
 def static_batch(make_manifest) -> Run:
-    """Two requests of a static batch of 1 + 2 and 1 + 3 tokens in seats 0 and 2.
+    """Two requests of a static batch of 1 + 2 and 1 + 3 tokens in slots 0 and 2.
 
     Request 5 waits for nothing and never ends.
     """
@@ -51,7 +51,7 @@ def static_batch(make_manifest) -> Run:
         (2, 7, 0, PartKind.GENERATION, 1), (2, 9, 2, PartKind.GENERATION, 1), (2, 5, 3, PartKind.GENERATION, 1),
         (3, 7, 0, PartKind.ENDED, 0), (3, 9, 2, PartKind.GENERATION, 1),
     ]  # fmt: skip
-    names = ("step_index", "request_index", "seat", "kind", "n_computed_tokens")
+    names = ("step_index", "request_index", "slot", "kind", "n_computed_tokens")
     request = dict.fromkeys(RequestTable._fields, 0) | {"status": RequestStatus.LENGTH}
     ends = [(5, RequestStatus.UNFINISHED), (7, RequestStatus.LENGTH), (9, RequestStatus.STOPPED)]
     return Run(
@@ -98,7 +98,7 @@ def test_slices_join_equal_cells(static_batch):
     slices = slices_of(slot_timeline(static_batch))
     assert [
         (
-            s.seat,
+            s.slot,
             s.state,
             s.request_index,
             s.first_step,
@@ -119,7 +119,7 @@ def test_slices_join_equal_cells(static_batch):
 def test_cells_of_a_simulated_run(recorded):
     whole = slot_timeline(recorded, n_steps=10**9)
     computing = recorded.parts.kind != PartKind.ENDED
-    assert int((whole.states != N).sum()) == len(recorded.parts.seat)
+    assert int((whole.states != N).sum()) == len(recorded.parts.slot)
     assert int(whole.tokens.sum()) == int(recorded.parts.n_computed_tokens.sum())
     n_done = (
         int(recorded.parts.step_index[-1]) + 1
@@ -136,7 +136,7 @@ def test_cells_of_a_simulated_run(recorded):
     by_generation = [request for request in completed if last_kind[request] == PartKind.GENERATION]
     assert 0 < len(by_generation) < len(completed), "answers of one token end with their context"
     assert int((whole.states == E).sum()) == len(by_generation)
-    assert sum(s.n_steps for s in slices_of(whole)) == len(recorded.parts.seat)
+    assert sum(s.n_steps for s in slices_of(whole)) == len(recorded.parts.slot)
 
 
 @pytest.mark.parametrize(("first_step", "n_steps"), [(-1, 5), (10**9, 5), (0, 0)])

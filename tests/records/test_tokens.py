@@ -18,7 +18,7 @@ def run_of(step_index, request_index, n_delivered):
     parts = StepPartTable(
         step_index=np.array(step_index, np.int32),
         request_index=np.array(request_index, np.int32),
-        seat=np.zeros(n, np.int32),
+        slot=np.zeros(n, np.int32),
         kind=np.zeros(n, np.int8),
         n_computed_tokens=np.ones(n, np.int32),
         n_delivered_tokens=np.array(n_delivered, np.int32),

@@ -55,7 +55,7 @@ def run(make_manifest) -> Run:
         ),
         ceilings=None,
         requests=tables.from_rows(RequestTable, [REQUEST, unfinished]),
-        parts=tables.from_rows(StepPartTable, [PART, PART | {"step_index": 1, "seat": 3}]),
+        parts=tables.from_rows(StepPartTable, [PART, PART | {"step_index": 1, "slot": 3}]),
     )
 
 

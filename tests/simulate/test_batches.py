@@ -93,7 +93,7 @@ def test_padding_is_paid_and_the_longest_row_is_awaited(run):
     assert table.finished_ns.tolist() == [1140, 3180, 4230]
     assert table.admitted_ns.tolist() == [0, 0, 3180]
     assert parts.kind.tolist() == [CONTEXT, CONTEXT, ENDED, GENERATION, ENDED, GENERATION, CONTEXT]
-    assert parts.seat.tolist() == [0, 1, 0, 1, 0, 1, 0]
+    assert parts.slot.tolist() == [0, 1, 0, 1, 0, 1, 0]
     assert steps.kv_blocks_used.tolist() == [2, 2, 2, 1]
 
 

@@ -25,7 +25,7 @@ COST = linear_cost(launch_s=STEP_NS * 1e-9)
 
 
 def engine(n_slots, **changes):
-    """A step of all seats takes as long as of one: servers side by side."""
+    """A step of all slots takes as long as of one: servers side by side."""
     values = {
         "num_blocks": 2000,
         "max_model_len": 4096,

@@ -11,7 +11,12 @@ from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason, cut
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
-from inferometer.simulate.simulated_run import cautions_of, shed_cautions, shed_counts
+from inferometer.simulate.simulated_run import (
+    cautions_of,
+    shed_cautions,
+    shed_counts,
+    simulated_run,
+)
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.simulate.trtllm_config import TrtllmConfig
 
@@ -92,5 +97,11 @@ def test_prompts_too_long_that_a_gate_turns_away_are_not_refused_by_the_engine()
     config = SchedulerConfig(num_blocks=300, max_model_len=512)
     found = simulate(demand([0] * 4, [900] * 4, [4] * 4), config, linear_cost(launch_s=1e-3))
     reasons = np.array([Reason.QUEUE_FULL] * 3 + [Reason.NONE], np.int32)
-    (caution,) = cautions_of(found._replace(shed_reasons=reasons), config)
+    turned_away = found._replace(
+        shed_reasons=reasons,
+        requests=found.requests._replace(class_index=np.array([0, 0, 1, 2], np.int32)),
+    )
+    made = {"run_id": "a", "created_utc": "-", "command": (), "tool_version": "-"}
+    assert simulated_run(turned_away, config, **made).manifest.refused_classes == (2,)
+    (caution,) = cautions_of(turned_away, config)
     assert (caution.code, caution.text[:28]) == ("rejected", "1 of 4 requests were refused")

@@ -155,7 +155,7 @@ def test_what_was_decided_ahead_takes_in_who_comes_to_an_idle_replica(run):
 
 @BOTH
 def test_seats_and_blocks_are_of_each_replica(run):
-    """Three requests of 60 tokens, two seats in all and blocks for one of them on each replica.
+    """Three requests of 60 tokens, two slots in all and blocks for one of them on each replica.
 
     The third waits for a replica's own.
     """

@@ -25,9 +25,9 @@ def test_chunks_seats_and_tokens_by_hand(run):
     """Six tokens a step.
 
     Request 0's prompt of 9 takes two chunks, request 1 (3) joins in the second step and gets the
-    next seat;
+    next slot;
 
-    when 0 is done, 2 takes its seat, the lowest free one.
+    when 0 is done, 2 takes its slot, the lowest free one.
     """
     config = SchedulerConfig(
         num_blocks=20,
@@ -99,11 +99,11 @@ def test_parts_agree_with_steps_and_requests(run):
     assert np.array_equal(
         count(is_context, parts.n_computed_tokens[is_context]), steps.prefill_tokens
     )
-    assert len(set(zip(parts.step_index.tolist(), parts.seat.tolist(), strict=True))) == len(
-        parts.seat
+    assert len(set(zip(parts.step_index.tolist(), parts.slot.tolist(), strict=True))) == len(
+        parts.slot
     )
     assert not config.one_prefill_at_a_time or np.all(steps.n_prefill_requests <= 1)
-    assert np.all((parts.seat >= 0) & (parts.seat < config.max_num_active))
+    assert np.all((parts.slot >= 0) & (parts.slot < config.max_num_active))
     tokens = token_times(SimpleNamespace(steps=steps, parts=parts))
     n_delivered = np.bincount(tokens.request_index, minlength=requests.n_requests)[
         table.request_index
@@ -143,5 +143,5 @@ def test_a_run_carries_its_parts():
         tool_version="0",
     )
     assert run.parts is simulation.parts
-    assert len(run.parts.seat) > 1 << 18  # more than one piece of the log
+    assert len(run.parts.slot) > 1 << 18  # more than one piece of the log
     assert len(token_times(run).time_ns) == run.requests.output_tokens.sum()

@@ -109,7 +109,7 @@ def test_no_batching_is_m_g_1(load):
 
 @pytest.mark.parametrize(("n_slots", "load"), [(4, 0.8), (16, 0.9)])
 def test_seats_that_do_not_slow_one_another_are_servers(n_slots, load):
-    """M/M/c: every step takes the same, so each seat serves at its own pace; Erlang's C tells who waits (Erlang 1917).
+    """M/M/c: every step takes the same, so each slot serves at its own pace; Erlang's C tells who waits (Erlang 1917).
 
     Lengths are geometric and service begins with a step: the theory's wait is right to one step.
     """

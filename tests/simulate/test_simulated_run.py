@@ -67,7 +67,7 @@ def test_the_unfinished_and_the_refused_are_confessed():
 
 
 @pytest.mark.parametrize(
-    ("load", "seats", "num_blocks", "is_named"),
+    ("load", "slots", "num_blocks", "is_named"),
     [
         (0.5, 8, 2000, False),
         (0.9, 8, 2000, False),
@@ -77,11 +77,11 @@ def test_the_unfinished_and_the_refused_are_confessed():
         (3.0, 3000, 50, True),
     ],
 )
-def test_a_load_above_capacity_is_named(load, seats, num_blocks, is_named):
+def test_a_load_above_capacity_is_named(load, slots, num_blocks, is_named):
     config = SchedulerConfig(
         num_blocks=num_blocks,
         max_model_len=512,
-        max_num_seqs=seats,
+        max_num_seqs=slots,
         max_num_batched_tokens=8192,
         enable_prefix_caching=False,
     )
@@ -102,17 +102,17 @@ def test_a_load_above_capacity_is_named(load, seats, num_blocks, is_named):
 @pytest.mark.parametrize(("load", "codes"), [(0.8, []), (0.95, []), (1.5, ["behind"])])
 def test_a_queue_that_grows_beside_many_that_are_served_is_named(load, codes):
     """A run in which no more come than the slots hold twice over: who is served is no excuse."""
-    seats, mean_tokens, n_requests = 500, 40, 2000
+    slots, mean_tokens, n_requests = 500, 40, 2000
     config = SchedulerConfig(
         num_blocks=20_000,
         max_model_len=512,
-        max_num_seqs=seats,
+        max_num_seqs=slots,
         max_num_batched_tokens=8192,
         enable_prefix_caching=False,
     )
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        gap_ns = mean_tokens * 1e6 / seats / load
+        gap_ns = mean_tokens * 1e6 / slots / load
         arrival = np.cumsum(rng.exponential(gap_ns, n_requests)).astype(np.int64)
         simulation = simulate(
             demand(arrival, np.full(n_requests, 5), rng.integers(1, 2 * mean_tokens, n_requests)),

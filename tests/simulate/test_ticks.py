@@ -48,7 +48,7 @@ def test_in_flight_batching_by_hand():
     assert (run.steps.duration_ns // TICK_NS).tolist() == [6, 1, 3, 1]
     assert (run.requests.first_token_ns // TICK_NS).tolist() == [6, 6, 10]
     assert (run.requests.finished_ns // TICK_NS).tolist() == [7, 7, 11]
-    assert run.parts.seat.tolist() == [0, 1, 0, 1, 0, 0]
+    assert run.parts.slot.tolist() == [0, 1, 0, 1, 0, 0]
     assert run.report.busy_slot_fraction == (2 * 7 + 4) / (2 * 11)
 
 

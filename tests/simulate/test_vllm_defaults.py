@@ -1,4 +1,4 @@
-"""Has a simulated vLLM server the seats and the step budget that a real one has, if nobody says?"""
+"""Has a simulated vLLM server the slots and the step budget that a real one has, if nobody says?"""
 
 from dataclasses import replace
 

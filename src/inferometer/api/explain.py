@@ -54,6 +54,8 @@ class ExplainAnswer(Answer):
     paired: summaries.StepShares | None
     """One sequence's decode step by paired rounds, which tell launches from weights: better
     evidence of it than the fit of ``explained``. None where none were measured, or of several runs."""
+    without_ceilings: tuple[str, ...] = ()
+    """Runs without a measured bandwidth: points alone hardly tell launches from weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +110,11 @@ def explain(question: Explain) -> AnyExplanation:
     return ExplainAnswer(
         explained=rows,
         held_out=tuple(row for analysis in analyses for row in held_out_rows(analysis)),
-        checks=(launch_check(rows), logits_check(analyses)),
+        checks=(launch_check(rows, analyses), logits_check(analyses)),
         paired=analyses[0].steps if len(analyses) == 1 else None,
+        without_ceilings=tuple(
+            str(one.path) for one in analyses if one.run.ceilings is None and one.hardware is None
+        ),
     )
 
 
@@ -127,13 +132,42 @@ def _check_plain(options: Runs, kind: str) -> None:
         )
 
 
-def launch_check(rows: Sequence[Explained]) -> pitfalls.CheckRow:
-    """Launches of the decode time of all points; *not reported* where their model has none."""
+def launch_check(rows: Sequence[Explained], analyses: Sequence[Analysis] = ()) -> pitfalls.CheckRow:
+    """Launches of the decode time of all points; *not reported* where their model has none.
+
+    Its interval is that of the launches of a step, in each run's model.
+    """
     decode = [row for row in rows if row.phase == "decode"]
-    parts = [part for row in decode for part in row.parts if part.name == _LAUNCHES]
+    parts = [
+        (row.run_label, part.duration_s)
+        for row in decode
+        for part in row.parts
+        if part.name == _LAUNCHES
+    ]
+    if not parts:
+        return pitfalls.judged("launch_bound", None)
     whole_s = sum(row.measured_s.value for row in decode)
-    launches_s = sum(part.duration_s for part in parts)
-    return pitfalls.judged("launch_bound", launches_s / whole_s if parts else None)
+    share = sum(part_s for _, part_s in parts) / whole_s
+    ends = {one.label: _launches_ends(one) for one in analyses}
+    low, high = (
+        sum(part_s * ends.get(label, (1.0, 1.0))[end] for label, part_s in parts) / whole_s
+        for end in (0, 1)
+    )
+    if low == high:
+        return pitfalls.judged("launch_bound", share)
+    low, high = min(low, 1.0), min(high, 1.0)
+    evidence = f"{share:.0%} of the time [{low:.0%} to {high:.0%}]"
+    return pitfalls.judged("launch_bound", share, evidence, interval=(low, high))
+
+
+def _launches_ends(analysis: Analysis) -> tuple[float, float]:
+    """Ends of the interval of a step's launches, over their estimate."""
+    fitted = () if analysis.model is None else analysis.model.parameters
+    for one in fitted:
+        seconds = one.estimate
+        if one.name == "launch_s" and seconds.low is not None and seconds.high is not None:
+            return seconds.low / seconds.value, seconds.high / seconds.value
+    return 1.0, 1.0
 
 
 def logits_check(analyses: Sequence[Analysis]) -> pitfalls.CheckRow:
@@ -189,10 +223,32 @@ def explain_page(answer: ExplainAnswer) -> Page:
         lines=lines_of(
             ("LIMIT", "" if paired is None else summaries.limit_sentence(paired)),
             ("WHY", f"{fitted}; the table has it for every point." if fitted else ""),
-            ("ALSO", pitfalls.found_sentence(answer.checks)),
-            ("TRUST", f"error of the model on points held out: {held_out}"),
+            ("ALSO", "; ".join(_pitfalls(answer))),
+            ("TRUST", f"error of the model on points held out: {held_out}{_no_ceilings(answer)}"),
         ),
         sections=(Section(id="time", title="Where does the time go?", nav="Time", charts=charts),),
+    )
+
+
+def _pitfalls(answer: ExplainAnswer) -> list[str]:
+    """Sentences of the pitfalls that are found, then of those that are undecided."""
+    found = pitfalls.found_sentence(answer.checks)
+    return [found] * bool(found) + [
+        f"undecided whether {one.words}: {one.evidence} (limit {one.limit_ratio:.0%})"
+        for one in answer.checks
+        if one.finding == "undecided"
+    ]
+
+
+def _no_ceilings(answer: ExplainAnswer) -> str:
+    """Why a table answers otherwise than the run that it was made of."""
+    if not answer.without_ceilings:
+        return ""
+    run = suggestions.command("explain", "runs/NAME")
+    return (
+        f"; {', '.join(answer.without_ceilings)} lacks the memory bandwidth that a sweep measures"
+        " beside its points, which tells launches from weights: the folder of the run has it"
+        f" ({run})"
     )
 
 

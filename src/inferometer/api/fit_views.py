@@ -540,7 +540,7 @@ def _server_steps(fit: server_fit.ServerFit) -> list[tuple[str, Estimate]]:
     seen, n_decodes = fit.seen, max(fit.seen.n_answers_at_once // 2, 1)
     prefill = types.prefill_shape(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
     decode = types.decode_shape(batch_size=n_decodes, context_tokens=seen.median_context_tokens)
-    n_steps = -(-seen.median_prompt_tokens // int(fit.knob("max_num_batched_tokens")))
+    n_steps = fit.n_prompt_steps(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
     return [
         (
             f"a prompt of {seen.median_prompt_tokens:,} tokens",

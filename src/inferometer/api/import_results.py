@@ -14,7 +14,7 @@ from inferometer.errors import RecordError
 from inferometer.inputs.types import Caution
 from inferometer.records.imports.detection import read_results, results_in
 from inferometer.records.imports.imported import Imported, PublishedLatency, PublishedSummary, Tool
-from inferometer.records.run_folder import MANIFEST_NAME
+from inferometer.records.run_folder import MANIFEST_NAME, is_run
 from inferometer.records.store import write_run
 from inferometer.records.types import Run
 from inferometer.units import format_duration, format_number
@@ -87,7 +87,7 @@ def _refuse_own(path: Path) -> None:
     """Refuse a run of ours, or a file of one: all verbs read it as it is."""
     folder = path if path.is_dir() else path.parent
     is_of_it = path.is_dir() or path.name == MANIFEST_NAME or path.suffix == ".parquet"
-    if is_of_it and (folder / MANIFEST_NAME).is_file():
+    if is_of_it and is_run(folder):
         raise RecordError(
             "this is a run of inferometer: it needs no import",
             where=str(path),

@@ -48,8 +48,10 @@ class LedgerAnswer(Answer):
     score: Score
     verdicts: tuple[str, ...]
     """Verdicts of the experiments, in their order."""
-    anchor: str
-    """Number of lines and hash of the last, to show later whether the chain was rewritten."""
+    anchor: str | None
+    """Number of lines and hash of the last, to show later whether the chain was rewritten.
+
+    None: there is no ledger yet. That of a file without lines is 0 and zeros."""
     expected: str | None
     """The anchor that was given with --expect; the chain holds it."""
 
@@ -114,7 +116,7 @@ def answer_of(question: Ledger) -> LedgerAnswer:
             try_=suggestions.command("ledger", question.file),
         )
     path = given or LEDGER
-    if given is not None and not path.exists():
+    if (given is not None or question.anchor) and not path.exists():
         raise RecordError(
             "there is no such ledger",
             where=str(path),
@@ -131,13 +133,13 @@ def answer_of(question: Ledger) -> LedgerAnswer:
         head_sha256=entries[-1].sha256 if entries else None,
         score=score,
         verdicts=tuple(experiment.verdict for experiment in score.experiments),
-        anchor=anchor_of(entries),
+        anchor=anchor_of(entries) if path.exists() else None,
         expected=question.expect,
     )
 
 
 def _shown(answer: LedgerAnswer, question: Ledger) -> RenderableType:
-    if question.anchor:
+    if question.anchor and answer.anchor is not None:
         return answer.anchor
     if question.markdown:
         return ledger_markdown(answer.score)

@@ -16,6 +16,7 @@ from inferometer.inputs.types import (
     EngineSpec,
     LoadFormat,
 )
+from inferometer.measure import environments
 from inferometer.measure.engines import openvino_spec
 from inferometer.measure.environments import find_environment
 
@@ -145,7 +146,7 @@ def engine_of(options: Engine) -> EngineSpec:
     Raises
     ------
     SpecError
-        What OpenVINO does on no machine: found before the engine is looked for, and in a dry run.
+        What the engine does on no machine: found before the engine is looked for, and in a dry run.
     """
     can_be_gpu = options.engine != "openvino" and _NVIDIA_DEVICE.exists()
     is_gpu = options.device == "cuda" or (options.device == "auto" and can_be_gpu)
@@ -165,8 +166,8 @@ def engine_of(options: Engine) -> EngineSpec:
         load_format=options.load_format,
         attention=options.attn,
     )
-    if spec.engine == "openvino":
-        openvino_spec.check_spec(spec)
+    check = openvino_spec.check_spec if spec.engine == "openvino" else environments.check_torch_spec
+    check(spec)
     return spec
 
 

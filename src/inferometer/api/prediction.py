@@ -20,6 +20,7 @@ from inferometer.perfmodel.memory import SmallestGroup
 from inferometer.perfmodel.scenario import (
     Scenario,
     decode_of,
+    mean_step,
     plain_decode_of,
     prefill_of,
     prefill_step_of,
@@ -282,7 +283,10 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
             where="--batch, --fit",
             allowed=f"1 to {n_slots}, the server's max_num_seqs",
         )
-    scenario = replace(scenario, max_step_tokens=int(fit.knob("max_num_batched_tokens")))
+    n_steps = fit.n_prompt_steps(
+        batch_size=scenario.step_batch_size,
+        prompt_tokens=scenario.prompt_tokens - scenario.cached_tokens,
+    )
     decode = types.decode_shape(
         batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens
     )
@@ -290,9 +294,7 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
     within = scenario.mean_context_tokens <= fit.seen.longest_tokens
     return FittedSpeeds(
         ttft_s=fit.step_estimate(
-            prefill_step_of(scenario),
-            n_steps=scenario.n_prefill_steps,
-            further_s=fit.front_end_s,
+            mean_step(prefill_of(scenario)[0], n_steps), n_steps=n_steps, further_s=fit.front_end_s
         ),
         tpot_s=tpot,
         tokens_per_s_per_user=tpot.inverted(),

@@ -23,6 +23,7 @@ from inferometer.inputs import resolve, types
 from inferometer.inputs.plans import Axes, shuffled, sweep_points
 from inferometer.inputs.resolve import resolve_model
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, SweepPlan, SweepPoint
+from inferometer.measure import environments
 from inferometer.measure.this_machine import this_hardware
 from inferometer.perfmodel.memory import MemoryQuestion, memory_budget
 from inferometer.perfmodel.scenario import LIKELY, Scenario, phases_at
@@ -115,7 +116,7 @@ def sweep(question: Sweep) -> MeasuredAnswer | PlannedSweep:
     engine = engine_of(question.engine)
     resolved = resolve_model(question.model, load_format=engine.load_format)
     plan = _plan(question, engine)
-    _check_positions(plan, resolved.spec)
+    _check_points(plan, resolved.spec)
     places = places_of(question.out, default_folder("sweep", plan, resolved))
     if question.dry_run:
         return _planned(plan, what_will_happen(plan, resolved), places)
@@ -169,10 +170,12 @@ def _plan(question: Sweep, engine: EngineSpec) -> SweepPlan:
     return shuffled(plan)
 
 
-def _check_positions(plan: SweepPlan, model: ModelSpec) -> None:
-    """A context that the model was not made for is refused before anything is loaded."""
+def _check_points(plan: SweepPlan, model: ModelSpec) -> None:
+    """What the model was not made for, or the engine does not run, is refused before it is loaded."""
+    environments.check_heads(plan.engine, model.attention.n_heads)
     most = model.max_position_tokens
     for point in plan.points:
+        environments.check_batch(plan.engine, point.batch_size)
         if point.prompt_tokens + point.gen_tokens > most:
             raise SpecError(
                 f"{point.prompt_tokens:,} prompt tokens and {point.gen_tokens:,} to generate",

@@ -308,7 +308,7 @@ def preset_page(answer: PresetAnswer) -> Page:
         ),
         lines=(
             Line(label="ANSWER", text="", command=answer.command),
-            *lines_of(("NEXT", answer.next_step)),
+            *lines_of(("TRUST", answer.trust), ("NEXT", answer.next_step)),
         ),
     )
 

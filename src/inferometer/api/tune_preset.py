@@ -27,14 +27,35 @@ _CONTEXT_TOKENS: Final = 2048
 _AT_ONCE: Final = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _BUDGETS: Final = (512, 1024, 2048, 4096, 8192, 16384)
 _BATCH_STREAM: Final = "10"
+_WIDE_RATIO: Final = 9.0
+"""From least to most, x/÷3 of the middle: an interval wider than this chooses no value."""
 _SAFE_UTILIZATION: Final = {"interactive": 0.92, "batch": 0.95}
 
 
+class _Step(NamedTuple):
+    """Time of a step, with the least and the most of its draws."""
+
+    likely_s: float
+    least_s: float
+    most_s: float
+
+    @property
+    def words(self) -> str:
+        """``26 ms [22 ms, 30 ms]``"""
+        likely, least, most = map(format_duration, self)
+        return f"{likely} [{least}, {most}]"
+
+    def is_open(self, limit_s: float) -> bool:
+        """Does the interval include the limit?"""
+        return self.least_s <= limit_s < self.most_s
+
+
 class _Sized(NamedTuple):
-    """A value with its reason."""
+    """A value with its reason, and the step that it was chosen by."""
 
     value: int
     why: str
+    step: _Step | None = None
 
 
 def preset_of(preset: Preset, server: Server, policy: str, same: Sequence[object]) -> PresetAnswer:
@@ -62,23 +83,13 @@ def preset_of(preset: Preset, server: Server, policy: str, same: Sequence[object
     values["max_num_batched_tokens"] = max(budget.value, at_once.value)
     chosen = deployment_of(server_with(server, values))
     rows = (
-        PresetRow(
-            setting="max_num_seqs",
-            value=str(at_once.value),
-            flag="--max-num-seqs" if is_vllm else "--max-running-requests",
-            why=at_once.why,
-        ),
-        PresetRow(
-            setting="max_num_batched_tokens",
-            value=str(values["max_num_batched_tokens"]),
-            flag="--max-num-batched-tokens" if is_vllm else "--chunked-prefill-size",
-            why=budget.why,
-        ),
+        *_sizes(at_once, budget, is_vllm=is_vllm),
         _memory(preset, chosen, is_vllm=is_vllm),
         _page(chosen, is_vllm=is_vllm),
         *_of_engine(preset, is_vllm=is_vllm),
         *_of_clients(preset, is_vllm=is_vllm),
     )
+    wide = _wide(budget.step, "full of prompts") or _wide(at_once.step, "of decodes")
     slo = "ttft:p95<500ms, tpot:p95<50ms" if preset == "interactive" else "e2e:p95<60s"
     goal = "interactive" if preset == "interactive" else "throughput"
     words = [server.model, *same, "--policy", policy, "--goal", goal]
@@ -90,8 +101,27 @@ def preset_of(preset: Preset, server: Server, policy: str, same: Sequence[object
         hardware=server.hardware,
         engine=chosen.config.engine,
         values=rows,
+        trust=f"step times: {chosen.step_times.origin}{wide}",
         command=" ".join((serve_command(chosen), *stream)),
         next_step=f"your own traffic decides: {command}",
+    )
+
+
+def _sizes(at_once: _Sized, budget: _Sized, *, is_vllm: bool) -> tuple[PresetRow, PresetRow]:
+    """The batch, and the tokens of a step: at least one for each sequence."""
+    return (
+        PresetRow(
+            setting="max_num_seqs",
+            value=str(at_once.value),
+            flag="--max-num-seqs" if is_vllm else "--max-running-requests",
+            why=at_once.why,
+        ),
+        PresetRow(
+            setting="max_num_batched_tokens",
+            value=str(max(budget.value, at_once.value)),
+            flag="--max-num-batched-tokens" if is_vllm else "--chunked-prefill-size",
+            why=budget.why,
+        ),
     )
 
 
@@ -114,29 +144,41 @@ def _at_once(preset: Preset, plain: Deployment) -> _Sized:
     quick = [one for one in _AT_ONCE if tpot_s(one) <= _TPOT_LIMIT_S and one <= n_held]
     chosen = (quick or [min(_AT_ONCE[0], n_held)])[-1]
     shape = decode_shape(batch_size=chosen, context_tokens=_CONTEXT_TOKENS)
-    step, limit = _step_words(plain, shape), format_duration(_TPOT_LIMIT_S)
+    step, limit = _step(plain, shape), format_duration(_TPOT_LIMIT_S)
+    is_open = step.is_open(_TPOT_LIMIT_S)
+    expected = "expected step" if is_open else "step"
     why = (
-        f"the largest batch whose step of {step} is within a TPOT of {limit}"
-        if tpot_s(chosen) <= _TPOT_LIMIT_S
-        else f"a small batch: its step of {step} is beyond a TPOT of {limit} already"
+        f"the largest batch whose {expected} of {step.words} is within a TPOT of {limit}"
+        + ", though not the slowest" * is_open
+        if step.likely_s <= _TPOT_LIMIT_S
+        else f"a small batch: its {expected} of {step.words} is beyond a TPOT of {limit} already"
+        + ", though not the fastest" * is_open
     )
     held = f"at {_CONTEXT_TOKENS:,} tokens of context; the KV cache holds {n_held:,}"
-    return _Sized(chosen, f"{why} {held}")
+    return _Sized(chosen, f"{why} {held}", step)
 
 
-def _step_words(plain: Deployment, shape: BatchShape) -> str:
-    """Step time with its interval, in words: least and most of the draws.
+def _step(plain: Deployment, shape: BatchShape) -> _Step:
+    """Step time with its interval: least and most of the draws.
 
     Draws are ordered by a whole generation; of one shape the first is not always the fastest.
     """
     steps = plain.step_times
     levels = [draw.steps for draw in steps.draws] or [steps.fast, steps.slow]
     ends_s = [shape_duration_s(one, shape) for one in levels]
-    likely, least, most = (
-        format_duration(one_s)
-        for one_s in (shape_duration_s(steps.likely, shape), min(ends_s), max(ends_s))
+    return _Step(shape_duration_s(steps.likely, shape), min(ends_s), max(ends_s))
+
+
+def _wide(step: _Step | None, kind: str) -> str:
+    """Why a step time is no ground for a value, and what would be; '' where it is one."""
+    if step is None or step.most_s <= _WIDE_RATIO * step.least_s:
+        return ""
+    measured = suggestions.command("load", "URL", "--out", "runs/NAME")
+    return (
+        f"; a step {kind} is known to a factor of {step.most_s / step.least_s:.0f} only, too wide"
+        f" to choose by: undecided until a server of yours is measured ({measured}, and its fit"
+        " as --fit)"
     )
-    return f"{likely} [{least}, {most}]"
 
 
 def _budget(preset: Preset, plain: Deployment) -> _Sized:
@@ -146,20 +188,24 @@ def _budget(preset: Preset, plain: Deployment) -> _Sized:
     def step_s(n_tokens: int) -> float:
         return shape_duration_s(steps, prefill_shape(batch_size=1, prompt_tokens=n_tokens))
 
-    def full(n_tokens: int) -> str:
-        return _step_words(plain, prefill_shape(batch_size=1, prompt_tokens=n_tokens))
+    def full(n_tokens: int) -> _Step:
+        return _step(plain, prefill_shape(batch_size=1, prompt_tokens=n_tokens))
 
     if preset == "batch":
         most = _BUDGETS[-1]
-        return _Sized(most, f"prompts in few steps: a full one takes {full(most)}")
+        step = full(most)
+        return _Sized(most, f"prompts in few steps: a full one takes {step.words}", step)
     quick = [one for one in _BUDGETS if step_s(one) <= 2 * _TPOT_LIMIT_S]
     chosen = (quick or [_BUDGETS[0]])[-1]
+    step = full(chosen)
+    is_open = step.is_open(2 * _TPOT_LIMIT_S)
     wait = "at most" if quick else "the smallest, and more than"
+    end = ", though not the slowest" if quick else ", though not the fastest"
     why = (
-        f"a step full of prompts takes {full(chosen)}, for which answers wait:"
-        f" {wait} twice a TPOT of {format_duration(_TPOT_LIMIT_S)}"
+        f"{'an expected' if is_open else 'a'} step full of prompts takes {step.words}, for which"
+        f" answers wait: {wait} twice a TPOT of {format_duration(_TPOT_LIMIT_S)}{end * is_open}"
     )
-    return _Sized(chosen, why)
+    return _Sized(chosen, why, step)
 
 
 def _memory(preset: Preset, chosen: Deployment, *, is_vllm: bool) -> PresetRow:

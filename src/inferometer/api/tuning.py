@@ -155,6 +155,8 @@ class PresetAnswer(Answer):
     hardware: str
     engine: str
     values: tuple[PresetRow, ...]
+    trust: str
+    """Where the step times come from, and which of them are too uncertain to choose by."""
     command: str
     next_step: str
 

@@ -16,18 +16,17 @@ from inferometer.api.watch_exporter import WatchExporter, exporting
 from inferometer.api.watch_prediction import prediction_of
 from inferometer.api.watch_state import (
     RegimeChange,
-    Wanted,
+    Scrapes,
     WatchAnswer,
     WatchedLimit,
     WatchedServer,
-    WatchedUrl,
     limit_of,
     words_of,
 )
+from inferometer.api.watched_pages import OneServer, Wanted, WatchedUrl
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import NO_WORKFLOWS, parse_objective
 from inferometer.measure import scrape
-from inferometer.records.server_series import table_of
 from inferometer.stats.estimate import worst_verdict
 from inferometer.units import NS_PER_S
 
@@ -94,7 +93,7 @@ class Watch:
     replica: str | None = option(
         None,
         "Which of several engines, models or servers on one page of metrics: engine=1."
-        " [the fullest at the start]",
+        " [all of them]",
         "Runs",
         metavar="LABEL=VALUE",
     )
@@ -152,11 +151,11 @@ def watch(question: Watch) -> Paged[WatchAnswer]:
     if question.once and for_s is None:
         for_s = wanted.window_s
     with ExitStack() as stack:
-        servers = [WatchedUrl(url, wanted) for url in dict.fromkeys(question.urls)]
-        for server in servers:
-            stack.callback(server.close)
-        pool = stack.enter_context(ThreadPoolExecutor(len(servers) + 1))
-        watching = _Watching(servers, wanted, pool, question)
+        urls = [WatchedUrl(url, wanted) for url in dict.fromkeys(question.urls)]
+        for url in urls:
+            stack.callback(url.close)
+        pool = stack.enter_context(ThreadPoolExecutor(len(urls) + 1))
+        watching = _Watching(urls, wanted, pool, question)
         exporter = WatchExporter(lambda: watching.exported, wanted.prediction)
         stack.enter_context(exporting(question.export_port, exporter))
         try:
@@ -167,7 +166,7 @@ def watch(question: Watch) -> Paged[WatchAnswer]:
     if all("several_servers" in one.conditions for one in answer.servers):
         raise MeasureError(
             "several servers answer at this address in turn, so their metrics cannot be separated",
-            where=", ".join(one.url for one in answer.servers),
+            where=", ".join(dict.fromkeys(one.url for one in answer.servers)),
             allowed="the address of a single server, not of a load balancer",
             try_="inferometer watch with the address of each server: its own port",
         )
@@ -180,9 +179,9 @@ class _Watching:
     """The loop over all servers."""
 
     def __init__(
-        self, servers: list[WatchedUrl], wanted: Wanted, pool: ThreadPoolExecutor, question: Watch
+        self, urls: list[WatchedUrl], wanted: Wanted, pool: ThreadPoolExecutor, question: Watch
     ) -> None:
-        self._servers = servers
+        self._urls = urls
         self._wanted = wanted
         self._pool = pool
         self._known = known_facts(question.known).limits
@@ -194,7 +193,12 @@ class _Watching:
         self._began_ns = time.monotonic_ns()
         self._began_utc = datetime.now(UTC)
         self._changes: list[RegimeChange] = []
-        self._diagnosing: tuple[WatchedUrl, Future[WatchedLimit]] | None = None
+        self._diagnosing: tuple[OneServer, Future[WatchedLimit]] | None = None
+
+    @property
+    def _servers(self) -> list[OneServer]:
+        """Those on all pages so far."""
+        return [server for url in self._urls for server in url.servers]
 
     def until(self, for_s: float | None) -> None:
         """Look again and again until the time is over."""
@@ -222,8 +226,10 @@ class _Watching:
         """The state at the end."""
         if self._is_once and self._finds_limits:
             talk("looking for what limits each server")
-            for server in self._servers:
-                server.limit = self._limit(server)
+            for url in self._urls:
+                # Some seconds of CPU each: of the replicas on a page, the one where users wait most.
+                fullest = max(url.servers, key=OneServer.n_inside)
+                fullest.limit = self._limit(fullest.url, fullest.samples())
         states = self._states()
         return WatchAnswer(
             servers=states,
@@ -239,11 +245,11 @@ class _Watching:
         )
 
     def _look(self) -> None:
-        looks = [self._pool.submit(server.look, self._at_ns) for server in self._servers]
-        for server, look in zip(self._servers, looks, strict=True):
-            for change in look.result():
+        for look in [self._pool.submit(url.look, self._at_ns) for url in self._urls]:
+            for server, change in look.result():
                 instants = {change.at_s, change.at_s if change.since_s is None else change.since_s}
-                line = words_of(change, server.url, {one: self._utc(one) for one in instants})
+                utc = {one: self._utc(one) for one in instants}
+                line = words_of(change, server.url, server.name, utc)
                 self._changes.append(line)
                 talk(line.text if self._is_once else line)
         if self._is_exported:
@@ -265,14 +271,13 @@ class _Watching:
             )
             if is_settled and is_due and not server.problem:
                 server.diagnosed_s = now_s
-                self._diagnosing = server, self._pool.submit(self._limit, server)
+                future = self._pool.submit(self._limit, server.url, server.samples())
+                self._diagnosing = server, future
                 return
 
-    def _limit(self, server: WatchedUrl) -> WatchedLimit:
-        samples = table_of(server.samples())
-        return limit_of(
-            server.url, samples, self._wanted.objective, self._known, self._utc(self._at_s())
-        )
+    def _limit(self, url: str, samples: Scrapes) -> WatchedLimit:
+        at_utc = self._utc(self._at_s())
+        return limit_of(url, samples, self._wanted.objective, self._known, at_utc)
 
     def _states(self) -> tuple[WatchedServer, ...]:
         at_utc = self._utc(self._at_s())
@@ -291,9 +296,9 @@ class _Watching:
 def _unchanged(answer: WatchAnswer) -> str:
     """Sentence at the end of a watch without changes, which tells that data were seen."""
     states = [
-        f"{one.url}: {', '.join(one.conditions) or 'no condition is on'}"
+        f"{one.name}: {', '.join(one.conditions) or 'no condition is on'}"
         if one.server is not None
-        else f"{one.url}: no metrics yet"
+        else f"{one.name}: no metrics yet"
         for one in answer.servers
     ]
     return (

@@ -15,6 +15,7 @@ from inferometer.errors import SpecError
 
 LOOPBACK: Final = "127.0.0.1"
 _PREFIX: Final = "inferometer_"
+_WHO: Final = ("server", "replica")
 
 
 class WatchExporter(Collector):
@@ -32,35 +33,40 @@ class WatchExporter(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """All metrics; prometheus_client calls this."""
         servers = self._read()
-        yield _family("regime", "1 while a condition is on.", ["server", "condition"], [
-            ([one.url, name], float(name in one.conditions)) for one in servers for name in WORDS
+        yield _family("regime", "1 while a condition is on.", [*_WHO, "condition"], [
+            ([*_who(one), name], float(name in one.conditions)) for one in servers for name in WORDS
         ])  # fmt: skip
-        yield _family("residual_ratio", "Measured / expected - 1.", ["server", "metric"], [
+        yield _family("residual_ratio", "Measured / expected - 1.", [*_WHO, "metric"], [
             *(
-                ([one.url, residual.metric], residual.residual_ratio)
+                ([*_who(one), residual.metric], residual.residual_ratio)
                 for one in servers
                 for residual in one.residuals
             ),
             *(
-                ([one.url, "step"], one.step_residual_ratio)
+                ([*_who(one), "step"], one.step_residual_ratio)
                 for one in servers
                 if one.step_residual_ratio is not None
             ),
         ])  # fmt: skip
-        yield _family("limit_share", "Of the first latency.", ["server", "cause"], [
-            ([one.url, cause], share)
+        yield _family("limit_share", "Of the first latency.", [*_WHO, "cause"], [
+            ([*_who(one), cause], share)
             for one in servers
             if one.limit is not None
             for cause, share in one.limit.shares_fraction.items()
         ])  # fmt: skip
-        yield _family("headroom_ratio", "1 - percentile / limit, the least.", ["server"], [
-            ([one.url], one.headroom_ratio) for one in servers if one.headroom_ratio is not None
+        yield _family("headroom_ratio", "1 - percentile / limit, the least.", list(_WHO), [
+            (_who(one), one.headroom_ratio) for one in servers if one.headroom_ratio is not None
         ])  # fmt: skip
-        yield _family("model_valid", "Is the traffic the predicted one?", ["server"], [
-            ([one.url], float(one.model_valid)) for one in servers if one.model_valid is not None
+        yield _family("model_valid", "Is the traffic the predicted one?", list(_WHO), [
+            (_who(one), float(one.model_valid)) for one in servers if one.model_valid is not None
         ])  # fmt: skip
         if self._prediction is not None:
             yield from _predicted(self._prediction)
+
+
+def _who(server: WatchedServer) -> list[str]:
+    """Values of ``_WHO``; Prometheus takes an empty label as none."""
+    return [server.url, server.replica or ""]
 
 
 def _predicted(made: Prediction) -> Iterator[GaugeMetricFamily]:

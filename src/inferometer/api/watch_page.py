@@ -27,9 +27,20 @@ def watch_pages(answer: WatchAnswer) -> tuple[Page, ...]:
     return tuple(
         server_page(
             one,
-            tuple(change for change in answer.changes if change.url == one.url),
+            tuple(
+                change
+                for change in answer.changes
+                if change.url == one.url and change.replica in {one.replica, None}
+            ),
             answer.objective,
-            next((history for history in answer.histories if history.url == one.url), None),
+            next(
+                (
+                    history
+                    for history in answer.histories
+                    if (history.url, history.replica) == (one.url, one.replica)
+                ),
+                None,
+            ),
         )
         for one in answer.servers
     )
@@ -52,7 +63,7 @@ def server_page(
         else None
     )
     return Page(
-        title=f"{server.url} is {_regime(server)}",
+        title=f"{server.name} is {_regime(server)}",
         subtitle=_load(server),
         chips=_chips(server),
         table=table,
@@ -95,7 +106,9 @@ def _load(server: WatchedServer) -> str:
         return server.at_utc
     parts = [f"{server.server} · {server.at_utc} · last {server.window_s:.0f} s"]
     if server.replica is not None:
-        parts.append(f"{server.replica}, one of {server.n_replicas} replicas on its page")
+        parts.append(f"one of {server.n_replicas} replicas on its page")
+    if server.n_added_up > 1:
+        parts.append(f"{server.n_added_up} engines with shared counters, added up")
     for value, name in (
         (server.requests_per_s, "requests/s"),
         (server.output_tokens_per_s, "output tok/s"),
@@ -226,7 +239,7 @@ def _next(server: WatchedServer, objective: str | None) -> str:
     if {"unreachable", "several_servers"} & set(server.conditions):
         return ""
     if not all(one in _GOOD for one in server.conditions):
-        return suggestions.command("diagnose", server.url)
+        return suggestions.command("diagnose", server.url, *_replica(server))
     wanting = [
         one.n_needed / one.n
         for one in server.latencies
@@ -236,5 +249,9 @@ def _next(server: WatchedServer, objective: str | None) -> str:
         return ""
     window = f"{math.ceil(max(wanting) * server.window_s / 60)}min"
     return suggestions.command(
-        "watch", server.url, "--once", "--window", window, "--slo", objective
+        "watch", server.url, *_replica(server), "--once", "--window", window, "--slo", objective
     )
+
+
+def _replica(server: WatchedServer) -> tuple[str, ...]:
+    return () if server.replica is None else ("--replica", server.replica)

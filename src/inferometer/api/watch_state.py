@@ -1,34 +1,25 @@
 """What does a watched server show now: its latencies, how full it is, what changed, what limits it?"""
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
 
 from inferometer.api import diagnose_source, diagnosis
 from inferometer.api.answer import Answer
 from inferometer.api.watch_prediction import METRICS, Prediction
-from inferometer.decide.diagnosis import rebuilding, replicas
+from inferometer.decide.diagnosis import rebuilding
 from inferometer.decide.watching import intervals, regimes
-from inferometer.errors import EXIT_OF_SLO, InferometerError, MeasureError, RecordError
+from inferometer.errors import EXIT_OF_SLO, InferometerError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, percentile_name
-from inferometer.measure.scrape import (
-    NOT_FOUND,
-    MetricsPage,
-    MetricsSource,
-    metrics_url,
-    other_metrics_urls,
-)
 from inferometer.records import exposition, server_names, server_series, server_summaries
-from inferometer.records.types import ServerSampleTable
 from inferometer.stats.estimate import Verdict
-from inferometer.units import NS_PER_S
 
+Scrapes: TypeAlias = list[tuple[int, tuple[exposition.PageSample, ...] | None]]
+"""Pages, with ns since the watching began; None: no answer."""
 _ALL: Final = slice(None)
 _USUAL: Final = (0.5, 0.95)
 
@@ -91,6 +82,7 @@ class RegimeChange:
     """A regime that began or ended."""
 
     url: str
+    replica: str | None = None
     at_utc: str
     condition: regimes.Condition
     has_begun: bool
@@ -111,6 +103,8 @@ class WatchedServer:
     replica: str | None = None
     """Which of several replicas on its page this is: ``engine=1``; all else is of this one."""
     n_replicas: int = 1
+    n_added_up: int = 1
+    """Engines that share their counters: all numbers are those of all of them together."""
     window_s: float = 0.0
     n_requests: int | None = None
     requests_per_s: float | None = None
@@ -135,12 +129,18 @@ class WatchedServer:
     """1 - percentile / limit, the least of all limits: 0 at the limit. None without --slo."""
     limit: WatchedLimit | None = None
 
+    @property
+    def name(self) -> str:
+        """The address, and the replica on its page where there are several."""
+        return self.url if self.replica is None else f"{self.url} {self.replica}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerHistory:
     """Requests in a server at each scrape of the window; None: not answered, or not reported."""
 
     url: str
+    replica: str | None = None
     at_s: tuple[float, ...]
     """Since the start of the window."""
     running: tuple[float | None, ...]
@@ -168,7 +168,9 @@ class WatchAnswer(Answer):
         return EXIT_OF_SLO[self.slo_verdict]
 
 
-def words_of(change: regimes.Change, url: str, utc: Mapping[float, str]) -> RegimeChange:
+def words_of(
+    change: regimes.Change, url: str, replica: str | None, utc: Mapping[float, str]
+) -> RegimeChange:
     """The change as a line; ``utc`` has its instants."""
     words = regimes.WORDS[change.condition]
     at_utc = utc[change.at_s]
@@ -183,10 +185,11 @@ def words_of(change: regimes.Change, url: str, utc: Mapping[float, str]) -> Regi
     text = words if change.has_begun else f"over: {words.partition(':')[0]}"
     return RegimeChange(
         url=url,
+        replica=replica,
         at_utc=at_utc,
         condition=change.condition,
         has_begun=change.has_begun,
-        text=f"{at_utc} {url} {text}",
+        text=" ".join((at_utc, url, *(() if replica is None else (f"{replica}:",)), text)),
         residual_ratio=change.residual_ratio,
         since_utc=since_utc,
     )
@@ -341,14 +344,14 @@ def verdict_of(
 
 def limit_of(
     url: str,
-    samples: ServerSampleTable,
+    scrapes: Scrapes,
     objective: ObjectiveSpec | None,
     known: Mapping[Limit, int],
     at_utc: str,
 ) -> WatchedLimit:
     """What limits the server in this window, by simulation (``diagnose``), or why it is unknown."""
     try:
-        source = diagnose_source.scraped_source(url, samples)
+        source = diagnose_source.scraped_source(url, server_series.table_of(scrapes))
         stated = diagnose_source.stated_limits(source, known)
         limits: dict[Limit, int] = {name: one.value for name, one in stated.items()}
         agreement = rebuilding.rebuilt_servers(source.window, limits)
@@ -382,208 +385,3 @@ def _shares(answer: diagnosis.DiagnoseAnswer) -> dict[str, float]:
     return {
         one.name: float(np.clip(one.shares_s[0].value / now_s, 0.0, 1.0)) for one in answer.causes
     }
-
-
-_TIMEOUT_S: Final = 2.0
-_N_TOLD_APART: Final = 12
-"""Pages in a row, in which servers that answer in turn show."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The question, read."""
-
-    objective: ObjectiveSpec | None
-    prediction: Prediction | None
-    window_s: float
-    every_s: float
-    replica: str | None = None
-    """As ``--replica`` names it; None: the fullest at the start."""
-
-
-class WatchedUrl:
-    """One server: pages of the window, regimes, and what limits it."""
-
-    def __init__(self, url: str, wanted: Wanted) -> None:
-        self.url = url
-        self._wanted = wanted
-        self._page = MetricsPage(MetricsSource(url=metrics_url(url)), _TIMEOUT_S)
-        self._reader = exposition.PageReader(server_names.kept_series)
-        self._scrapes = deque[tuple[int, tuple[exposition.PageSample, ...] | None]]()
-        self._latest = deque[tuple[int, tuple[exposition.PageSample, ...] | None]](
-            maxlen=_N_TOLD_APART
-        )
-        self._observed: replicas.Observed | None = None
-        self._is_of_it = dict[exposition.SeriesName, bool]()
-        self._has_its_labels = set[exposition.SeriesName]()
-        self.regimes = regimes.Regimes()
-        self.limit: WatchedLimit | None = None
-        self.problem = ""
-        self.changed_s = 0.0
-        self.diagnosed_s = float("-inf")
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._page.close()
-
-    def look(self, now_ns: Callable[[], int]) -> tuple[regimes.Change, ...]:
-        """Scrape once, and return the changes.
-
-        Its instant is that at which the page was there: a server that is late wrote it just before.
-        """
-        try:
-            page = self._fetched()
-            at_ns = now_ns()
-            samples = self._reader.read(page)
-        except (MeasureError, RecordError) as error:
-            at_ns = now_ns()
-            self.problem = error.what
-            changes = self.regimes.miss(at_ns / NS_PER_S)
-        else:
-            of_it = self._of_replica(samples)
-            self.problem = "" if of_it else "its metrics are not on the page any more"
-            changes = self._taken(at_ns, of_it) if of_it else self.regimes.miss(at_ns / NS_PER_S)
-        if changes:
-            self.changed_s = at_ns / NS_PER_S
-        return changes
-
-    def _fetched(self) -> bytes:
-        """The page, at another usual address where the first one is not there at the first look."""
-        try:
-            return self._page.get()
-        except MeasureError as error:
-            if self._scrapes or error.what != NOT_FOUND:
-                raise
-            for url in other_metrics_urls(self.url):
-                page = MetricsPage(MetricsSource(url=url), _TIMEOUT_S)
-                with suppress(MeasureError):
-                    found = page.get()
-                    self._page.close()
-                    self._page = page
-                    return found
-                page.close()
-            raise
-
-    def _of_replica(
-        self, samples: tuple[exposition.PageSample, ...]
-    ) -> tuple[exposition.PageSample, ...]:
-        """Samples of one of several replicas on the page: added up they are no server's.
-
-        It is chosen at the first look and stays, so that changes are those of one server.
-        Where it is gone, and others are still there, no sample is left.
-        """
-        if self._observed is None:
-            table = server_series.table_of([(0, samples)])
-            self._observed = replicas.observed_replica(table, self._wanted.replica)
-        replica = self._observed.replica
-        if replica is None:
-            return samples
-        for series, _ in samples:
-            if series not in self._is_of_it:
-                labels = exposition.labels_of(series.labels)
-                self._is_of_it[series] = replica.holds(series.name, labels)
-                if replica.labels.items() <= labels.items():
-                    self._has_its_labels.add(series)
-        if not any(series in self._has_its_labels for series, _ in samples):
-            return ()
-        return tuple(one for one in samples if self._is_of_it[one.series])
-
-    def _taken(
-        self, at_ns: int, samples: tuple[exposition.PageSample, ...]
-    ) -> tuple[regimes.Change, ...]:
-        self._scrapes.append((at_ns, samples))
-        self._latest.append((at_ns, samples))
-        while at_ns - self._scrapes[0][0] > self._wanted.window_s * NS_PER_S:
-            self._scrapes.popleft()
-        if len(self._scrapes) < 2:
-            return ()
-        record = server_series.server_record(server_series.table_of(list(self._scrapes)[-2:]))
-        interval = intervals.last_interval(record)
-        if interval.is_restarted:
-            while len(self._scrapes) > 1:
-                self._scrapes.popleft()
-        if self._is_mixed(interval):
-            self.problem = regimes.WORDS["several_servers"]
-            return self.regimes.mix(interval.at_s)
-        return self.regimes.take(interval)
-
-    def _is_mixed(self, interval: intervals.Interval) -> bool:
-        """Are the latest pages from several servers (not one that restarted)?"""
-        if not interval.is_restarted and "several_servers" not in self.regimes.conditions:
-            return False
-        return server_series.is_of_several(
-            server_series.server_record(server_series.table_of(self._latest))
-        )
-
-    def samples(self) -> list[tuple[int, tuple[exposition.PageSample, ...] | None]]:
-        """The window's pages, to be read by another thread."""
-        return list(self._scrapes)
-
-    def history(self) -> ServerHistory | None:
-        """Requests in the server over the window; None before its second answer."""
-        if len(self._scrapes) < 2:
-            return None
-        record = server_series.server_record(server_series.table_of(self._scrapes))
-        at_s = (record.scraped_ns - record.scraped_ns[0]) / NS_PER_S
-        found = [server_series.gauge_series(record, name) for name in ("running", "waiting")]
-        running, waiting = (
-            (None,) * len(at_s)
-            if one is None
-            else tuple(value if math.isfinite(value) else None for value in one.value.tolist())
-            for one in found
-        )
-        return ServerHistory(
-            url=self.url, at_s=tuple(at_s.tolist()), running=running, waiting=waiting
-        )
-
-    def state(self, at_utc: str) -> WatchedServer:
-        """The server now."""
-        conditions = tuple(self.regimes.conditions)
-        if len(self._scrapes) < 2 or self.problem:
-            return WatchedServer(
-                url=self.url,
-                at_utc=at_utc,
-                conditions=conditions,
-                slo_verdict=verdict_of((), self._wanted.objective),
-            )
-        table = server_series.table_of(self._scrapes)
-        record, summary = (
-            server_series.server_record(table),
-            server_summaries.summarise_server(table),
-        )
-        prediction = self._wanted.prediction
-        took_s = summary.end_s - summary.start_s
-        latencies = latencies_of(record, self._wanted.objective, prediction)
-        why_not = "" if prediction is None else prediction.why_not_valid(summary)
-        last = intervals.last_interval(record)
-        replica = None if self._observed is None else self._observed.replica
-        return WatchedServer(
-            url=self.url,
-            server=summary.kind,
-            replica=None if replica is None else replica.name,
-            n_replicas=1 if replica is None else replica.n_replicas,
-            at_utc=at_utc,
-            conditions=conditions,
-            window_s=took_s,
-            n_requests=summary.n_finished,
-            requests_per_s=_per_s(summary.n_finished, took_s),
-            output_tokens_per_s=_per_s(summary.output_tokens, took_s),
-            n_running=None if summary.running is None else round(last.running),
-            n_waiting=None if summary.waiting is None else round(last.waiting),
-            kv_used_fraction=last.kv_usage,
-            n_preemptions=summary.n_preemptions,
-            prefix_hit_fraction=summary.prefix_hit_fraction,
-            acceptance_fraction=acceptance_of(record),
-            latencies=latencies,
-            step_residual_ratio=self.regimes.drifts.pace.residual,
-            model_valid=None if prediction is None else not why_not,
-            why_not_valid=why_not,
-            residuals=() if prediction is None else residuals_of(summary, prediction),
-            slo_verdict=verdict_of(latencies, self._wanted.objective),
-            headroom_ratio=headroom_of(latencies),
-            limit=self.limit,
-        )
-
-
-def _per_s(count: int | None, took_s: float) -> float | None:
-    return None if count is None or took_s <= 0 else count / took_s

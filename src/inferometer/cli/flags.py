@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from inferometer import suggestions
 from inferometer.api.question import Field, bounds_in_words, fields_of, is_listed, question_of
@@ -43,6 +44,12 @@ class Several(click.ParamType[Any]):
         if isinstance(value, str) and is_listed(value) and not Path(value).exists():
             return value
         return self.kind.convert(value, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Candidates for a single value."""
+        return self.kind.shell_complete(ctx, param, incomplete)
 
 
 class NamedPath(click.Path):

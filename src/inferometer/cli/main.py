@@ -142,6 +142,9 @@ def begun_by(name: str, verb: Verb) -> click.Command:
     return command
 
 
+_COMPLETE: Final = "_INFEROMETER_COMPLETE"
+"""A shell sets it to ``bash_complete`` where it wants candidates; click has its name."""
+_COMPLETION: Final = "inferometer.cli.completion"
 _STORING: Final = frozenset({"load", "quick", "sweep", "verify", "compare", "tune", "quality"})
 """Verbs that write what they measure as they go."""
 _SHOWN: Final = 160
@@ -229,7 +232,9 @@ def main() -> None:
     sys.excepthook = show_crash
     hooks.listen(talk)
     with _open_stdout(), orderly_ends() as ending:
-        _run(ending)
+        asked = os.environ.get(_COMPLETE, "")
+        if not asked or not importlib.import_module(_COMPLETION).answered(app, asked):
+            _run(ending)
 
 
 def _run(ending: Ending) -> None:

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 import psutil
 
-from inferometer.errors import EngineError, MeasureError, SpecError
+from inferometer.errors import COMMAND, EngineError, MeasureError, SpecError
 from inferometer.measure import child_processes
 from inferometer.measure.host import NvmlDevices
 from inferometer.units import format_bytes, format_duration
@@ -39,6 +39,8 @@ _GONE_S: Final = 30.0
 """Until killed processes, and what they held, are gone."""
 _TAIL_BYTES: Final = 4000
 _TAIL_LINES: Final = 6
+_OWN_ERROR: Final = COMMAND.strip() + ": "
+_OF_OWN_ERRORS: Final = ("from: ", "allowed: ", "try: ")
 _SPARE_BYTES: Final = 256 * 2**20
 """Accelerator memory that drivers may use."""
 _MOST_DEVICES: Final = 64
@@ -251,8 +253,13 @@ def _last_words(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
         lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines()]
-    lines = [line for line in lines if line]
-    telling = [line for line in lines if "error" in line.lower() or "memory" in line.lower()]
+    # Our own error of `inferometer emulate` ends with where it comes from and what to try.
+    lines = [line for line in lines if line and not line.startswith(_OF_OWN_ERRORS)]
+    telling = [
+        line
+        for line in lines
+        if "error" in line.lower() or "memory" in line.lower() or line.startswith(_OWN_ERROR)
+    ]
     return (telling or lines[-_TAIL_LINES:] or ["its log is empty"])[-1][:300]
 
 

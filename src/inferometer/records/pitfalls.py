@@ -2,7 +2,8 @@
 
 All verbs with such a number share the table: ``diagnose`` (a window of metrics), ``explain`` (a
 sweep, a trace), ``tune`` (simulated requests) and ``doctor`` (this machine). A pitfall is *found*,
-*ruled out* by its number, or *not reported* without the number: absent is never 0. The module is in
+*ruled out* by its number, *undecided* where the number's interval includes the limit, or *not
+reported* without the number: absent is never 0. The module is in
 this layer because the checks of the machine may not import ``decide``. Flags are those of vLLM 0.33
 and SGLang 0.5.
 """
@@ -14,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 from inferometer.inputs.types import Caution
 from inferometer.units import format_number
 
-CheckFinding: TypeAlias = Literal["found", "ruled out", "not reported"]
+CheckFinding: TypeAlias = Literal["found", "ruled out", "undecided", "not reported"]
 PitfallName: TypeAlias = Literal[
     "refused",
     "aborted",
@@ -75,6 +76,9 @@ class CheckRow:
     words: str
     measured_ratio: float | None
     """None: not reported."""
+    low_ratio: float | None = None
+    """Ends of its interval; None: it was counted, or has none."""
+    high_ratio: float | None = None
     evidence: str
     """The measured number in words."""
     limit_ratio: float
@@ -101,25 +105,39 @@ class CheckRow:
         return Caution(code=self.name.upper(), text=text, remedy=self.change)
 
 
-def judged(name: PitfallName, value: float | None, evidence: str = "") -> CheckRow:
+def judged(
+    name: PitfallName,
+    value: float | None,
+    evidence: str = "",
+    interval: tuple[float, float] | None = None,
+) -> CheckRow:
     """Verdict on the pitfall by this number; ``evidence`` replaces the number's text.
+
+    One with an interval is judged by its ends.
 
     Example
     -------
     >>> judged("preemption_thrash", 0.5).finding, judged("preemption_thrash", None).finding
     ('found', 'not reported')
+    >>> judged("launch_bound", 0.2, interval=(0.05, 0.6)).finding
+    'undecided'
     """
     one = _BY_NAME[name]
     finding: CheckFinding = "not reported"
     if value is not None:
-        is_beyond = value > one.limit_ratio if one.is_above else value < one.limit_ratio
-        finding = "found" if is_beyond else "ruled out"
+        beyond = {
+            end > one.limit_ratio if one.is_above else end < one.limit_ratio
+            for end in interval or (value,)
+        }
+        finding = "undecided" if len(beyond) > 1 else "found" if beyond == {True} else "ruled out"
         evidence = evidence or one.number.format(value=value)
     return CheckRow(
         name=name,
         finding=finding,
         words=one.words,
         measured_ratio=value,
+        low_ratio=None if interval is None else interval[0],
+        high_ratio=None if interval is None else interval[1],
         evidence=evidence,
         limit_ratio=one.limit_ratio,
         why=one.why,

@@ -305,7 +305,7 @@ _MOST_INDEX: Final = 2**24
 _MOST: Final = {
     "class_index": 10_000,
     "replica": 100_000,
-    "seat": 2**20,
+    "slot": 2**20,
     "process_index": 10_000,
     "point_index": 10**6,
     "repetition": 10**6,

@@ -471,7 +471,8 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     samples = samples_of(run, [one.metric for one in objective.thresholds], rows)
     requests = requests if rows is None else select(requests, rows)
     is_growing = any(caution.code == "overload" for caution in run.manifest.cautions)
-    refusal = run.manifest.refusal if is_one_of(requests, (RequestStatus.REJECTED,)).any() else ""
+    rejected = requests.class_index[is_one_of(requests, (RequestStatus.REJECTED,))]
+    refusal = run.manifest.refusal_of(np.unique(rejected).tolist())
     judged = tuple(
         _of_all(requests, _judged(one, samples[one.metric], is_growing=is_growing), refusal)
         for one in objective.thresholds

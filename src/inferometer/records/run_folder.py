@@ -22,6 +22,7 @@ History of the schema
 3   A load test: chunks.parquet, exchanges.parquet, lags.parquet, server.parquet; the manifest's
     ``load`` and ``validity``. Steps have a ``replica``, and visits.parquet says which request was
     where. A simulated run may have step_memory.parquet.
+4   The ``seat`` of a part of a step is its ``slot``.
 
 To change the schema: raise ``SCHEMA_VERSION`` in ``records.types``, keep the loader of the old
 version here as a function that converts old columns and an old manifest to the new schema, add a
@@ -371,6 +372,16 @@ def read_manifest(path: Path) -> StoredManifest:
     return StoredManifest(loader.manifest(content, where), loader)
 
 
+def is_run(directory: Path) -> bool:
+    """Has the folder the manifest of a run? Other tools have a manifest.json of their own."""
+    try:
+        content = _DOOR.bytes_of(directory / MANIFEST_NAME)
+        _DOOR.json(content, _OfRun, where=str(directory))
+    except RecordError:
+        return False
+    return True
+
+
 def _loader_of(version: int, *, where: str) -> Loader:
     if version not in LOADERS:
         raise RecordError(
@@ -383,6 +394,15 @@ def _loader_of(version: int, *, where: str) -> Loader:
 
 
 class _Versioned(msgspec.Struct):
+    schema_version: int
+
+
+class _OfRun(msgspec.Struct):
+    """Fields of every manifest of a run, of any version."""
+
+    run_id: str
+    origin: str
+    tool_version: str
     schema_version: int
 
 
@@ -414,13 +434,22 @@ def _with_moves(columns: dict[str, Column]) -> dict[str, Column]:
     return {"moved_blocks": np.full(len(next(iter(columns.values()))), ABSENT), **columns}
 
 
+def _with_slots(columns: dict[str, Column]) -> dict[str, Column]:
+    """Parts of steps whose slot has its name of version 3."""
+    return {("slot" if name == "seat" else name): column for name, column in columns.items()}
+
+
 _GROWN: Final = {
     "steps": _with_replicas,
     "sweep": _with_page_faults,
     "step_memory": _with_moves,
 }
 LOADERS: Final[dict[int, Loader]] = {
-    version: Loader(manifest=_manifest_as_it_is, columns=_GROWN) for version in (1, 2, 3)
+    **{
+        version: Loader(manifest=_manifest_as_it_is, columns=_GROWN | {"parts": _with_slots})
+        for version in (1, 2, 3)
+    },
+    4: Loader(manifest=_manifest_as_it_is, columns=_GROWN),
 }
 
 

@@ -61,7 +61,7 @@ class SlotTimeline(NamedTuple):
 class Slice(NamedTuple):
     """Steps that follow one another in which a slot did the same for the same request."""
 
-    seat: int
+    slot: int
     state: CellState
     request_index: int
     first_step: int
@@ -98,20 +98,20 @@ def slot_timeline(
     last_step = min(first_step + n_steps, n_steps_of_run)
     begin, end = np.searchsorted(parts.step_index, [first_step, last_step])
     window = StepPartTable._make(column[begin:end] for column in parts)
-    shape = (int(window.seat.max(initial=-1)) + 1, last_step - first_step)
+    shape = (int(window.slot.max(initial=-1)) + 1, last_step - first_step)
     states, requests, tokens = (
         np.zeros(shape, np.int8),
         np.full(shape, NOBODY, np.int32),
         np.zeros(shape, np.int32),
     )
-    place = (window.seat, window.step_index - first_step)
+    place = (window.slot, window.step_index - first_step)
     states[place] = np.array([CellState.CONTEXT, CellState.GENERATION, CellState.END], np.int8)[
         window.kind
     ]
     requests[place] = window.request_index
     tokens[place] = window.n_computed_tokens
     ends = _last_generations(run, parts, begin, end)
-    states[window.seat[ends], window.step_index[ends] - first_step] = CellState.END
+    states[window.slot[ends], window.step_index[ends] - first_step] = CellState.END
     return SlotTimeline(
         first_step=first_step,
         n_steps_of_run=n_steps_of_run,
@@ -138,7 +138,7 @@ def slices_of(timeline: SlotTimeline) -> tuple[Slice, ...]:
             if timeline.states[slot, start] != CellState.IDLE:
                 found.append(
                     Slice(
-                        seat=slot,
+                        slot=slot,
                         state=CellState(int(timeline.states[slot, start])),
                         request_index=int(timeline.requests[slot, start]),
                         first_step=timeline.first_step + start,

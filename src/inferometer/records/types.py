@@ -10,6 +10,7 @@ repetitions or requests, S steps, P parts of steps, V visits, C ceiling probes, 
 probes, M samples.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -33,7 +34,7 @@ REFUSALS: Final = ("rejected", "refused")
 UNKNOWN_COUNT: Final = -1
 """The int32 count for *unknown*."""
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 
 Origin: TypeAlias = Literal["measured", "simulated", "published"]
@@ -391,7 +392,7 @@ class StepPartTable(NamedTuple):
     """Row of the ``StepTable``."""
     request_index: I32
     """``RequestTable.request_index``"""
-    seat: I32
+    slot: I32
     """Slot of the batch, which a request keeps while it runs; those of several servers are
     numbered through."""
     kind: I8
@@ -544,11 +545,19 @@ class RunManifest:
     """CPU scheduling of a load test's client processes (real-time, short slices, usual)."""
     kv_pools: tuple[KvPoolFacts, ...] = ()
     """KV pools of a simulated run; older records have none."""
+    refused_classes: tuple[int, ...] | None = None
+    """Classes of which a simulated server refused requests; those that a gate turned away are
+    rejected too. None: unknown, of older records and other tools'."""
     schema_version: int = SCHEMA_VERSION
 
-    @property
-    def refusal(self) -> str:
-        """Why a simulated server refused requests; '' where it refused none."""
+    def refusal_of(self, rejected_classes: Sequence[int]) -> str:
+        """Why a simulated server refused requests of classes with rejected ones; '' if it did not.
+
+        A gate may have turned those away.
+        """
+        known = self.refused_classes
+        if not any(known is None or one in known for one in rejected_classes):
+            return ""
         return next((one.text for one in self.cautions if one.code in REFUSALS), "")
 
 

@@ -69,7 +69,7 @@ def perfetto_trace(run: Run) -> tuple[dict[str, Any], int]:
             allowed="a simulated run, or a sweep with its steps",
         )
     n_all = len(steps.start_ns)
-    n_slots = 1 if run.parts is None else int(run.parts.seat.max(initial=0)) + 1
+    n_slots = 1 if run.parts is None else int(run.parts.slot.max(initial=0)) + 1
     n_steps = max(1, min(n_all, _MAX_CELLS // n_slots))
     while True:
         events = _events(run, steps, n_steps)
@@ -160,7 +160,7 @@ def _slot_events(run: Run, steps: StepTable, window: _Window, names: dict[int, s
         mine = tables.select(parts, computed)
         mine = mine._replace(
             step_index=np.searchsorted(own, mine.step_index).astype(np.int32),
-            seat=mine.seat - (mine.seat.min() if len(names) > 1 else 0),
+            slot=mine.slot - (mine.slot.min() if len(names) > 1 else 0),
         )
         timeline = slot_timeline(
             replace(run, steps=tables.select(steps, own), parts=mine),
@@ -178,12 +178,12 @@ def _slices(timeline: SlotTimeline, process: int, step_of: NDArray[np.intp]) -> 
     starts_ns = [one.start_ns for one in slices]
     ends_ns = [one.start_ns + one.duration_ns for one in slices]
     for i, (one, after) in enumerate(pairwise(slices)):
-        if one.seat == after.seat:
+        if one.slot == after.slot:
             ends_ns[i] = min(
                 ends_ns[i], after.start_ns
             )  # steps of an engine that schedules ahead overlap, slices of a track may not
     events = list[Event]()
-    for slot in sorted({one.seat for one in slices}):
+    for slot in sorted({one.slot for one in slices}):
         events.append(_named("thread_name", process, slot + 1, f"slot {slot}"))
         events.append(
             {
@@ -200,7 +200,7 @@ def _slices(timeline: SlotTimeline, process: int, step_of: NDArray[np.intp]) -> 
             "name": STATE_NAMES[one.state],
             "cat": "slot",
             "pid": process,
-            "tid": one.seat + 1,
+            "tid": one.slot + 1,
             "ts": start_ns / _NS_PER_US,
             "dur": (end_ns - start_ns) / _NS_PER_US,
             "args": {

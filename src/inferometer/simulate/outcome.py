@@ -108,7 +108,7 @@ class PartLog(NamedTuple):
 
     step_index: I32
     request_index: I32
-    seat: I32
+    slot: I32
     kind: I8
     n_computed_tokens: I32
     n_delivered_tokens: I32
@@ -277,12 +277,12 @@ def new_log(n_rows: int, *, has_holes: bool = True, has_swaps: bool = True) -> S
 def new_part_log(n_rows: int) -> PartLog:
     """An empty log with room for this number of parts of steps."""
     whole = [np.empty(n_rows, np.int32) for _ in range(5)]
-    step_index, request_index, seat, n_computed_tokens, n_delivered_tokens = whole
+    step_index, request_index, slot, n_computed_tokens, n_delivered_tokens = whole
     kind = np.empty(n_rows, np.int8)
     return PartLog(
         step_index,
         request_index,
-        seat,
+        slot,
         kind,
         n_computed_tokens,
         n_delivered_tokens,
@@ -328,7 +328,7 @@ def slots_numbered_through(simulation: Simulation, n_slots: int) -> Simulation:
         return simulation
     return simulation._replace(
         parts=parts._replace(
-            seat=(parts.seat + steps.replica[parts.step_index] * n_slots).astype(np.int32)
+            slot=(parts.slot + steps.replica[parts.step_index] * n_slots).astype(np.int32)
         )
     )
 

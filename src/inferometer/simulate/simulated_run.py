@@ -219,6 +219,9 @@ def simulated_run(
         source=None,
         is_complete=True,
         cautions=(*cautions_of(simulation, config, model), *_shed_cautions(simulation)),
+        refused_classes=tuple(
+            np.unique(simulation.requests.class_index[_is_refused(simulation)]).tolist()
+        ),
     )
     return Run(
         manifest=manifest,
@@ -311,14 +314,19 @@ def _ending_cautions(simulation: Simulation, config: EngineConfig) -> list[Cauti
     return cautions
 
 
+def _is_refused(simulation: Simulation) -> Bools:
+    """Requests that the engine refused: not those the gate turned away."""
+    is_rejected = simulation.requests.status == RequestStatus.REJECTED
+    return is_rejected & (_shed_reasons(simulation) == Reason.NONE)
+
+
 def _refusal_cautions(
     simulation: Simulation, config: EngineConfig, model: ModelSpec | None
 ) -> list[Caution]:
     """Cautions on requests that the engine refused (not those the gate turned away)."""
     status, cautions = simulation.requests.status, list[Caution]()
     n_requests = len(status)
-    is_shed = _shed_reasons(simulation) != Reason.NONE
-    is_rejected = (status == RequestStatus.REJECTED) & ~is_shed
+    is_rejected = _is_refused(simulation)
     is_too_long = simulation.requests.prompt_tokens > config.max_prompt_tokens
     n_too_long = int(np.sum(is_rejected & is_too_long))
     n_refused = int(np.sum(is_rejected)) - n_too_long

@@ -321,7 +321,7 @@ class _Game:
             {
                 "step_index": step_index,
                 "request_index": request.index,
-                "seat": slot,
+                "slot": slot,
                 "kind": kind,
                 "n_computed_tokens": int(kind is not PartKind.ENDED),
                 "n_delivered_tokens": n_delivered,

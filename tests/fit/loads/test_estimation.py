@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from black_boxes import BLOCKS, SEATS, Box, config
+from black_boxes import BLOCKS, SLOTS, Box, config
 
 from inferometer.errors import ModelError
 from inferometer.fit.loads.estimation import Address, Subject, fit_server
@@ -29,8 +29,8 @@ def fitted(box, subject=SUBJECT):
 
 @pytest.fixture(scope="module")
 def seated():
-    """Few seats, memory for all."""
-    return Box(config(max_num_seqs=SEATS))
+    """Few slots, memory for all."""
+    return Box(config(max_num_seqs=SLOTS))
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,10 @@ def fit(seated):
 
 def test_what_load_tests_show_by_themselves(seated):
     looks = [served_load(LoadTest(run=seated.load_test(*load))) for load in RATES]
-    assert peak_load(looks).n_streaming == SEATS
+    assert peak_load(looks).n_streaming == SLOTS
     steps = seated.served(*RATES[-1]).steps
-    assert peak_load(looks).n_inside >= SEATS + int(steps.n_waiting_requests.max())
-    pace, batch = step_pace(looks), SEATS
+    assert peak_load(looks).n_inside >= SLOTS + int(steps.n_waiting_requests.max())
+    pace, batch = step_pace(looks), SLOTS
     company = pace.base_s + batch * pace.sequence_s + batch * 250 * pace.context_token_s
     assert company == pytest.approx(
         shape_duration_s(seated.steps, decode_shape(batch_size=batch, context_tokens=250)), rel=0.15
@@ -51,10 +51,10 @@ def test_what_load_tests_show_by_themselves(seated):
 
 
 def test_seats_are_found_and_unused_memory_is_said_to_be_open(fit):
-    seats, blocks, _ = (knob for knob in fit.knobs if knob.low is not None)
-    assert seats.low <= SEATS <= seats.high
-    assert seats.high - seats.low <= 2
-    assert (seats.value, seats.informed_by, seats.probe) == (SEATS, "load", None)
+    slots, blocks, _ = (knob for knob in fit.knobs if knob.low is not None)
+    assert slots.low <= SLOTS <= slots.high
+    assert slots.high - slots.low <= 2
+    assert (slots.value, slots.informed_by, slots.probe) == (SLOTS, "load", None)
     assert (blocks.high, blocks.informed_by) == (None, "assumed")
     assert "never used up" in blocks.text
     assert blocks.probe.startswith("inferometer load http://127.0.0.1:8000 --model m --workload ")
@@ -76,16 +76,16 @@ def test_steps_are_inside_what_is_left_open(fit, seated):
 
 
 def test_draws_keep_to_the_load_tests(fit, seated):
-    """Seats that were filled are the same in all.
+    """Slots that were filled are the same in all.
 
     A step is as long as the true one amid them, though single parameters differ widely.
     """
     assert len(fit.draws) == N_DRAWS
-    seats, open_blocks = (
+    slots, open_blocks = (
         [draw.knobs[name] for draw in fit.draws] for name in ("max_num_seqs", "n_kv_blocks")
     )
     low, high = next((knob.low, knob.high) for knob in fit.knobs if knob.name == "max_num_seqs")
-    assert low <= min(seats) <= max(seats) <= high
+    assert low <= min(slots) <= max(slots) <= high
     assert max(open_blocks) > 2 * min(open_blocks)
     shape = decode_shape(batch_size=6, context_tokens=250)
     drawn_s = [shape_duration_s(fit.drawn_levels(draw).likely, shape) for draw in fit.draws]
@@ -132,23 +132,23 @@ def test_it_is_the_same_after_its_file(fit, tmp_path):
 @pytest.mark.long
 def test_a_full_cache_is_found_and_seats_stay_open():
     fit = fitted(Box(config(num_blocks=BLOCKS + 1)))
-    seats, blocks, _ = (knob for knob in fit.knobs if knob.low is not None)
+    slots, blocks, _ = (knob for knob in fit.knobs if knob.low is not None)
     assert blocks.low <= BLOCKS <= blocks.high
     assert blocks.high < 1.3 * blocks.low
-    assert seats.high is None
-    assert seats.low <= 64
+    assert slots.high is None
+    assert slots.low <= 64
 
 
 def test_what_the_server_names_is_taken(seated):
     told = ReportedSettings(
-        limits={"max_num_seqs": SEATS, "n_kv_blocks": 4999},
+        limits={"max_num_seqs": SLOTS, "n_kv_blocks": 4999},
         switches={"async_scheduling": True},
         block_tokens=16,
     )
     fit = fitted(seated, Subject(address=ADDRESS, engine=EngineSpec(engine="vllm"), reported=told))
     named = [knob for knob in fit.knobs if knob.informed_by == "server"]
     assert {knob.name: knob.value for knob in named} == {
-        "max_num_seqs": SEATS,
+        "max_num_seqs": SLOTS,
         "n_kv_blocks": 4999,
         "async_scheduling": True,
     }

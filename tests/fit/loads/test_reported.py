@@ -74,10 +74,10 @@ def scraped(running, waiting, kv_usage, tokens=27):
 
 
 RUNNING = (16, 16, 15, 15, 13, 15, 16, 15, 15, 14, 16, 15, 14, 16)
-"""Of a real vLLM server with 16 seats: answers that just ended have left theirs."""
+"""Of a real vLLM server with 16 slots: answers that just ended have left theirs."""
 
 
-def seats(running, waiting, kv_usage, tokens=27):
+def slots(running, waiting, kv_usage, tokens=27):
     n = len(running)
     return reported_by_server(
         [scraped(running, [waiting] * n, [kv_usage] * n, tokens)], None
@@ -85,17 +85,17 @@ def seats(running, waiting, kv_usage, tokens=27):
 
 
 def test_a_queue_beside_free_memory_tells_the_seats():
-    assert seats(RUNNING, 3, 0.2) == 16
-    assert seats(RUNNING, 0, 0.2) is None  # nobody waited
-    assert seats(RUNNING, 3, 0.99) is None  # for memory, may be
+    assert slots(RUNNING, 3, 0.2) == 16
+    assert slots(RUNNING, 0, 0.2) is None  # nobody waited
+    assert slots(RUNNING, 3, 0.99) is None  # for memory, may be
     assert (
-        seats((15, 14, 15, 15, 15, 15), 3, 0.2) is None
-    )  # too few looks: its sixteenth seat was free each time
+        slots((15, 14, 15, 15, 15, 15), 3, 0.2) is None
+    )  # too few looks: its sixteenth slot was free each time
     assert (
-        seats(RUNNING, 3, 0.2, tokens=8) is None
+        slots(RUNNING, 3, 0.2, tokens=8) is None
     )  # so short that there is always one that just ended
     assert (
-        seats((16, *(13, 14, 15) * 10), 3, 0.2) is None
+        slots((16, *(13, 14, 15) * 10), 3, 0.2) is None
     )  # seldom as many: steps were full of prompts
 
 

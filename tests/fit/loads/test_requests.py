@@ -79,7 +79,7 @@ def prior():
 
 @pytest.fixture(scope="module")
 def asked():
-    """Some requests alone in the engine, then more than it has seats for, then the drain."""
+    """Some requests alone in the engine, then more than it has slots for, then the drain."""
     rng = np.random.default_rng(5)
     arrival_s = np.cumsum(
         np.concatenate(

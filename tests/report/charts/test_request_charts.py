@@ -217,7 +217,7 @@ def test_slots(request_example):
     shown = {
         (int(top), round(left), round(right)) for mark in bars for left, right, top, _ in mark.boxes
     }
-    assert shown == {(s.seat, s.first_step, s.first_step + s.n_steps) for s in slices}
+    assert shown == {(s.slot, s.first_step, s.first_step + s.n_steps) for s in slices}
     assert {mark.name[0] for mark in bars} == {"C", "g", "E"}
     labels = [mark.text for mark in marks(chart, Text)]
     assert "E" in labels

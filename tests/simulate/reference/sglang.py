@@ -173,7 +173,7 @@ class SglangScheduler:
                 return
 
     def _open(self, adder: PrefillAdder, n_old: int) -> None:
-        """Give the chosen ones seats, but the first that have theirs, and pages."""
+        """Give the chosen ones slots, but the first that have theirs, and pages."""
         self._cut = adder.cut
         for request, _ in adder.chosen[n_old:]:
             self.waiting.remove(request)

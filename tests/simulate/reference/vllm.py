@@ -442,7 +442,7 @@ class Scheduler:
     def _admit(
         self, request: Request, budget: int, threshold: int, *, n_scheduled: int, is_padding: bool
     ) -> int:
-        """Seat the next one, whose blocks may be here already.
+        """Give the next one a slot, whose blocks may be here already.
 
         Returns the tokens that it computes, 0 where it does not fit.
         """

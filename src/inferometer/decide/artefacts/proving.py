@@ -243,12 +243,12 @@ def _differences() -> tuple[Panel, ...]:
             "Regime",
             "short",
             "1 while a condition is on.",
-            (Query("inferometer_regime", "{{server}} {{condition}}"),),
+            (Query("inferometer_regime", "{{server}} {{replica}} {{condition}}"),),
         ),
         Panel(
             "What limits the server",
             "percentunit",
             "Share of the first latency that would go with each cause (`inferometer diagnose`).",
-            (Query("inferometer_limit_share", "{{server}} {{cause}}"),),
+            (Query("inferometer_limit_share", "{{server}} {{replica}} {{cause}}"),),
         ),
     )

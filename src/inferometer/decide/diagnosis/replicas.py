@@ -41,7 +41,8 @@ class Replica(NamedTuple):
     n_replicas: int
     mean_running: tuple[float, ...]
     """Requests in the batch of each replica that serves the same model, this one included."""
-
+    all_labels: frozenset[tuple[str, str]]
+    """All labels of its running requests: the same replica on a later page has the same."""
     before_them: frozenset[str] = frozenset()
     """Families that the process before the replicas counts for all of them: requests that it
     rejects. No replica has a part of them."""
@@ -84,20 +85,62 @@ def observed_replica(samples: ServerSampleTable, wanted: str | None = None) -> O
         if wanted is not None:
             raise _other(wanted, (), shared=True)
         return Observed(samples, None, len(running))
+    found = _separated(record, labels)
+    if wanted is None:
+        replica = found[_fullest(_mean_inside(record, [one.labels for one in found]))]
+    else:
+        names = [one.name for one in found]
+        replica = found[_wanted(wanted, [one.labels for one in found], names)]
+    return Observed(select(samples, _rows_of(samples, replica)), replica)
+
+
+def replicas_on_page(samples: ServerSampleTable) -> tuple[Replica, ...]:
+    """Every replica, in the order of the page; none where it has one server.
+
+    Engines that share their counters are one server as well.
+
+    Raises
+    ------
+    RecordError
+        No sample is of a known server.
+    """
+    record = server_record(samples)
+    labels = _differing(series_of(record, "running"))
+    return _separated(record, labels) if labels and _are_separable(record, labels) else ()
+
+
+def labels_of_only(samples: ServerSampleTable) -> frozenset[tuple[str, str]]:
+    """``Replica.all_labels`` of the server that has its page to itself."""
+    running = series_of(server_record(samples), "running")
+    return frozenset(running[0].labels.items()) if len(running) == 1 else frozenset()
+
+
+def n_added_up(record: ServerRecord) -> int:
+    """Engines of a server whose counters are shared, or which nothing tells apart; 1 of most."""
+    return max(1, len(series_of(record, "running")))
+
+
+def _separated(record: ServerRecord, labels: tuple[str, ...]) -> tuple[Replica, ...]:
+    running = series_of(record, "running")
     each = [{name: one.labels[name] for name in labels} for one in running]
     inside = _mean_inside(record, each)
     names = _names(each)
-    place = _fullest(inside) if wanted is None else _wanted(wanted, each, names)
-    alike = [one for one in running if one.labels.get(_MODEL) == running[place].labels.get(_MODEL)]
-    replica = Replica(
-        labels=each[place],
-        name=names[place],
-        another=names[_fullest([-1.0 if i == place else n for i, n in enumerate(inside)])],
-        n_replicas=len(each),
-        mean_running=tuple(float(np.nanmean(one.value)) for one in alike),
-        before_them=_before_them(record),
+    models = [one.labels.get(_MODEL) for one in running]
+    mean = [float(np.nanmean(one.value)) for one in running]
+    return tuple(
+        Replica(
+            labels=own,
+            name=name,
+            another=names[_fullest([-1.0 if i == place else n for i, n in enumerate(inside)])],
+            n_replicas=len(each),
+            mean_running=tuple(
+                n for n, model in zip(mean, models, strict=True) if model == models[place]
+            ),
+            all_labels=frozenset(running[place].labels.items()),
+            before_them=_before_them(record),
+        )
+        for place, (own, name) in enumerate(zip(each, names, strict=True))
     )
-    return Observed(select(samples, _rows_of(samples, replica)), replica)
 
 
 def _differing(running: tuple[Series, ...]) -> tuple[str, ...]:

@@ -158,6 +158,16 @@ class ServerFit:
             method=method,
         )
 
+    def n_prompt_steps(self, *, batch_size: int, prompt_tokens: int) -> int:
+        """Steps in which the server computes these prompts (the tokens that no cache holds).
+
+        Without chunked prefill it computes whole prompts alone, as many as fit into its budget.
+        """
+        budget = int(self.knob("max_num_batched_tokens"))
+        if self.knob("enable_chunked_prefill"):
+            return -(-batch_size * prompt_tokens // budget)
+        return -(-batch_size // max(budget // prompt_tokens, 1))
+
     def save(self, path: Path) -> None:
         """Write it to a JSON file."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")

@@ -17,6 +17,7 @@ import numpy as np
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.gguf import GgufContent, hash_file, read_gguf
 from inferometer.inputs.types import EngineSpec, ModelSpec
+from inferometer.measure import environments
 from inferometer.measure.child_processes import available_bytes
 from inferometer.measure.engines import openvino_weights
 from inferometer.measure.engines.openvino_spec import PRECISIONS, READABLE, check_spec, no_weights
@@ -37,7 +38,6 @@ Pipeline: TypeAlias = Any
 
 MAX_BATCHED_TOKENS: Final = 131_072
 """Prompt tokens of one step: the largest sweeps prefill in one."""
-MAX_SEQUENCES: Final = 256
 KV_FRACTION: Final = 0.5
 """Share of the free memory that the KV cache may take."""
 SPARE_BYTES: Final = 256 * 2**20
@@ -223,12 +223,7 @@ class OpenVinoEngine:
 
     def _check_fits(self, batch_size: int, prompt_tokens: int, gen_tokens: int) -> None:
         """Refuse a batch that would wait or be preempted."""
-        if batch_size > MAX_SEQUENCES:
-            raise SpecError(
-                f"a batch of {batch_size}",
-                where="--batch-sizes",
-                allowed=f"at most {MAX_SEQUENCES} on this engine",
-            )
+        environments.check_batch(self._spec, batch_size)
         if batch_size * prompt_tokens > MAX_BATCHED_TOKENS:
             raise OutOfMemory(
                 f"{batch_size * prompt_tokens} prompt tokens at once, of which a step takes"
@@ -304,7 +299,7 @@ def _start(location: Path, properties: dict[str, Any]) -> Pipeline:
         int(KV_FRACTION * ((free_bytes or 8 * 2**30) - size_bytes) / 2**30), 1
     )
     scheduler.max_num_batched_tokens = MAX_BATCHED_TOKENS
-    scheduler.max_num_seqs = MAX_SEQUENCES
+    scheduler.max_num_seqs = environments.MAX_SEQUENCES
     scheduler.enable_prefix_caching = False
     scheduler.dynamic_split_fuse = False
     try:

@@ -20,6 +20,7 @@ from transformers.initialization import no_init_weights
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.config_writing import config_from_model
 from inferometer.inputs.types import DType, EngineSpec, ModelSpec
+from inferometer.measure import environments
 from inferometer.measure.engines.protocol import ModelReference
 
 HfConfig: TypeAlias = Any
@@ -39,18 +40,9 @@ _WEIGHT_SUFFIXES: Final = (".safetensors", ".gguf", ".bin")
 def check_spec(spec: EngineSpec) -> None:
     """Refuse settings that this engine does not support on this machine."""
     check_device(spec)
-    allowed = [
-        name
-        for name in TORCH_DTYPE
-        if name != "bfloat16" or spec.device == "cpu" or torch.cuda.is_bf16_supported()
-    ]
-    if spec.dtype not in allowed:
-        raise SpecError(
-            f"dtype {spec.dtype!r} is not computed in by transformers on this {spec.device}",
-            where="--dtype",
-            allowed=", ".join(allowed),
-        )
-    _check_kv_cache(spec)
+    environments.check_torch_spec(spec)
+    if spec.dtype == "bfloat16" and spec.device == "cuda" and not torch.cuda.is_bf16_supported():
+        raise environments.dtype_refusal(spec, ("float32", "float16"))
 
 
 def check_device(spec: EngineSpec) -> None:
@@ -61,27 +53,6 @@ def check_device(spec: EngineSpec) -> None:
             where="--device",
             allowed="cpu",
             try_="--device cpu",
-        )
-
-
-def check_formats(spec: EngineSpec) -> None:
-    """Refuse weights or a KV cache in another format than that of the activations."""
-    if spec.quantization is not None:
-        raise SpecError(
-            f"quantization {spec.quantization!r} is not run by the vllm engine",
-            where="--quantization",
-            allowed="none (a GGUF file is unpacked to --dtype)",
-            try_="--engine openvino, which keeps a GGUF's 4-bit weights",
-        )
-    _check_kv_cache(spec)
-
-
-def _check_kv_cache(spec: EngineSpec) -> None:
-    if spec.kv_cache_dtype not in {None, spec.dtype}:
-        raise SpecError(
-            f"a KV cache in {spec.kv_cache_dtype!r}",
-            where="--kv-cache-dtype",
-            allowed=f"the model's own {spec.dtype}",
         )
 
 
@@ -277,23 +248,8 @@ GROUP_SIZE: Final = 64
 """Weights of a row that share a scale in int4; a layer whose rows are no multiple stays as it is."""
 _INT4_ROWS: Final = 16
 """The int4 kernel takes a multiple of this number of rows."""
-_FORMATS: Final[tuple[DType, ...]] = ("int8", "int4")
 _INT8_MOST, _INT4_MOST = 127, 7
 _INT4_ZERO: Final = 8
-
-
-def check_weights(spec: EngineSpec) -> None:
-    """Refuse a weight format without kernels."""
-    if spec.quantization is None:
-        return
-    if spec.quantization not in _FORMATS or spec.device != "cpu" or spec.tensor_parallel_size > 1:
-        where = f"{spec.device}, --tp {spec.tensor_parallel_size}"
-        raise SpecError(
-            f"quantization {spec.quantization!r} is not run by the transformers engine on {where}",
-            where="--quantization",
-            allowed="int8 and int4 on the CPU of one process; a GGUF file is unpacked to --dtype",
-            try_="--engine openvino, which keeps a GGUF's 4-bit weights",
-        )
 
 
 class PackedLinear(Module):  # type: ignore[misc]  # torch has no types here

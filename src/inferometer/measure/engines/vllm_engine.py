@@ -18,6 +18,7 @@ import transformers
 
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.types import EngineSpec
+from inferometer.measure import environments
 from inferometer.measure.child_processes import available_bytes
 from inferometer.measure.engines.hf_folder import (
     config_folder,
@@ -37,7 +38,6 @@ from inferometer.measure.engines.transformers_loading import (
     TORCH_DTYPE,
     HfConfig,
     check_device,
-    check_formats,
     distinct_parameters,
     hash_weights,
     read_config,
@@ -55,7 +55,6 @@ VllmCore: TypeAlias = Any
 MAX_BATCHED_TOKENS: Final = 131_072
 """Prompt tokens of one step: the largest sweeps prefill in one. vLLM sizes index buffers by it,
 a few MB."""
-MAX_SEQUENCES: Final = 256
 KV_BLOCK_TOKENS: Final = {"cpu": 128, "cuda": 16}
 """vLLM's own choice on each device."""
 SPARE_BYTES: Final = 256 * 2**20
@@ -87,29 +86,9 @@ class VllmModel:
 
 
 def check_spec(spec: EngineSpec) -> None:
-    """Refuse settings that this engine does not support."""
+    """Refuse settings that this engine does not support on this machine."""
     check_device(spec)
-    if spec.mode == "static":
-        raise SpecError(
-            "vLLM has no mode 'static': its paged KV cache is always preallocated",
-            where="--mode",
-            allowed="eager, compiled",
-            try_="--mode eager",
-        )
-    if spec.attention is not None:
-        raise SpecError(
-            f"vLLM with the attention kernel {spec.attention!r}",
-            where="--attn",
-            allowed="its own paged attention, without --attn",
-            try_="--engine transformers",
-        )
-    if spec.dtype not in TORCH_DTYPE:
-        raise SpecError(
-            f"dtype {spec.dtype!r} is not computed in by vLLM here",
-            where="--dtype",
-            allowed=", ".join(TORCH_DTYPE),
-        )
-    check_formats(spec)
+    environments.check_torch_spec(spec)
 
 
 def check_build(spec: EngineSpec) -> None:
@@ -139,7 +118,7 @@ def read_model(spec: EngineSpec, model: ModelReference) -> VllmModel:
     """
     readable = model if spec.load_format == "dummy" else unpacked_if_small(model)
     config = read_config(readable)
-    _check_heads(spec, config)
+    environments.check_heads(spec, config.get_text_config().num_attention_heads)
     _set_variables(spec)
     is_random = spec.load_format == "dummy" or model.location is None
     return VllmModel(
@@ -177,7 +156,7 @@ def start_core(model: VllmModel, kv_tokens: int) -> VllmCore:
         skip_tokenizer_init=True,
         max_model_len=longest_tokens,
         max_num_batched_tokens=MAX_BATCHED_TOKENS,
-        max_num_seqs=MAX_SEQUENCES,
+        max_num_seqs=environments.MAX_SEQUENCES,
         block_size=block_tokens,
         kv_cache_memory_bytes=kv_bytes // model.spec.tensor_parallel_size,
         enable_prefix_caching=False,
@@ -220,17 +199,6 @@ def _set_variables(spec: EngineSpec) -> None:
     # has read it already.
     os.environ["OMP_NUM_THREADS"] = str(max(n_threads // spec.tensor_parallel_size, 1))
     torch.set_num_threads(max(n_threads // spec.tensor_parallel_size, 1))
-
-
-def _check_heads(spec: EngineSpec, config: HfConfig) -> None:
-    n_heads = config.get_text_config().num_attention_heads
-    if n_heads % spec.tensor_parallel_size:
-        raise SpecError(
-            f"{n_heads} attention heads cannot be divided among {spec.tensor_parallel_size} ranks",
-            where="--tp",
-            allowed=f"a divisor of {n_heads} (vLLM splits attention by heads)",
-            try_="--engine transformers, which then keeps attention whole",
-        )
 
 
 def _count_parameters(config: HfConfig) -> int | None:
@@ -462,12 +430,7 @@ class VllmEngine:
     def _check_fits(self, batch_size: int, prompt_tokens: int, gen_tokens: int) -> None:
         """Refuse a batch that would wait or be preempted."""
         config = self._model.config.get_text_config()
-        if batch_size > MAX_SEQUENCES:
-            raise SpecError(
-                f"a batch of {batch_size}",
-                where="--batch-sizes",
-                allowed=f"at most {MAX_SEQUENCES} on this engine",
-            )
+        environments.check_batch(self._spec, batch_size)
         length_tokens = prompt_tokens + gen_tokens
         if length_tokens > config.max_position_embeddings:
             raise SpecError(

@@ -22,6 +22,7 @@ from inferometer.records.imports import (
 )
 from inferometer.records.imports.imported import Imported, PublishedPointTable
 from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_text
+from inferometer.records.run_folder import MANIFEST_NAME
 from inferometer.records.step_logs import is_server_log, refuse_averages
 
 _SUFFIXES: Final = {".json", ".jsonl", ".csv", ".txt", ".yaml"}
@@ -88,7 +89,9 @@ def results_in(path: Path) -> tuple[Path, ...]:
     """The result files in a folder, by name; just ``path`` if it is a file or a log's folder."""
     if not path.is_dir() or llmservingsim.log_of(path) is not None:
         return (path,)
-    return tuple(sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES)) or (path,)
+    files = tuple(sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES))
+    # A manifest is about the files beside it, and none of them.
+    return tuple(one for one in files if one.name != MANIFEST_NAME) or files or (path,)
 
 
 def _log_of(folder: Path) -> Path:

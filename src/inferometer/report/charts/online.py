@@ -370,7 +370,7 @@ def timeline_chart(
         return None
     slices = slices_of(timeline)
     n_slots = _n_drawn(timeline, slices)
-    drawn = [one for one in slices if one.seat < n_slots]
+    drawn = [one for one in slices if one.slot < n_slots]
     states = [state for state in STATE_COLOURS if any(one.state == state for one in drawn)]
     if not states:
         return None
@@ -421,8 +421,8 @@ def _slot_marks(
                     (
                         one.first_step + 0.04,
                         one.first_step + one.n_steps - 0.04,
-                        one.seat + 0.06,
-                        one.seat + 0.94,
+                        one.slot + 0.06,
+                        one.slot + 0.94,
                     )
                     for one in chosen
                 ],
@@ -434,7 +434,7 @@ def _slot_marks(
         marks += [
             Text(
                 x=one.first_step + one.n_steps / 2,
-                y=one.seat + 0.5,
+                y=one.slot + 0.5,
                 text=label,
                 is_wide_only=True,
                 looks="on-light" if state is CellState.CONTEXT else "on-dark",
@@ -455,7 +455,7 @@ def _tip(timeline: SlotTimeline, one: Slice) -> str:
     last = one.first_step + one.n_steps - 1
     return tip(
         (STATE_NAMES[one.state], f"request {one.request_index}"),
-        ("slot", str(one.seat)),
+        ("slot", str(one.slot)),
         ("steps", str(last) if one.n_steps == 1 else f"{one.first_step} to {last}"),
         ("tokens", str(one.n_tokens)),
         ("for", slot_time_text(timeline, one.duration_ns)),
@@ -465,7 +465,7 @@ def _tip(timeline: SlotTimeline, one: Slice) -> str:
 def _n_drawn(timeline: SlotTimeline, slices: Sequence[Slice]) -> int:
     """Number of slots to draw, limited by the page's size."""
     n_slots: int = min(timeline.states.shape[0], MAX_SLOTS)
-    while n_slots > 1 and sum(one.seat < n_slots for one in slices) > MAX_SLICES:
+    while n_slots > 1 and sum(one.slot < n_slots for one in slices) > MAX_SLICES:
         n_slots -= 1
     return n_slots
 
@@ -486,7 +486,7 @@ def _slot_finding(timeline: SlotTimeline, n_slots: int) -> str:
 
 def _slot_cells(timeline: SlotTimeline, one: Slice) -> tuple[str, ...]:
     return (
-        str(one.seat),
+        str(one.slot),
         STATE_NAMES[one.state],
         str(one.request_index),
         str(one.n_steps),

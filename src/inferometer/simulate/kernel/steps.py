@@ -48,7 +48,7 @@ def take_decodes(
 
     Not if the parts of steps are logged.
     """
-    if len(part_log.seat) == 0:
+    if len(part_log.slot) == 0:
         policy.take_decodes(state, cost, log, until_ns)
 
 
@@ -165,7 +165,7 @@ def complete_oldest(state: State, part_log: PartLog) -> bool:
         return True  # the scheduler's wait ends, not a batch
     batch.is_in_flight = 0
     n_delivered = policy.update(state, i_batch)
-    if len(part_log.seat) > 0:
+    if len(part_log.slot) > 0:
         _note_parts(state, part_log, i_batch)
     if n_delivered > 0:
         counters.n_barren_steps = 0
@@ -183,7 +183,7 @@ def has_room(state: State, log: StepLog, part_log: PartLog, n_replicas: int) -> 
     n_steps, n_parts = n_replicas * state.parts.shape[0], n_replicas * state.parts.shape[1]
     has_rows = log.n_filled[0] + n_steps <= len(log.start_ns)
     return has_rows and (
-        len(part_log.seat) == 0 or part_log.n_filled[0] + n_parts <= len(part_log.seat)
+        len(part_log.slot) == 0 or part_log.n_filled[0] + n_parts <= len(part_log.slot)
     )
 
 
@@ -262,7 +262,7 @@ def _note_parts(state: State, log: PartLog, i_batch: int) -> None:
         part = parts[i_part]
         log.step_index[row] = batch.step_index
         log.request_index[row] = part.request
-        log.seat[row] = part.slot
+        log.slot[row] = part.slot
         log.kind[row] = part.kind
         log.n_computed_tokens[row] = part.num_tokens
         log.n_delivered_tokens[row] = part.n_delivered
