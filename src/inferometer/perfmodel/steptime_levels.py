@@ -182,7 +182,7 @@ def _evenly_spread(times_s: F64) -> list[int]:
         moved[:, index] = tried[index]
         off = np.sort(ranks[moved], axis=1) - places[:, None]
         chosen[index] = tried[index, np.argmin(np.einsum("mns,n->m", off**2, weights))]
-    return chosen.tolist()
+    return [int(index) for index in chosen]
 
 
 def _draw(

@@ -317,7 +317,7 @@ def _ending_cautions(simulation: Simulation, config: EngineConfig) -> list[Cauti
 def _is_refused(simulation: Simulation) -> Bools:
     """Requests that the engine refused: not those the gate turned away."""
     is_rejected = simulation.requests.status == RequestStatus.REJECTED
-    return is_rejected & (_shed_reasons(simulation) == Reason.NONE)
+    return np.asarray(is_rejected & (_shed_reasons(simulation) == Reason.NONE))
 
 
 def _refusal_cautions(
