@@ -68,7 +68,7 @@ class WatchedUrl:
         self._page = MetricsPage(MetricsSource(url=metrics_url(url)), _TIMEOUT_S)
         self._reader = exposition.PageReader(server_names.kept_series)
         self._running: frozenset[exposition.SeriesName] | None = None
-        """Series of running requests on the page when its servers were told apart."""
+        """Series of running requests on the page when its servers were separated."""
         self._servers_of = dict[exposition.SeriesName, tuple[OneServer, ...]]()
         self.servers = [OneServer(url, wanted)]
         """Those of all pages so far; without a page, one that is not known yet."""

@@ -48,9 +48,6 @@ _LOOK_BYTES: Final = 2**22
 _SCHEDULER_COLUMNS: Final = frozenset(
     {"event", "duration_s", "prefill_requests", "decode_requests", "prefill_tokens"}
 )
-_LIVE: Final = (
-    suggestions.command("diagnose", "http://127.0.0.1:8000") + ", which reads the server's metrics"
-)
 DOOR: Final = Door(noun="step log", allowed=_KINDS, refusal=RecordError)
 MESSAGES: Final = Door(
     noun="message",
@@ -187,7 +184,7 @@ def read_step_log(path: Path) -> StepLog:
             "no steps are in this file" + (f": it has {kind}" if kind else ""),
             where=str(path),
             allowed=_KINDS,
-            try_=_LIVE if kind else None,
+            try_=_live() if kind else None,
         )
     return found
 
@@ -207,7 +204,7 @@ def refuse_averages(path: Path) -> Never:
     raise RecordError(
         "this is a server's own log, not the result of a load test",
         where=str(path),
-        try_=f"{_LIVE}; its limits: "
+        try_=f"{_live()}; its limits: "
         + suggestions.command("fit", "RUN", "--load", "--server-log", path),
     )
 
@@ -313,3 +310,7 @@ def _iteration_log(path: Path) -> StepLog:
         unknown = (math.nan, math.nan)
         rows.append((seconds, prefill, tokens, decode, drafted, *unknown, usage, math.nan))
     return _logged("vLLM's iteration log", rows, 0, n_restarts)
+
+
+def _live() -> str:
+    return suggestions.command("diagnose", "http://127.0.0.1:8000") + ", which reads its metrics"
