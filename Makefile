@@ -82,9 +82,9 @@ slow: setup engines
 	INFEROMETER_ALL_EXAMPLES=1 $(BIN)/pytest -q -n 2 -m "hypothesis and not slow and not gpu" tests/simulate
 	$(MEASURING) -n 2 --dist loadfile || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
 
-# Minutes each, of cases beside those that the slow suite has: before a release.
+# Cases beside those that the slow suite has, and more draws of those: before a release.
 long: setup engines
-	$(subst and not long,and long,$(SLOW))
+	INFEROMETER_ALL_EXAMPLES=1 $(subst and not long,and long,$(SLOW))
 
 bench: setup
 	set -e; for script in bench/bench_*.py; do $(BIN)/python $$script; done

@@ -98,6 +98,7 @@ def test_steps_that_the_server_publishes_are_measured_while_its_metrics_are_read
     assert (answer["finding"], answer["cause"]) == ("limited", "max_num_seqs")
 
 
+@pytest.mark.long
 def test_the_suggested_load_test_can_be_diagnosed(tmp_path):
     refused = run("diagnose", "nowhere", folder=tmp_path).stderr
     words = re.search(r"try: inferometer (.*)", refused)[1].split()

@@ -6,21 +6,24 @@ import pytest
 from command_line import run
 from server_files import FRONT_END_S, LIMITS, write_server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_a_simulated_server_is_found_again(tmp_path):
     write_server(tmp_path)
     for name, rate, n_requests in (
+        ("slow", "0.5", "60"),
         ("busy", "2", "100"),
-        ("beyond", "8", "160"),
+        ("beyond", "8", "240"),
     ):
         traffic = ("--workload", "code", "--rate", rate, "--requests", n_requests, "--out", name)
         assert (
             run("simulate", "hidden", "--fit", "server.json", *traffic, folder=tmp_path).returncode
             == 0
         )
-    found = run("fit", "--load", "busy", "beyond", "--out", "again.json", "--json", folder=tmp_path)
+    found = run(
+        "fit", "--load", "slow", "busy", "beyond", "--out", "again.json", "--json", folder=tmp_path
+    )
     assert found.returncode == 0, found.stderr
     server = json.loads(found.stdout)["server"]
     slots = next(knob for knob in server["knobs"] if knob["name"] == "max_num_seqs")

@@ -148,11 +148,12 @@ def test_compiled_steps_of_a_tiny_model_are_taken_and_the_command_runs(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_fewer_bits_are_shown_and_taken_only_where_they_are_named(folder):
     """Of a model this small no format is faster for sure: no step is kept that is not a gain."""
-    answer, _ = tuned(folder, "--steps", "weight_precision", "--out", "tuned")
+    answer, _ = tuned(folder, "--steps", "weight_precision,compute_precision", "--out", "tuned")
     names = [one["name"] for one in answer["steps"]]
-    assert names[:2] == ["weight_precision"] * 2
+    assert names[:3] == ["weight_precision", "weight_precision", "compute_precision"]
     assert all(one["n_pairs"] >= 3 for one in answer["steps"])
     assert answer["quality_checks"] == []  # of random weights
     kept = [one for one in answer["steps"] if one["decision"] == "keep"]

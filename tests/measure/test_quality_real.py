@@ -19,7 +19,7 @@ def answer(smollm2):
         quantization=["int8", "int4"],
         kv_dtype=["int8"],
         sparsity=True,
-        tokens=512,
+        tokens=1024,
         generated=2,
         gen_tokens=8,
         hardware="h100_sxm",

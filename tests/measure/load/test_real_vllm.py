@@ -32,7 +32,7 @@ PLAIN = [f"<{index}>" for index in range(FIRST_TOKEN_ID + N_TOKEN_IDS)]
 WORKLOAD = """
 [arrivals]
 kind = "open"
-rate_per_s = 4.0
+rate_per_s = 8.0
 [[classes]]
 name = "talk"
 prompt_tokens = { kind = "uniform", low = 5, high = 40 }
