@@ -15,7 +15,6 @@ import pytest
 
 import pages
 import suggested
-from inferometer import suggestions
 from inferometer.cli.main import VERBS
 
 ROOT = Path(__file__).parents[2]
@@ -227,11 +226,3 @@ def test_documented_commands_parse(page, line):
         len(words),
     )
     suggested.check_words(tuple(word for word in words[:stop] if word != "…"))
-
-
-def test_what_a_half_imported_module_suggests_is_parsed_with_the_next_suggestion():
-    """A file of tests alone imports the verbs while one of them suggests: the parser needs all."""
-    body = compile("suggestions.flags('--no-such-flag')", "half", "exec")
-    exec(body, {"__name__": "inferometer.half", "suggestions": suggestions})  # noqa: S102 -- a module's own body
-    with pytest.raises(AssertionError, match="--no-such-flag"):
-        suggestions.flags("--help")

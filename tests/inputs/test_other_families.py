@@ -14,6 +14,7 @@ from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.kv_cache import (
     cache_rows,
+    kv_bytes,
     kv_bytes_per_token,
     state_bytes,
     state_paging,
@@ -79,6 +80,31 @@ def test_mamba_2_alone():
     model = read(CODESTRAL)
     assert n_parameters(model) == 7_285_403_648
     assert state_bytes(model, "bfloat16") == 64 * (128 * 64 * 128 + (8192 + 2 * 8 * 128) * 3) * 2
+
+
+RECURRENT_GEMMA_2B = {
+    "model_type": "recurrent_gemma",
+    "num_hidden_layers": 26,
+    "hidden_size": 2560,
+    "lru_width": 2560,
+    "num_attention_heads": 10,
+    "num_key_value_heads": 1,
+    "intermediate_size": 15360,
+    "attention_window_size": 2048,
+    "block_types": ["recurrent", "recurrent", "attention"],
+    "vocab_size": 256000,
+}
+
+
+def test_recurrent_gemma_has_units_of_one_state_and_windows_of_attention():
+    """google/recurrentgemma-2b: 2,682,862,080 parameters in its checkpoint."""
+    model = read(RECURRENT_GEMMA_2B)
+    assert n_parameters(model) == 2_682_862_080
+    assert (model.n_attention_layers, model.recurrent.n_layers) == (8, 18)
+    assert state_bytes(model, "bfloat16") == 18 * (2560 * 4 + 2560 * 3 * 2)
+    assert kv_bytes_per_token(model, "bfloat16") == 8 * 2 * 256 * 2
+    held = [kv_bytes(model, "bfloat16", context_tokens=n) for n in (1024, 2048, 8192)]
+    assert held[0] < held[1] == held[2], "the window is all that is held"
 
 
 def test_a_block_of_a_model_without_attention_is_a_request_of_any_length():

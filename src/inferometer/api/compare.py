@@ -59,6 +59,8 @@ def compare_page(answer: CompareAnswer) -> Page:
         f"{counts}; {confidence}all others together risk one false alarm as the answer alone does"
         f" ({comparison.others_confidence_fraction:.2%} each)"
     )
+    if comparison.n_old * comparison.n_new > 1 and not comparison.is_paired:
+        trust += "; a ratio is the median of all pairs' ratios, not that of the medians"
     absent = [
         f"no ratio of {one.metric}: {one.why}" for one in comparison.others if one.ratio is None
     ]

@@ -29,9 +29,9 @@ _FILE: Final = CompletionItem("", type="file")
 """Any path may stand there as well; first, as bash forgets what comes before it."""
 
 
-def answered(app: click.Command, asked: str) -> bool:
+def answered(app: click.Command, wanted: str) -> bool:
     """Print the candidates for ``bash_complete``; False where click knows better."""
-    shell, _, instruction = asked.partition("_")
+    shell, _, instruction = wanted.partition("_")
     kind = get_completion_class(shell)
     if instruction != "complete" or kind is None:
         return False

@@ -232,8 +232,8 @@ def main() -> None:
     sys.excepthook = show_crash
     hooks.listen(talk)
     with _open_stdout(), orderly_ends() as ending:
-        asked = os.environ.get(_COMPLETE, "")
-        if not asked or not importlib.import_module(_COMPLETION).answered(app, asked):
+        wanted = os.environ.get(_COMPLETE, "")
+        if not wanted or not importlib.import_module(_COMPLETION).answered(app, wanted):
             _run(ending)
 
 

@@ -27,7 +27,12 @@ LAYER_KINDS: Final = frozenset(
 )
 """Values of ``layer_types`` that are understood for any ``model_type``."""
 _BLOCKS_ALONE: Final = frozenset(("mlp", "moe"))
-_LISTS_OF_KINDS: Final = ("attn_type_list", "hybrid_override_pattern", "layers_block_type")
+_LISTS_OF_KINDS: Final = (
+    "attn_type_list",
+    "hybrid_override_pattern",
+    "layers_block_type",
+    "block_types",
+)
 _COMPRESSED: Final = (0, 4, 128)
 """Tokens that a layer of DeepSeek-V4 compresses into a KV row: none, few (fine), many (coarse).
 

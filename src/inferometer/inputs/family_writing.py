@@ -312,6 +312,18 @@ def _mamba(model: ModelSpec) -> dict[str, object]:
     }
 
 
+def _recurrent_gemma(model: ModelSpec) -> dict[str, object]:
+    """RecurrentGemma's fields: its layers one by one, and its recurrence."""
+    state = model.recurrent
+    kinds = ["attention" if one == "full_attention" else "recurrent" for one in mixer_kinds(model)]
+    return {
+        "block_types": kinds,
+        "intermediate_size": 2 * model.mlp.intermediate_size,
+        "lru_width": None if state is None else state.value_width,
+        "conv1d_width": 4 if state is None else state.conv_kernel,
+    }
+
+
 def _gemma3n(model: ModelSpec) -> dict[str, object]:
     """Gemma 3n's fields: KV sharing, per-layer inputs and residual streams."""
     inputs, sharing = model.per_layer_inputs, model.attention.kv_sharing
@@ -430,5 +442,6 @@ OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "nemotron_h": _nemotron_h,
     "opt": _opt,
     "qwen": _qwen,
+    "recurrent_gemma": _recurrent_gemma,
     "stablelm": _stablelm,
 }

@@ -44,7 +44,9 @@ class CompressedSpec:
     n_streams: int
 
 
-RecurrentKind: TypeAlias = Literal["delta", "lightning", "mamba2", "mamba1", "convolution", "kda"]
+RecurrentKind: TypeAlias = Literal[
+    "delta", "lightning", "mamba2", "mamba1", "convolution", "kda", "rglru"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,8 @@ class RecurrentSpec:
     lightning attention (MiniMax-01, arXiv 2501.08313), without a convolution; Mamba-2 (arXiv
     2405.21060), whose groups are key heads and whose states are key channels; Mamba (arXiv
     2312.00752), each channel a value head; the convolution alone (LFM2); Kimi Delta Attention
-    (arXiv 2510.26692).
+    (arXiv 2510.26692); a real-gated linear recurrent unit (Griffin, arXiv 2402.19427), whose heads
+    are the blocks of its gates' matrices.
     """
 
     n_layers: int
@@ -105,6 +108,7 @@ class RecurrentSpec:
             "mamba2": conv + 3 * self.n_value_heads + self.has_norm * self.value_width,
             "mamba1": conv + self.state_elements + self.value_width + self.has_norm * n_steps,
             "convolution": conv,
+            "rglru": conv + self.value_width,
             "kda": conv + self.n_value_heads + self.value_width + self.value_head_dim,
         }[self.kind]
 

@@ -68,7 +68,6 @@ _REFUSED: Final = {
     "git": "BERT's layers over an image",
     "jetmoe": "experts in attention",
     **dict.fromkeys(("longcat", "longcat_flash"), "two latent attentions in each layer"),
-    "recurrent_gemma": "RG-LRU recurrences",
     "reformer": "hashed attention",
     "xlnet": "two streams of attention",
     "xlstm": "mLSTM's matrix memory, without attention",

@@ -1,13 +1,13 @@
-"""Families without attention: each layer is a Mamba or Mamba-2 block alone.
+"""Families whose files state no longest context: Mamba and Mamba-2 alone, and RecurrentGemma.
 
-Their recurrent state is described as that of linear attention (``RecurrentSpec``); they store no
-keys and values.
+Their recurrent state is described as that of linear attention (``RecurrentSpec``). Mamba's layers
+store no keys and values; every third one of RecurrentGemma attends to a window.
 """
 
 from dataclasses import replace
 from typing import Final
 
-from inferometer.inputs.family import MOST_LISTED_LAYERS, Config, Family, Flag
+from inferometer.inputs.family import ATTENTION_BIAS, MOST_LISTED_LAYERS, Config, Family, Flag
 
 _NO_LIMIT_TOKENS: Final = 2**20
 """The longest context: these models have no positions, so that their files state none."""
@@ -47,6 +47,41 @@ def fill_mamba2(config: Config) -> dict[str, object]:
         "linear_value_head_dim": head_dim,
         "linear_conv_kernel_dim": config.get("conv_kernel", 4),
     }
+
+
+def fill_recurrent_gemma(config: Config) -> dict[str, object]:
+    """RecurrentGemma: which layers attend, to a window, the heads of the recurrence, and the MLP.
+
+    Its file has both halves of the MLP's width.
+    """
+    n_layers, n_heads = config.get("num_hidden_layers", 26), config.get("num_attention_heads", 10)
+    width, size = (
+        config.get("lru_width") or config.get("hidden_size"),
+        config.get("intermediate_size", 15_360),
+    )
+    repeated = config.get("block_types") or ["recurrent", "recurrent", "attention"]
+    kinds = None
+    if isinstance(repeated, list) and isinstance(n_layers, int) and n_layers <= MOST_LISTED_LAYERS:
+        kinds = [_kind_of(repeated[i % len(repeated)]) for i in range(n_layers)]
+    return {
+        "block_kinds": kinds,
+        "attention_window_size": config.get("attention_window_size", 2048),
+        "mlp_size": size // 2 if isinstance(size, int) else None,
+        "linear_num_key_heads": 0,
+        "linear_num_value_heads": n_heads,
+        "linear_key_head_dim": 1,
+        "linear_value_head_dim": width // n_heads
+        if isinstance(width, int) and isinstance(n_heads, int) and n_heads > 0
+        else None,
+        "linear_conv_kernel_dim": config.get("conv1d_width", 4),
+        "mamba_ssm_dtype": "float32",
+        "max_position_embeddings": _NO_LIMIT_TOKENS,
+    }
+
+
+def _kind_of(block: object) -> str:
+    kinds = {"recurrent": "linear_attention", "attention": "full_attention"}
+    return kinds.get(str(block), str(block))
 
 
 def _heads(n_heads: object, head_dim: object) -> dict[str, object]:
@@ -93,5 +128,25 @@ STATE_FAMILIES: Final[dict[str, Family]] = {
         ties_by_default=False,
         recurrent="mamba2",
         state_norm=True,
+    ),
+    "recurrent_gemma": Family(
+        class_name="RecurrentGemmaForCausalLM",
+        names={
+            "layer_types": "block_kinds",
+            "intermediate_size": "mlp_size",
+            "sliding_window": "attention_window_size",
+        },
+        fill=fill_recurrent_gemma,
+        ties_by_default=True,
+        qkv_bias=ATTENTION_BIAS,
+        out_bias=True,
+        mlp_bias=True,
+        window="all",
+        recurrent="rglru",
+        is_hybrid=True,
+        note="vLLM 0.33 does not run it; its file states no longest context",
+        conv_bias=True,
+        projection_bias=True,
+        state_norm=False,
     ),
 }

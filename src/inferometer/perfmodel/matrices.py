@@ -274,7 +274,8 @@ def _indexer(model: ModelSpec) -> list[Linear]:
 def _recurrent(model: ModelSpec) -> list[Linear]:
     """Linear attention and state-space layers: input projection, gates and decays, and output.
 
-    Source: the classes of transformers 5.23 (qwen3_next, minimax, bamba, jamba, lfm2, kimi_linear).
+    Source: the classes of transformers 5.23 (qwen3_next, minimax, bamba, jamba, lfm2, kimi_linear,
+    recurrent_gemma).
     """
     linear, hidden = model.recurrent, model.hidden_size
     if linear is None:
@@ -293,6 +294,8 @@ def _recurrent(model: ModelSpec) -> list[Linear]:
             plain(name="linear_gates", n_in=width, n_out=n_dynamic),
             plain(name="linear_steps", n_in=rank, n_out=width, has_bias=True),
         ]
+    elif linear.kind == "rglru":  # of inputs and of decays; each head's channels see one another
+        gates = [plain(name="linear_gates", n_in=head_dim, n_out=2 * width, has_bias=True)]
     elif linear.kind == "kda":
         n_low = 1 if linear.has_wide_gate else 2  # low-rank: decays; in Kimi Linear also outputs
         n_more = width if linear.has_wide_gate else 0

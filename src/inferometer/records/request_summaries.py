@@ -472,7 +472,7 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     requests = requests if rows is None else select(requests, rows)
     is_growing = any(caution.code == "overload" for caution in run.manifest.cautions)
     rejected = requests.class_index[is_one_of(requests, (RequestStatus.REJECTED,))]
-    refusal = run.manifest.refusal_of(np.unique(rejected).tolist()) if len(rejected) else ""
+    refusal = run.manifest.refusal_of(np.unique(rejected).tolist()) if rejected.size else ""
     judged = tuple(
         _of_all(requests, _judged(one, samples[one.metric], is_growing=is_growing), refusal)
         for one in objective.thresholds
