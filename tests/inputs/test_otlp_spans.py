@@ -107,3 +107,48 @@ def test_parents_that_form_a_ring_are_passed_once(tmp_path):
     spans = read_spans(path)
     tree = SpanTree(spans)
     assert [one.span_id for one in tree.above(spans[0])] == [int(SERVER, 16)]
+
+
+def test_an_export_on_several_lines_and_what_jaeger_gives_are_the_same_spans(tmp_path):
+    otlp = {
+        "traceId": "ab", "spanId": "cd", "parentSpanId": "ef", "name": "llm_request", "kind": 2,
+        "startTimeUnixNano": "1700000000000000000", "endTimeUnixNano": "1700000000900000000",
+        "attributes": [
+            {"key": "gen_ai.usage.completion_tokens", "value": {"intValue": "20"}},
+            {"key": "gen_ai.latency.e2e", "value": {"doubleValue": 0.9}},
+        ],
+        "events": [{"name": "first_token", "timeUnixNano": "1700000000100000000"}],
+    }  # fmt: skip
+    jaeger = {
+        "traceID": "ab", "spanID": "cd", "operationName": "llm_request",
+        "references": [{"refType": "CHILD_OF", "traceID": "ab", "spanID": "ef"}],
+        "startTime": 1_700_000_000_000_000, "duration": 900_000,
+        "tags": [
+            {"key": "span.kind", "type": "string", "value": "server"},
+            {"key": "gen_ai.usage.completion_tokens", "type": "int64", "value": 20},
+            {"key": "gen_ai.latency.e2e", "type": "float64", "value": 0.9},
+        ],
+        "logs": [{"timestamp": 1_700_000_000_100_000,
+                  "fields": [{"key": "event", "type": "string", "value": "first_token"}]}],
+    }  # fmt: skip
+    export = {"resourceSpans": [{"scopeSpans": [{"spans": [otlp]}]}]}
+    pages = {"line.jsonl": json.dumps(export), "indented.json": json.dumps(export, indent=2),
+             "jaeger.json": json.dumps({"data": [{"traceID": "ab", "spans": [jaeger]}]})}  # fmt: skip
+    found = []
+    for name, text in pages.items():
+        (tmp_path / name).write_text(text)
+        assert is_spans_file(tmp_path / name)
+        (span,) = read_spans(tmp_path / name)
+        attributes = {key: value for key, value in span.attributes.items() if key != "span.kind"}
+        found.append(span._replace(attributes=attributes))
+    assert found[0] == found[1] == found[2]
+    assert found[0].parent_id == 0xEF
+
+
+@pytest.mark.parametrize(
+    "text", ['{"data":[{"spans":[{"traceID":"x"}]}]}', '{\n"resourceSpans": 3}']
+)
+def test_damaged_exports_on_several_lines_are_refused(text, tmp_path):
+    (tmp_path / "spans.json").write_text(text)
+    with pytest.raises(RecordError):
+        read_spans(tmp_path / "spans.json")

@@ -116,6 +116,20 @@ def test_the_server_alone_and_the_client_alone():
     assert span_times([]) is None
 
 
+def test_a_server_without_times_in_the_model_has_no_front_end():
+    """VLLM 0 reports the first token; of others only the length is known. The rest is not 0."""
+    full = server(1, None, 0, e2e=70, queue=20, prefill=15, decode=30)
+    shorter = {name: value for name, value in full.attributes.items()
+               if name not in (names.IN_PREFILL, names.IN_DECODE)}  # fmt: skip
+    first = span_times([full._replace(attributes=shorter | {names.TO_FIRST_TOKEN: 0.040})])
+    assert means(first) == {
+        "queue": 20,
+        "until the first token": 20,
+        "from the first to the last token": 30,
+    }
+    assert means(span_times([full._replace(attributes=shorter)])) == {"queue": 20, "server": 50}
+
+
 @given(
     st.lists(
         st.tuples(*[st.integers(0, 500)] * 5).filter(lambda one: sum(one) > 0),

@@ -227,6 +227,13 @@ def test_what_cannot_be_served_is_refused_in_openais_shape(body, status, word):
     assert after.status == 200
 
 
+def test_a_whole_url_as_a_proxys_client_sends_it():
+    said = raw(
+        b"GET http://localhost/v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    )
+    assert said.startswith(b"HTTP/1.1 200 ")
+
+
 def test_numbers_in_other_writings_are_the_numbers():
     """VLLM's pydantic takes them; clients in other languages send them."""
 

@@ -1,12 +1,13 @@
 """OpenTelemetry spans: ids of a load test, names of ours and of servers, and their reader.
 
 Each line of such a file is one OTLP export as JSON: resources, which contain scopes, which contain
-spans.
+spans. One export may also take several lines. What Jaeger's page and its API give is read, too:
+traces, which contain spans with times in microseconds.
 
 Source
 ------
 opentelemetry-proto 1.9, "JSON Protobuf Encoding": ids are hexadecimal, 64-bit integers may be
-texts.
+texts. Jaeger 1.76, internal/uimodel/model.go.
 
 Ids are computed from the run's name and the request's number, so the client stores nothing, and
 the spans that are made after the run have the same ids.
@@ -232,7 +233,8 @@ _ERROR: Final = (2, "STATUS_CODE_ERROR")
 
 DOOR: Final = Door(
     noun="file of spans",
-    allowed="OTLP as JSON lines, as the OpenTelemetry collector's file exporter writes",
+    allowed="OTLP as JSON, as the OpenTelemetry collector's file exporter writes it, or Jaeger's"
+    " JSON",
     refusal=RecordError,
 )
 
@@ -392,12 +394,52 @@ class SpanExport(msgspec.Struct, frozen=True, rename="camel"):
     resource_spans: list[_ResourceSpans]
 
 
+class _JaegerTag(msgspec.Struct, frozen=True):
+    key: str
+    value: str | int | float | bool = ""
+
+
+class _JaegerLog(msgspec.Struct, frozen=True):
+    timestamp: int = 0
+    fields: list[_JaegerTag] = []
+
+
+class _JaegerReference(msgspec.Struct, frozen=True):
+    ref_type: str = msgspec.field(name="refType", default="")
+    span_id: str = msgspec.field(name="spanID", default="0")
+
+
+class _JaegerSpan(msgspec.Struct, frozen=True):
+    trace_id: str = msgspec.field(name="traceID")
+    span_id: str = msgspec.field(name="spanID")
+    start_time: int = msgspec.field(name="startTime")
+    duration: int
+    operation_name: str = msgspec.field(name="operationName", default="")
+    references: list[_JaegerReference] = []
+    tags: list[_JaegerTag] = []
+    logs: list[_JaegerLog] = []
+
+
+class _JaegerTrace(msgspec.Struct, frozen=True):
+    spans: list[_JaegerSpan] = []
+
+
+class _JaegerTraces(msgspec.Struct, frozen=True):
+    data: list[_JaegerTrace]
+
+
+_OTLP: Final = re.compile(rb'\s*\{\s*"resourceSpans"')
+_JAEGER: Final = re.compile(rb'\s*\{\s*"data"\s*:\s*\[')
+_NS_PER_US: Final = 1000
+
+
 def is_spans_file(path: Path) -> bool:
     """Does this file begin like one of spans?"""
     if not path.is_file():
         return False
     try:
-        return DOOR.start_of(path).lstrip().startswith(b'{"resourceSpans"')
+        start = DOOR.start_of(path)
+        return _OTLP.match(start) is not None or _is_jaeger(start)
     except RecordError:
         return False
 
@@ -411,12 +453,54 @@ def read_spans(path: Path) -> tuple[Span, ...]:
         The file cannot be read, or a line is not an export of spans.
     """
     found = list[Span]()
+    start = DOOR.start_of(path)
+    if _is_jaeger(start):
+        traces = DOOR.json(DOOR.bytes_of(path), _JaegerTraces, where=str(path))
+        with DOOR.refusing(str(path)):
+            return tuple(_of_jaeger(one) for trace in traces.data for one in trace.spans)
+    first, newline, _ = start.partition(b"\n")
+    if newline and not first.rstrip().endswith(b"}"):  # one export on several lines
+        export = DOOR.json(DOOR.bytes_of(path), SpanExport, where=str(path))
+        with DOOR.refusing(str(path)):
+            return tuple(spans_of(export))
     for number, line in DOOR.lines_of(path):
         where = f"{path}, line {number}"
         export = DOOR.json(line, SpanExport, where=where)
         with DOOR.refusing(where):
             found += spans_of(export)
     return tuple(found)
+
+
+def _is_jaeger(start: bytes) -> bool:
+    return _JAEGER.match(start) is not None and b'"traceID"' in start
+
+
+def _of_jaeger(raw: _JaegerSpan) -> Span:
+    tags = {one.key: one.value for one in raw.tags}
+    start_ns = _instant_ns(raw.start_time * _NS_PER_US)
+    parents = [one for one in raw.references if one.ref_type == "CHILD_OF"]
+    has_failed = tags.get("error") in (True, "true") or tags.get("otel.status_code") == "ERROR"
+    return Span(
+        trace_id=int(raw.trace_id, 16),
+        span_id=int(raw.span_id, 16),
+        parent_id=int(parents[0].span_id, 16) if parents else None,
+        name=raw.operation_name,
+        kind=_kind(f"SPAN_KIND_{tags.get('span.kind')}".upper()),
+        start_ns=start_ns,
+        end_ns=_instant_ns(start_ns + raw.duration * _NS_PER_US),
+        attributes={
+            name: value
+            for name, value in tags.items()
+            if isinstance(value, str) or abs(value) < _LARGEST
+        },
+        events=tuple(
+            SpanEvent(field.value, _instant_ns(log.timestamp * _NS_PER_US))
+            for log in raw.logs
+            for field in log.fields
+            if field.key == "event" and isinstance(field.value, str)
+        ),
+        error=str(tags.get("otel.status_description") or "error") if has_failed else None,
+    )
 
 
 def spans_of(export: SpanExport) -> Iterator[Span]:

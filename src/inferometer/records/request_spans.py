@@ -326,6 +326,8 @@ def _of_server(
 SeenBy: TypeAlias = Literal["client and server", "server", "client"]
 _TAIL_FRACTION: Final = 0.95
 _SERVER_PARTS: Final = ("queue", "prefill", "decode")
+_UNTIL_FIRST: Final = "until the first token"
+_FROM_FIRST: Final = "from the first to the last token"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,7 +477,10 @@ def _delay(schedule_delay_s: float | None) -> dict[str, float]:
 
 
 def _server_latency(server: Span) -> dict[str, float]:
-    """Parts from latencies that the server reports; the rest of its time is its front end's."""
+    """Parts from latencies that the server reports; the rest of its time is its front end's.
+
+    Without times in the model the rest may be the model's: vLLM 0 reports TTFT, others nothing.
+    """
     known = {
         part: server.number(name)
         for part, name in zip(
@@ -484,6 +489,12 @@ def _server_latency(server: Span) -> dict[str, float]:
     }
     known_s = {part: value_s for part, value_s in known.items() if value_s is not None}
     e2e_s = _s(server.number(names.E2E), _length_s(server))
+    if not known_s.keys() & {"prefill", "decode"}:
+        first_s = server.number(names.TO_FIRST_TOKEN)
+        queue_s = known_s.get("queue", 0.0)
+        if first_s is None:
+            return known_s | {"server": e2e_s - queue_s}
+        return known_s | {_UNTIL_FIRST: first_s - queue_s, _FROM_FIRST: e2e_s - first_s}
     front_end_s = round(e2e_s - sum(known_s.values()), 9)  # the clocks count nanoseconds
     return {"server's front end": front_end_s} | known_s
 
@@ -493,8 +504,8 @@ def _of_client(client: Span, schedule_delay_s: float | None) -> _Request | None:
     if first_ns is None:
         return None
     parts_s = _delay(schedule_delay_s)
-    parts_s["until the first token"] = s_from_ns(first_ns - client.start_ns) - sum(parts_s.values())
-    parts_s["from the first to the last token"] = s_from_ns(client.end_ns - first_ns)
+    parts_s[_UNTIL_FIRST] = s_from_ns(first_ns - client.start_ns) - sum(parts_s.values())
+    parts_s[_FROM_FIRST] = s_from_ns(client.end_ns - first_ns)
     return _Request(client.start_ns, _length_s(client), parts_s)
 
 

@@ -24,6 +24,18 @@ _END_OF_CHUNKS: Final = b"0\r\n\r\n"
 JSON: Final = "application/json"
 
 
+def path_of(target: str) -> str:
+    """The path of a request's target; clients that know a proxy send a whole URL (RFC 9112, 3.2.2).
+
+    Example
+    -------
+    >>> path_of("/v1/models?x=1"), path_of("http://localhost:8000/v1/models"), path_of("http://a")
+    ('/v1/models', '/v1/models', '/')
+    """
+    path = target.partition("?")[0]
+    return "/" + path.partition("://")[2].partition("/")[2] if path[:1] != "/" else path
+
+
 class HttpRequest(NamedTuple):
     """One HTTP request."""
 
@@ -124,7 +136,7 @@ class Line(asyncio.Protocol):
         ):  # RFC 9112, 3.2
             self._refuse(HTTPStatus.BAD_REQUEST)
             return
-        path = self._url.decode("latin-1").partition("?")[0]
+        path = path_of(self._url.decode("latin-1"))
         method = self._parser.get_method().decode("latin-1")
         request = HttpRequest(method, path, self._headers, bytes(self._body), self._read_ns)
         self._waiting.append(

@@ -1,11 +1,14 @@
 """Do the requests of another tool's log give back the statistics that the tool itself wrote, by its own definitions?"""
 
+import csv
 import json
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from inferometer.errors import RecordError
 from inferometer.records.imports.detection import read_results
 from inferometer.records.latencies import latency_samples
 from inferometer.records.request_summaries import summarise_requests
@@ -436,3 +439,86 @@ def test_inference_perf_stages():
         assert from_parts_s == pytest.approx(summary.latency("e2e").mean_s, rel=1e-3)
         assert summary.latency("chunk_gap").mean_s == pytest.approx(tpot_s / 2, rel=0.1)
         assert summary.latency("tpot").percentiles == ()
+
+
+def guidellm_csv(report):
+    """As GuideLLM 0.8 writes the statistics of its report: three lines of headings."""
+    tables = [_guidellm_line(report, benchmark) for benchmark in report["benchmarks"]]
+    keys = list(dict.fromkeys(key for line in tables for key in line))
+    buffer = StringIO(newline="")
+    writer = csv.writer(buffer)
+    writer.writerows([key[i] for key in keys] for i in range(3))
+    writer.writerows([line.get(key, "") for key in keys] for line in tables)
+    return buffer.getvalue()
+
+
+def _guidellm_line(report, benchmark):
+    line = {
+        ("Run Info", "Profile", ""): json.dumps({"kind": "concurrent", "streams": [3]}),
+        ("Benchmark", "Strategy", ""): benchmark["config"]["strategy"]["type_"],
+        ("Timings", "Duration", "Sec"): benchmark["duration"],
+        ("Runtime Info", "Metadata", ""): json.dumps(report["metadata"]),
+        ("Runtime Info", "Arguments", ""): json.dumps(report["config"]),
+    }
+    metrics = benchmark["metrics"]
+    for status, n in metrics["request_totals"].items():
+        line["Request Counts", status.capitalize(), ""] = n
+    for group, unit, name in (
+        ("Request Latency", "Sec", "request_latency"),
+        ("Time to First Token", "ms", "time_to_first_token_ms"),
+        ("Time per Output Token", "ms", "time_per_output_token_ms"),
+        ("Inter Token Latency", "ms", "inter_token_latency_ms"),
+        ("Server Throughput", "Requests/Sec", "requests_per_second"),
+        ("Token Metrics", "Input Tokens", "prompt_token_count"),
+        ("Token Metrics", "Output Tokens", "output_token_count"),
+        ("Token Throughput", "Input Tokens/Sec", "prompt_tokens_per_second"),
+        ("Token Throughput", "Output Tokens/Sec", "output_tokens_per_second"),
+        ("Token Throughput", "Total Tokens/Sec", "tokens_per_second"),
+    ):
+        found = metrics[name]["successful"]
+        at = found["percentiles"]
+        listed = [found["min"], *(at[f"p{p}"] for p in ("001", "01", "05", "10", "25")),
+                  *(at[f"p{p}"] for p in (75, 90, 95, 99)), found["max"]]  # fmt: skip
+        field = f"Successful {unit}"
+        line[group, field, "Mean"], line[group, field, "Median"] = found["mean"], found["median"]
+        line[group, field, "Std Dev"] = found["std_dev"]
+        line[group, field, "Percentiles"] = str(listed)
+    return line
+
+
+def test_guidellms_table_has_the_statistics_of_its_report(tmp_path):
+    report = json.loads((RESULTS / "guidellm.json").read_text())
+    (tmp_path / "benchmarks.csv").write_text(guidellm_csv(report))
+    table, whole = (
+        read_results(path).summaries for path in (tmp_path / "benchmarks.csv", RESULTS / "guidellm.json")
+    )  # fmt: skip
+    assert len(table) == len(whole)
+    for one, other in zip(table, whole, strict=True):
+        for latency in other.latencies:
+            found = one.latency(latency.name)
+            assert (found.mean_s, found.std_s, found.max_s) == (
+                latency.mean_s, latency.std_s, latency.max_s)  # fmt: skip
+            for fraction, value_s in found.percentiles:
+                assert value_s == latency.percentile_s(fraction)
+        same = ("concurrency", "label", "model", "tool_version", "duration_s", "n_completed",
+                "n_failed", "mean_prompt_tokens", "mean_output_tokens", "output_tokens_per_s",
+                "total_tokens_per_s", "completed_requests_per_s")  # fmt: skip
+        assert [getattr(one, name) for name in same] == [getattr(other, name) for name in same]
+
+
+def test_a_report_of_guidellm_without_its_requests_has_its_statistics(tmp_path):
+    report = json.loads((RESULTS / "guidellm.json").read_text())
+    for benchmark in report["benchmarks"]:
+        del benchmark["requests"]
+    (tmp_path / "short.json").write_text(json.dumps(report))
+    found = read_results(tmp_path / "short.json")
+    assert (found.tool, found.runs, len(found.summaries)) == (
+        "guidellm", (), len(report["benchmarks"]))  # fmt: skip
+
+
+def test_guidellms_table_without_a_benchmark_is_refused(tmp_path):
+    report = json.loads((RESULTS / "guidellm.json").read_text())
+    text = guidellm_csv(report)
+    (tmp_path / "benchmarks.csv").write_text("".join(text.splitlines(keepends=True)[:3]))
+    with pytest.raises(RecordError, match="has no benchmark"):
+        read_results(tmp_path / "benchmarks.csv")

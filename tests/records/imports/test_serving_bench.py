@@ -225,3 +225,14 @@ def test_the_same_fields_as_a_table_are_a_summary_each(tmp_path):
     assert [each.latencies for each in found.summaries] == [
         each.latencies for each in whole.summaries
     ]
+
+
+def test_a_rate_that_grew_is_no_request_of_all_at_once(tmp_path):
+    """VLLM then writes the rate as inf: with a cap of requests in flight it looked like a closed loop."""
+    content = json.loads((RESULTS / "vllm-bench-summary.json").read_text())
+    content |= {"request_rate": "inf", "max_concurrency": 8, "ramp_up_strategy": "linear",
+                "ramp_up_start_rps": 5, "ramp_up_end_rps": 20}  # fmt: skip
+    (tmp_path / "ramp.json").write_text(json.dumps(content))
+    (summary,) = read_results(tmp_path / "ramp.json").summaries
+    assert (summary.offered_requests_per_s, summary.is_closed_loop) == (None, False)
+    assert ("ramp_up_end_rps", "20") in summary.settings

@@ -268,6 +268,7 @@ _BY_HEADER: Final[tuple[tuple[Callable[[list[str]], bool], Callable[[Path], Impo
     (own_requests.is_own_requests, own_requests.read_own_requests),
     (_has_vllm_names, vllm_bench.read_vllm_lines),
     (inferencex.is_inferencex_csv, _reading_points(inferencex.read_inferencex_csv)),
+    (guidellm.is_guidellm_csv, guidellm.read_guidellm_csv),
     (aiperf.is_statistics_csv, aiperf.read_statistics_csv),
     (inferencex.is_silicon, _reading_points(inferencex.read_silicon)),
 )
@@ -294,6 +295,7 @@ _TABLES: Final = (
     "the blocks that trtllm-bench prints",
     f"MLPerf {mlperf.SUMMARY_NAME}",
     "vLLM's fields as CSV",
+    "GuideLLM benchmarks.csv",
     "AIPerf profile_export_aiperf.csv",
     "GenAI-Perf profile_export_genai_perf.csv",
     "AIConfigurator silicon_sample.csv",

@@ -9,15 +9,19 @@ Statistics of nothing are 0 in the file and left out here. Checked against files
 Until 0.3 the strategy stood under ``args``, the instants in the request itself, and its time per
 output token was (last - first token) / output tokens, which is neither TPOT nor normalised: it is
 left out. Read by the source of its version 0.3.1; 0.4 to 0.6 differ in where the model stands.
+
+``benchmarks.csv`` has the same statistics, a line for each benchmark under three lines of headings
+(``guidellm/benchmark/outputs/csv.py`` of 0.8), and no requests.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from inferometer.errors import RecordError
 from inferometer.inputs.types import Source
 from inferometer.records.imports.imported import (
     Imported,
@@ -34,7 +38,14 @@ from inferometer.records.imports.imported import (
     percentiles_of,
     published,
 )
-from inferometer.records.imports.json_fields import JsonFields, read_object
+from inferometer.records.imports.json_fields import (
+    DOOR,
+    Json,
+    JsonFields,
+    parse_json,
+    read_object,
+    read_text,
+)
 from inferometer.records.types import RequestStatus, Run
 from inferometer.units import NS_PER_S, ns_from_s
 
@@ -80,7 +91,103 @@ def is_guidellm(content: JsonFields) -> bool:
     if not isinstance(benchmarks, list) or not benchmarks:
         return False
     first = benchmarks[0]
-    return isinstance(first, dict) and {"metrics", "requests"} <= set(first)
+    metrics = first.get("metrics") if isinstance(first, dict) else None
+    return isinstance(metrics, dict) and {"requests_per_second", "request_latency"} <= {*metrics}
+
+
+_HEADINGS: Final = {
+    ("Request Latency", "Successful Sec"): "request_latency",
+    ("Time to First Token", "Successful ms"): "time_to_first_token_ms",
+    ("Time per Output Token", "Successful ms"): "time_per_output_token_ms",
+    ("Inter Token Latency", "Successful ms"): "inter_token_latency_ms",
+    ("Server Throughput", "Successful Requests/Sec"): "requests_per_second",
+    ("Token Metrics", "Successful Input Tokens"): "prompt_token_count",
+    ("Token Metrics", "Successful Output Tokens"): "output_token_count",
+    ("Token Throughput", "Successful Input Tokens/Sec"): "prompt_tokens_per_second",
+    ("Token Throughput", "Successful Output Tokens/Sec"): "output_tokens_per_second",
+    ("Token Throughput", "Successful Total Tokens/Sec"): "tokens_per_second",
+}
+"""Two lines of headings of the CSV -> the report's field."""
+_IN_PERCENTILES: Final = (
+    *("min", "p001", "p01", "p05", "p10", "p25", "p75", "p90", "p95", "p99", "max"),
+)
+
+
+def is_guidellm_csv(header: Sequence[str]) -> bool:
+    """Is this the first line of headings of ``benchmarks.csv``?"""
+    return [*header[:1]] == ["Run Info"] and "Request Latency" in header
+
+
+def read_guidellm_csv(path: Path) -> Imported:
+    """A summary of each benchmark.
+
+    Raises
+    ------
+    RecordError
+        A line of headings is missing, or a cell holds something else.
+    """
+    where, source = str(path), file_source(path, "guidellm")
+    groups, fields, parts, *rows = (
+        *DOOR.csv_rows(read_text(path).splitlines(), where=where),
+        *([[]] * 3),
+    )
+    found = list[PublishedSummary]()
+    for number, row in enumerate((row for row in rows if row), start=4):
+        cells = dict(zip(zip(groups, fields, parts, strict=False), row, strict=False))
+        benchmark = JsonFields(content=_benchmark_of(cells), where=f"{where}, line {number}")
+        facts = [
+            JsonFields(content=_json_cell(cells, *place), where=where)
+            for place in (("Runtime Info", "Metadata"), ("Runtime Info", "Arguments"))
+        ]
+        model = facts[1].child("spec", "backend").text("model") or facts[1].text("model")
+        found.append(_summary(benchmark, source, facts[0].text("guidellm_version"), model))
+    if not found:
+        raise RecordError(
+            "the table has no benchmark",
+            where=where,
+            allowed="three lines of headings, and a line for each benchmark",
+        )
+    return Imported(tool="guidellm", summaries=tuple(found))
+
+
+def _benchmark_of(cells: Mapping[tuple[str, str, str], str]) -> dict[str, Json]:
+    """A line as the report has it."""
+    totals: dict[str, Json] = {
+        name: cells.get(("Request Counts", name.capitalize(), "")) for name in _STATUSES
+    }
+    metrics: dict[str, Json] = {"request_totals": totals}
+    for (group, field), name in _HEADINGS.items():
+        mean = cells.get((group, field, "Mean"))
+        if not mean:
+            continue
+        listed = cells.get((group, field, "Percentiles"), "").strip("[]").split(",")
+        at: dict[str, Json] = dict(zip(_IN_PERCENTILES, map(str.strip, listed), strict=False))
+        ends: dict[str, Json] = {end: at.pop(end, None) for end in ("min", "max")}
+        successful: dict[str, Json] = {
+            "count": totals["successful"],
+            "mean": mean,
+            "std_dev": cells.get((group, field, "Std Dev")),
+            **ends,
+            "percentiles": {**at, "p50": cells.get((group, field, "Median"))},
+        }
+        metrics[name] = {"successful": successful}
+    kind = cells.get(("Benchmark", "Strategy", ""), "")
+    profile = _json_cell(cells, "Run Info", "Profile")
+    strategy: dict[str, Json] = {"type_": kind}
+    for name in ("streams", "rate"):
+        values = profile.get(name)
+        if isinstance(values, list) and len(values) == 1:
+            strategy[name] = values[0]
+    if kind == "synchronous":
+        strategy["streams"] = 1
+    duration = cells.get(("Timings", "Duration", "Sec"))
+    return {"duration": duration, "config": {"strategy": strategy}, "metrics": metrics}
+
+
+def _json_cell(cells: Mapping[tuple[str, str, str], str], *place: str) -> dict[str, Json]:
+    text = cells.get((place[0], place[1], ""), "")
+    value = parse_json(text, "a cell") if text.startswith("{") else None
+    return value if isinstance(value, dict) else {}
 
 
 def read_guidellm(path: Path) -> Imported:

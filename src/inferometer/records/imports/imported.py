@@ -61,6 +61,8 @@ UNKNOWN: Final = -1
 """Marks a value in an int32 column that the file does not have."""
 
 
+RAMP: Final = "ramp_up_strategy"
+"""vLLM's setting of a rate that grows."""
 _AT_ONCE_RATIO: Final = 100
 """Ratio of offered to completed rate from which all requests count as sent at once."""
 
@@ -195,7 +197,8 @@ class PublishedSummary:
             or offered_per_s == inf
             or (done_per_s is not None and offered_per_s > _AT_ONCE_RATIO * done_per_s > 0)
         )
-        return self.concurrency is not None and is_at_once
+        is_ramp = any(name == RAMP for name, _ in self.settings)
+        return self.concurrency is not None and is_at_once and not is_ramp
 
     def latency(self, name: PublishedLatencyName) -> PublishedLatency | None:
         """The statistics of this latency; None where the tool did not publish them."""

@@ -23,6 +23,7 @@ from inferometer.errors import RecordError
 from inferometer.inputs.types import Source
 from inferometer.records.imports.imported import (
     DEFINITIONS,
+    RAMP,
     Imported,
     ImportedRequest,
     ImportFacts,
@@ -61,7 +62,7 @@ _SETTINGS: Final = (
     "endpoint_type",
     "burstiness",
     "tokenizer_id",
-    "ramp_up_strategy",
+    RAMP,
     "ramp_up_start_rps",
     "ramp_up_end_rps",
 )
@@ -139,7 +140,9 @@ def summary_of(content: JsonFields, source: Source, tool: Tool) -> PublishedSumm
         label=content.text("label") or "",
         model=content.text("model_id"),
         engine=content.text("backend"),
-        offered_requests_per_s=content.number("request_rate"),
+        offered_requests_per_s=None  # vLLM then writes "inf", though the rate grew
+        if content.text(RAMP)
+        else content.number("request_rate"),
         concurrency=content.whole("max_concurrency"),
         settings=tuple(sorted(content.pairs(_SETTINGS))),
         duration_s=content.number("duration"),
