@@ -68,7 +68,7 @@ rules:
 
 # All run side by side, a file in one process, which compiles, starts engines and reads models once for its tests (xdist's groups
 # do nothing with pytest 9.2); what is judged by its times and failed so has the machine to itself, and a second try where it failed again: the
-# machine may have stood still. What fails alone twice fails.
+# machine may have stood still. What fails alone twice fails. Three on two cores: more than half of what measures is waiting for servers and loads.
 COMPUTING := $(addprefix tests/,$(addprefix cli/test_,capacity.py docs.py dockerfile.py examples.py executor_options.py fit_kernels.py \
   fit_load.py fit_refused.py fit_subject.py kills.py sentences.py server_fits.py simulate.py size.py tune.py) api/test_fleet.py api/test_grid.py api/test_size_groups.py \
   api/test_front_measured.py decide fit golden measure/engines measure/executors measure/test_environments.py \
@@ -80,7 +80,7 @@ AGAIN := --last-failed --last-failed-no-failures none
 slow: setup engines
 	INFEROMETER_ALL_EXAMPLES=1 $(SLOW) -n 3 --dist loadfile $(COMPUTING)
 	INFEROMETER_ALL_EXAMPLES=1 $(BIN)/pytest -q -n 2 -m "hypothesis and not slow and not gpu" tests/simulate
-	$(MEASURING) -n 2 --dist loadfile || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
+	$(MEASURING) -n 3 --dist loadfile || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
 
 # Cases beside those that the slow suite has, and more draws of those: before a release.
 long: setup engines

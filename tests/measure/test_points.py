@@ -1,7 +1,11 @@
 import math
+import time
 from dataclasses import replace
 
-from inferometer.inputs.types import SweepPoint, SweepVisit
+import pytest
+
+from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint, SweepVisit
+from inferometer.measure import sweep
 from inferometer.measure.engines.protocol import Ceiling, Repetition
 from inferometer.measure.sweep import (
     MeasuredPoint,
@@ -111,3 +115,31 @@ def test_ceilings_keep_their_place():
     assert table.point_index.tolist() == [-1]
     assert table.started_ns.tolist() == [30]
     assert table.dtype.tolist() == ["bfloat16"]
+
+
+class Noted:
+    """A measurer without an engine, which notes what is probed and measured."""
+
+    def __init__(self):
+        self.did = ""
+
+    def probe_outside(self, kinds=sweep.OUTSIDE_KINDS):
+        self.did += "s" if sweep.STEP_KINDS[0] in kinds else ""
+        return ()
+
+    def measure(self, visit):
+        self.did += str(visit.point_index)
+        return measured(visit=visit)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "did"), [(None, "s0110s"), (3600.0, "s0s1s1s0s"), (-1.0, "s0110s")]
+)
+def test_steps_in_turns_stand_between_all_points_of_a_look_while_its_budget_lasts(left_s, did):
+    """Bouts of up to 5 s each came between the points after a budget of 10 s was spent."""
+    points = (POINT, replace(POINT, batch_size=8))
+    rounds = {"n_warmup": 0, "n_reps": 2, "n_rounds": 2}
+    plan = SweepPlan(model="tiny", engine=EngineSpec(), points=points, seed=1, **rounds)
+    noted, until_s = Noted(), None if left_s is None else time.monotonic() + left_s
+    list(sweep._measured_points(plan, noted, frozenset(), lambda _: None, until_s))
+    assert noted.did == did
