@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from command_line import check_refused, run
 
-from inferometer.api.ab_pairs import Pairs
+from inferometer.api.ab_pairs import Pairs, put_aside
 from inferometer.api.load_request import LoadRequest
 from inferometer.cli.verbs import VERBS
 from inferometer.inputs.plans import LoadPlan
@@ -189,6 +189,24 @@ def test_one_server_asked_in_two_ways_gets_other_words_in_the_same_rhythm(tmp_pa
     assert [load.workload.seed for load in loads[::2]] == [
         load.workload.seed for load in loads[1::2]
     ]
+
+
+@pytest.mark.parametrize("urls", [("http://a", "http://a"), ("http://a", "http://b")])
+def test_a_pair_that_is_made_again_has_other_words_in_the_same_rhythm(urls, tmp_path):
+    """A server with a prefix cache remembers the first ones, and the pair would be INVALID."""
+    requests = tuple(map(request, urls))
+    pairs = Pairs(requests=requests, n_pairs=2, folder=tmp_path, objective=None)
+    fresh = replace(pairs, has_fresh_servers=True)
+    first = [pairs.request(side, 1).load for side in range(2)]
+    other = pairs.request(0, 0)
+    pairs.folders(0)[1].mkdir(parents=True)
+    put_aside(pairs, pairs.folders(0)[1])
+    again = [pairs.request(side, 1).load for side in range(2)]
+    assert all(one.text_seed != two.text_seed for one, two in zip(first, again, strict=True))
+    assert [one.workload for one in first] == [one.workload for one in again]
+    assert (again[0].text_seed == again[1].text_seed) == (urls[0] != urls[1])
+    assert pairs.request(0, 0) == other
+    assert fresh.request(0, 1).load.text_seed is None
 
 
 @pytest.mark.parametrize("n_pairs", [6, 7, 12])

@@ -133,6 +133,10 @@ def _promise(
     )
 
 
+_SEEDS_APART: Final = 1_000_003
+"""Distance of the seeds of a pair's texts when it is made again: more than there are pairs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
     """The number of load tests of each side."""
@@ -183,8 +187,19 @@ class Pairs:
             self.folder / _SIDES[side] / f"pair-{pair:02d}" for pair in range(self.n_pairs)
         )
 
+    def n_put_aside(self, pair: int) -> int:
+        """How often this pair was cut short, by the side that was cut more often."""
+        aside = self.folder / _INTERRUPTED
+        return max(
+            len(list(aside.glob(f"{folder.parent.name}-{folder.name}-*")))
+            for folder in (self.folders(side)[pair] for side in range(len(_SIDES)))
+        )
+
     def request(self, side: int, pair: int) -> load_request.LoadRequest:
-        """The load test of a side: both sides of a pair have the same arrivals and lengths."""
+        """The load test of a side: both sides of a pair have the same arrivals and lengths.
+
+        A pair that is made again has other texts: the servers may remember the first ones.
+        """
         request = self.requests[side]
         seed = request.load.workload.seed + pair
         is_one_server = self.loads[0].url == self.loads[1].url
@@ -193,6 +208,9 @@ class Pairs:
         )
         is_shared = is_one_server and not self.has_fresh_servers
         text_seed = 2 * seed + side if is_shared else None
+        n_before = 0 if self.has_fresh_servers else self.n_put_aside(pair)
+        if n_before:
+            text_seed = (seed if text_seed is None else text_seed) + n_before * _SEEDS_APART
         return replace(
             request,
             load=replace(

@@ -127,13 +127,11 @@ def read_guidellm_csv(path: Path) -> Imported:
         A line of headings is missing, or a cell holds something else.
     """
     where, source = str(path), file_source(path, "guidellm")
-    groups, fields, parts, *rows = (
-        *DOOR.csv_rows(read_text(path).splitlines(), where=where),
-        *([[]] * 3),
-    )
+    lines = list(DOOR.csv_rows(read_text(path).splitlines(), where=where))
+    headings, rows = lines[:3], lines[3:]
     found = list[PublishedSummary]()
     for number, row in enumerate((row for row in rows if row), start=4):
-        cells = dict(zip(zip(groups, fields, parts, strict=False), row, strict=False))
+        cells = dict(zip(zip(*headings, strict=False), row, strict=False))
         benchmark = JsonFields(content=_benchmark_of(cells), where=f"{where}, line {number}")
         facts = [
             JsonFields(content=_json_cell(cells, *place), where=where)
