@@ -12,6 +12,7 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from inferometer.cli.terminal import write_answer
 from inferometer.cli.verbs import VERBS
 
 _OF_MODELS: Final = frozenset(
@@ -40,7 +41,7 @@ def answered(app: click.Command, wanted: str) -> bool:
     found = candidates(words, begun)
     if found is None:
         return False
-    click.echo("\n".join(map(asking.format_completion, found)))
+    write_answer("\n".join(map(asking.format_completion, found)))
     return True
 
 

@@ -316,8 +316,9 @@ def _ending_cautions(simulation: Simulation, config: EngineConfig) -> list[Cauti
 
 def _is_refused(simulation: Simulation) -> Bools:
     """Requests that the engine refused: not those the gate turned away."""
-    is_rejected = simulation.requests.status == RequestStatus.REJECTED
-    return np.asarray(is_rejected & (_shed_reasons(simulation) == Reason.NONE))
+    is_rejected: Bools = simulation.requests.status == RequestStatus.REJECTED
+    is_let_in: Bools = _shed_reasons(simulation) == Reason.NONE
+    return is_rejected & is_let_in
 
 
 def _refusal_cautions(
