@@ -1,6 +1,7 @@
 """What is answered where all requests come at once?"""
 
 import inferometer as im
+from inferometer.units import format_number
 
 
 def test_a_burst_has_no_rate_of_windows_but_one_on_each_server_that_may_be_the_one():
@@ -12,7 +13,7 @@ def test_a_burst_has_no_rate_of_windows_but_one_on_each_server_that_may_be_the_o
     assert rate.method == "completed requests/s; of one burst"
     draws = [level.summary.completed_requests_per_s.value for level in answer.levels]
     shown = str(answer)
-    assert f"[{min(draws):.1f}, {max(draws):.1f}]" in shown
+    assert f"[{format_number(min(draws))}, {format_number(max(draws))}]" in shown
     assert "(one burst)" in shown
     assert "200 at once of batch" in shown.splitlines()[0]
     assert likely.output_tokens_per_s.low is None

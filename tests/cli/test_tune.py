@@ -138,7 +138,7 @@ def test_a_step_time_too_uncertain_to_choose_by_is_named():
     budget = answer.values[1]
     assert "an expected step full of prompts" in budget.why
     assert "more than twice a TPOT of 50 ms, though not the fastest" in budget.why
-    assert "a step full of prompts is known to a factor of 1" in answer.trust
+    assert re.search(r"a step full of prompts is known to a factor of (1\d|2\d) only", answer.trust)
     assert "inferometer load URL --out runs/NAME" in answer.trust
     certain = preset("interactive", hardware="h100_sxm")
     assert "published rows" in certain.trust
