@@ -90,7 +90,7 @@ bench: setup
 	set -e; for script in bench/bench_*.py; do $(BIN)/python $$script; done
 
 golden: compiled
-	INFEROMETER_ACCEPT_GOLDEN=1 $(BIN)/pytest -q -n 2 -m "not slow and not gpu"
+	INFEROMETER_ACCEPT_GOLDEN=1 $(BIN)/pytest -q -n 2 --dist loadfile -m "not slow and not gpu"
 
 # Strict: a broken link, a missing page or a warning fails (with --quiet none would). The pages are in build/docs.
 docs: .venv-docs/.ready
