@@ -115,6 +115,8 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
     counted = counted_devices(name)
     if counted is not None and _alike(counted[1]):
         n, device = counted
+        if n == 1:  # a cloud's instance with one device
+            return find_hardware(device, where=where)
         raise SpecError(
             f"{name!r} is {n} devices, and this is the name of one",
             where=where,

@@ -74,6 +74,8 @@ _PERCENTILE_LAST: Final = re.compile(r"_(p\d[\d.]*)\s*(?=[<>=])", re.IGNORECASE)
 _BELOW: Final = re.compile(
     r"\s+(?:is\s+)?(?:under|below|less than|at most|within)\s+", re.IGNORECASE
 )
+_NO_SIGN: Final = re.compile(r"(?<=[A-Za-z\d)])[\s:]+(?=\d[\d.]*\s*[a-zA-Zµμ]+\s*$)")
+"""`p95 ttft 2 s`: what stands before a limit without a sign; a latency has no other limit than an upper one."""
 _UNKNOWN: Final = "no workflow is known here"
 NO_WORKFLOWS: Final = (
     "a server's metrics are of single requests: they do not say whose workflow one is"
@@ -286,7 +288,10 @@ def _unfolded(text: str) -> str:
 
 
 def _threshold(part: str, where: str) -> Threshold:
-    below = _PERCENTILE_LAST.sub(r":\1", _BELOW.sub("<", part))
+    below = _BELOW.sub("<", part)
+    if not re.search("[<>=]", below):
+        below = _NO_SIGN.sub("<", below)
+    below = _PERCENTILE_LAST.sub(r":\1", below)
     match = _THRESHOLD.fullmatch(_PERCENTILE_FIRST.sub(r"\2:\1", below))
     if match is None:
         raise _no_threshold(part, below, where)
