@@ -79,6 +79,8 @@ def command(verb):
         ("size", "m --gpus 8xH100", "m --gpus H100 --total-gpus 8"),
         ("predict", "m --hardware p4de.24xlarge", "m --hardware a100_80gb_sxm --tp 8"),
         ("simulate", "m --trace a.csv", "m --workload a.csv"),
+        ("simulate", "m --engine vllm,sglang", "m --policy vllm,sglang"),
+        ("size", "m --policy sglang", "m --engine sglang"),
         (
             "simulate",
             "m --prefill-replicas 1 --decode-replicas 2",
@@ -123,6 +125,9 @@ def test_lengths_that_are_no_workload_are_refused(typed):
         ("simulate m --enable-expert-parallel", "inferometer simulate --help"),
         ("predict m --hardwar h100", "--hardware"),
         ("predict m --precision fp8", "--quantization"),
+        ("predict m --out a.csv", "--csv > FILE, --json > FILE, or a page: --report FILE"),
+        ("study batch m --csv a.csv", "--csv > a.csv"),
+        ("predict m --what-if yes", "--what-if"),
         ("predict m --dp 2", "inferometer simulate MODEL --data-parallel-size VALUE"),
         ("predict m --datasheet --replicas 2", "inferometer simulate MODEL --replicas VALUE"),
     ],

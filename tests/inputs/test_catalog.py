@@ -250,6 +250,23 @@ def test_every_instance_type_of_a_cloud_has_a_device_of_the_catalogue():
     assert caught.value.try_ == "--hardware h100_sxm --tp 8"
 
 
+def test_all_devices_are_a_study():
+    with pytest.raises(SpecError, match="'all' is no device") as caught:
+        find_hardware("all")
+    assert caught.value.try_ == "inferometer study devices MODEL"
+
+
+def test_list_prices_of_one_provider_are_of_one_kind():
+    """Else a sizing over two of its devices warns that their rents do not compare."""
+    kinds = {
+        price.basis
+        for device in catalog.load_hardware()
+        for price in device.prices
+        if "nebius" in price.source.where
+    }
+    assert kinds == {"on-demand list"}
+
+
 def test_an_id_without_a_digit_is_found(monkeypatch):
     device = replace(find_hardware("l40s"), hardware_id="testcard", name="Test card")
     monkeypatch.setattr(catalog, "load_hardware", lambda: (device,))

@@ -162,8 +162,16 @@ def test_models(typed, meant):
 @pytest.mark.parametrize(
     ("text", "try_"),
     [
-        ("5000tok/s", "--rate 10, where a request has 500 of these tokens: 5000 / 500"),
-        ("5k tokens per second", "--rate 10, where a request has 500 of these tokens: 5000 / 500"),
+        ("5000tok/s", "--rate 10, where a request has 500 of these tokens: 5000 tokens/s / 500"),
+        (
+            "5k tokens per second",
+            "--rate 10, where a request has 500 of these tokens: 5000 tokens/s / 500",
+        ),
+        (
+            "108M tokens/day",
+            "--rate 2.5, where a request has 500 of these tokens: 1250 tokens/s / 500",
+        ),
+        ("90k tpm", "--rate 3, where a request has 500 of these tokens: 1500 tokens/s / 500"),
         ("5/fortnight", None),
         ("90%", None),
     ],

@@ -123,6 +123,13 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
             allowed=f"one device's name; --tp {n} is one replica over all, --replicas {n} one on each",
             try_=suggestions.flags("--hardware", device, "--tp", n),
         )
+    if name.strip().lower() in {"all", "any", "*"}:
+        raise SpecError(
+            f"{name!r} is no device",
+            where=where,
+            allowed="devices by name; a study compares all of the catalogue",
+            try_=suggestions.command("study", "devices", "MODEL"),
+        )
     close = [device.hardware_id for device in alike] or _close(
         "_".join(name.lower().split()), {one: one for one in ids}
     )

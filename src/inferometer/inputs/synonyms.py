@@ -110,7 +110,8 @@ _RATE: Final = re.compile(
     re.IGNORECASE,
 )
 _TOKEN_RATE: Final = re.compile(
-    r"([0-9]*\.?[0-9]+\s*[kM]?)\s*(?:(?:tok(?:en)?s?\s*)(?:/|\s*per\s+)\s*s(?:ec(?:ond)?)?|tps)",
+    r"([0-9]*\.?[0-9]+\s*[kMB]?)\s*(?:(?:tok(?:en)?s?\s*)(?:/|\s*per\s+)\s*"
+    r"(s|sec|second|m|min|minute|h|hour|d|day)|tps|(tpm))",
     re.IGNORECASE,
 )
 _EXAMPLE_TOKENS: Final = 500
@@ -217,6 +218,8 @@ SAME: Final = {
     **dict.fromkeys(("--warmups", "--warm-up", "--num-iters-warmup"), "--warmup"),
     **dict.fromkeys(("--trace", "--trace-file"), "--workload"),
     "--decode-replicas": "--replicas",
+    "--engine": "--policy",
+    "--policy": "--engine",
 }
 """Flags with values written like ours; verbs for several devices have ``--gpus``."""
 
@@ -400,7 +403,12 @@ def plain_number(text: str, name: str) -> str:
 def _no_rate(text: str, where: str) -> SpecError:
     """The error for a rate in tokens per second, which is not a rate of requests."""
     tokens = _TOKEN_RATE.fullmatch(text.strip())
-    per_s = None if tokens is None else float(plain_number(tokens[1], "tokens"))
+    per_s = None
+    if tokens is not None:
+        billions = 1e9 if tokens[1].upper().endswith("B") else 1.0
+        unit = "m" if tokens[3] else (tokens[2] or "s")[0].lower()
+        number = float(plain_number(tokens[1].rstrip("bB "), "tokens")) * billions
+        per_s = number / _S_PER[unit]
     return SpecError(
         f"{text!r} is not a rate of requests",
         where=where,
@@ -408,8 +416,8 @@ def _no_rate(text: str, where: str) -> SpecError:
         try_=(
             None
             if per_s is None
-            else f"{where} {per_s / _EXAMPLE_TOKENS:g}, where a request has {_EXAMPLE_TOKENS} of these"
-            f" tokens: {per_s:g} / {_EXAMPLE_TOKENS}"
+            else f"{where} {per_s / _EXAMPLE_TOKENS:.4g}, where a request has {_EXAMPLE_TOKENS} of these"
+            f" tokens: {per_s:.6g} tokens/s / {_EXAMPLE_TOKENS}"
         ),
     )
 
