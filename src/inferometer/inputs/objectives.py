@@ -288,10 +288,7 @@ def _unfolded(text: str) -> str:
 
 
 def _threshold(part: str, where: str) -> Threshold:
-    below = _BELOW.sub("<", part)
-    if not re.search("[<>=]", below):
-        below = _NO_SIGN.sub("<", below)
-    below = _PERCENTILE_LAST.sub(r":\1", below)
+    below = _PERCENTILE_LAST.sub(r":\1", _with_sign(part))
     match = _THRESHOLD.fullmatch(_PERCENTILE_FIRST.sub(r"\2:\1", below))
     if match is None:
         raise _no_threshold(part, below, where)
@@ -338,6 +335,12 @@ def _threshold(part: str, where: str) -> Threshold:
     return Threshold(
         metric=metric, percentile_fraction=round(float(percentile[1]) / 100, 9), limit_s=limit_s
     )
+
+
+def _with_sign(part: str) -> str:
+    """The limit with a sign, for `under`, `at most`, or no word at all before it."""
+    below = _BELOW.sub("<", part)
+    return below if re.search("[<>=]", below) else _NO_SIGN.sub("<", below)
 
 
 def _no_threshold(part: str, below: str, where: str) -> SpecError:

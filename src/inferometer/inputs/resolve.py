@@ -207,10 +207,9 @@ def _quantized(text: str) -> ModelSpec | None:
     is_of_others = re.search(r"bnb|gguf|q\d[_-]", text, re.IGNORECASE) is not None
     if weights is None or base is None or base.checkpoint_dtype is not None or is_of_others:
         return None
-    stored = next((one for one in DTYPE_BITS if one == weights[1]), None)
-    if stored is None or DTYPE_BITS[stored] >= _PLAIN_BITS:
-        return None
-    return replace(base, checkpoint_dtype=stored)
+    few = {str(dtype): dtype for dtype, bits in DTYPE_BITS.items() if bits < _PLAIN_BITS}
+    stored = few.get(weights[1])
+    return None if stored is None else replace(base, checkpoint_dtype=stored)
 
 
 def _unknown(text: str, load_format: LoadFormat, *, can_be_dummy: bool) -> SpecError:
