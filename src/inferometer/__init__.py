@@ -102,6 +102,11 @@ class _Function:
             raise TypeError(f"{self._name} is a function of {package.__name__}")
 
 
+def __dir__() -> list[str]:
+    """The public names, so that a notebook completes ``inferometer.`` before any is imported."""
+    return sorted(__all__)
+
+
 sys.modules[__name__].__class__ = type(
     "Inferometer",
     (ModuleType,),

@@ -212,6 +212,10 @@ def test_signatures_show_all_options():
     assert parameters["data_parallel_size"].default == 1
 
 
+def test_a_notebook_completes_the_names_of_the_package():
+    assert set(im.__all__) == set(dir(im))
+
+
 def test_functions_stay_when_rooms_of_their_name_are_imported():
 
     assert callable(im.simulate)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.cli.command_line import check_refused, run
 
+from inferometer.api.studies import study_options
+
 MODEL = "llama-3.1-8b"
 
 
@@ -51,6 +53,16 @@ def test_policies_side_by_side_over_load(tmp_path: Path) -> None:
     assert outcome.returncode == 0, outcome.stderr
     assert "vllm completes" in outcome.stdout
     assert "the requests of static at 64 users, and no more than static up to 1" in outcome.stdout
+
+
+def test_a_rate_takes_the_place_of_a_studys_users(tmp_path: Path) -> None:
+    options = study_options("policies", {"model": MODEL, "rate": "2,4"})
+    assert options == {"model": MODEL, "rate": "2,4", "policy": "none,static,dynamic,vllm"}
+    assert "concurrency" in study_options("policies", {"model": MODEL})
+    refused = run(
+        "study", "concurrency", MODEL, "--hardware", "h100", "--rate", "2", folder=tmp_path
+    )
+    check_refused(refused, 2, "try: inferometer simulate MODEL --rate 1,2,4,8")
 
 
 def test_out_of_a_grid_is_a_folder_for_each_point(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.inputs import catalog
+from inferometer.inputs import catalog, synonyms
 from inferometer.inputs.catalog import (
     HardwareEntry,
     close_models,
@@ -197,6 +197,8 @@ def test_devices_are_found_however_they_are_written(name):
         ("NVIDIA A100-SXM4-80GB", "a100_80gb_sxm"),
         ("Tesla T4", "t4"),
         ("a6000", "rtx_a6000"),
+        ("g5.xlarge", "a10g"),
+        ("Standard_NC24ads_A100_v4", "a100_80gb_pcie"),
     ],
 )
 def test_what_only_one_device_is_called_means_that_one(name, meant):
@@ -237,6 +239,32 @@ def test_a_number_of_devices_is_no_name_of_one(name):
     with pytest.raises(SpecError, match="is the name of one") as caught:
         find_hardware(name)
     assert f"--tp {name[0]}" in str(caught.value.try_)
+
+
+def test_every_instance_type_of_a_cloud_has_a_device_of_the_catalogue():
+    assert {device for _, device, _ in synonyms._OF_CLOUDS} <= {
+        one.hardware_id for one in catalog.load_hardware()
+    }
+    with pytest.raises(SpecError, match="is 8 devices") as caught:
+        find_hardware("p5.48xlarge")
+    assert caught.value.try_ == "--hardware h100_sxm --tp 8"
+
+
+def test_all_devices_are_a_study():
+    with pytest.raises(SpecError, match="'all' is no device") as caught:
+        find_hardware("all")
+    assert caught.value.try_ == "inferometer study devices MODEL"
+
+
+def test_list_prices_of_one_provider_are_of_one_kind():
+    """Else a sizing over two of its devices warns that their rents do not compare."""
+    kinds = {
+        price.basis
+        for device in catalog.load_hardware()
+        for price in device.prices
+        if "nebius" in price.source.where
+    }
+    assert kinds == {"on-demand list"}
 
 
 def test_an_id_without_a_digit_is_found(monkeypatch):

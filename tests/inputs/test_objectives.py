@@ -110,6 +110,7 @@ def test_a_limit_without_a_percentile_is_told_how_it_is_said(text):
         ("latency < 5", "which percentile", "e2e:p95<5000ms"),
         ("p99<500ms", "which latency", "ttft:p99<500ms"),
         ("P99.9 <= 2", "which latency", "ttft:p99.9<2000ms"),
+        ("ttft 2s", "which percentile", "ttft:p95<2000ms"),
     ],
 )
 def test_a_limit_that_lacks_more_is_answered_with_all_of_it(text, missing, meant):
@@ -161,6 +162,10 @@ def test_every_preset_promises_something_and_has_a_source():
         "p99(ttft) <= 2s",
         "ttft_p99<2s",
         "time_to_first_token_p99<2s",
+        "p99 TTFT 2 s",
+        "ttft p99 2s",
+        "ttft:p99:2s",
+        "time to first token p99 2000 ms",
     ],
 )
 def test_a_percentile_may_come_first_and_a_limit_be_said_in_words(text):

@@ -190,15 +190,31 @@ def test_what_is_served_is_the_id_that_was_given():
 
 
 @pytest.mark.parametrize(
-    ("text", "typed"),
+    ("text", "base", "weights"),
     [
-        ("Qwen/Qwen3-32B-FP8", "qwen3-32b --quantization float8"),
-        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "llama-3.1-8b --quantization float8"),
-        ("unsloth/Qwen3-8B-bnb-4bit", "qwen3-8b --quantization int4"),
-        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "qwen2.5-7b --quantization int8"),
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b", "float8"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "llama-3.1-8b", "float8"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "qwen2.5-7b", "int8"),
+        ("Qwen3-32B-AWQ", "qwen3-32b", "int4"),
     ],
 )
-def test_a_checkpoint_of_fewer_bits_is_the_model_with_a_format(text, typed):
+def test_a_checkpoint_of_fewer_bits_is_the_model_in_that_format(text, base, weights):
+    """So it is sized and served under its own name, as `base --quantization weights` is sized."""
+    found = resolve_model(text, load_format="dummy")
+    assert (found.spec.model_id, found.quantization()) == (base, weights)
+    if "/" in text:
+        assert found.spec.hf_id == text
+
+
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [
+        ("unsloth/Qwen3-8B-bnb-4bit", "qwen3-8b --quantization int4"),
+        ("bartowski/Qwen3-8B-Q4_K_M", "qwen3-8b --quantization int4"),
+        ("nvidia/DeepSeek-R1-FP4", "deepseek-r1 --quantization float4"),
+    ],
+)
+def test_a_checkpoint_of_other_kernels_is_answered_with_a_format(text, typed):
     with pytest.raises(SpecError) as caught:
         resolve_model(text, load_format="dummy")
     assert caught.value.try_ == typed

@@ -40,6 +40,15 @@ def test_formats(typed, meant):
         ("4 x 4090", (4, "4090")),
         ("8xH100", (8, "H100")),
         ("2x24GB", None),
+        ("p5.48xlarge", (8, "h100_sxm")),
+        ("ml.p5en.48xlarge", (8, "h200_sxm")),
+        ("a3-highgpu-2g", (2, "h100_sxm")),
+        ("a2-megagpu-16g", (16, "a100_40gb_sxm")),
+        ("ND H100 v5", (8, "h100_sxm")),
+        ("Standard_NC48ads_A100_v4", (2, "a100_80gb_pcie")),
+        ("g6e.12xlarge", (4, "l40s")),
+        ("g5.2xlarge", (1, "a10g")),
+        ("p5.2xlarge", None),
         ("3090", None),
     ],
 )
@@ -153,8 +162,16 @@ def test_models(typed, meant):
 @pytest.mark.parametrize(
     ("text", "try_"),
     [
-        ("5000tok/s", "--rate 10, where a request has 500 of these tokens: 5000 / 500"),
-        ("5k tokens per second", "--rate 10, where a request has 500 of these tokens: 5000 / 500"),
+        ("5000tok/s", "--rate 10, where a request has 500 of these tokens: 5000 tokens/s / 500"),
+        (
+            "5k tokens per second",
+            "--rate 10, where a request has 500 of these tokens: 5000 tokens/s / 500",
+        ),
+        (
+            "108M tokens/day",
+            "--rate 2.5, where a request has 500 of these tokens: 1250 tokens/s / 500",
+        ),
+        ("90k tpm", "--rate 3, where a request has 500 of these tokens: 1500 tokens/s / 500"),
         ("5/fortnight", None),
         ("90%", None),
     ],

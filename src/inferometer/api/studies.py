@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from inferometer import suggestions
 from inferometer.api import capacity as capacities, predict as predictions, simulate as simulations
 from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import Axis, Headline, Verb
@@ -223,19 +224,28 @@ STUDIES: Final[dict[str, Study]] = {
 
 
 def study_options(name: str, values: Mapping[str, object]) -> dict[str, object]:
-    """Options of a study: its own lists, unless given.
+    """Options of a study: its own lists, unless given; none of users where a rate is given.
 
     Raises
     ------
     SpecError
-        There is no study of that name.
+        There is no study of that name, or a rate is given to one that is only about users.
     """
     study = STUDIES.get(name)
     if study is None:
         raise SpecError(
             f"there is no study {name!r}", where="STUDY", allowed=", ".join(STUDIES), try_="batch"
         )
-    options: dict[str, object] = {**study.axes, **values}
+    has_rate = values.get("rate") is not None and values.get("concurrency") is None
+    if has_rate and tuple(study.axes) == ("concurrency",):
+        raise SpecError(
+            f"a rate, and the study {name!r} varies the number of users",
+            where="--rate",
+            allowed="--concurrency, several values of it; a grid of rates is one of simulate",
+            try_=suggestions.command("simulate", "MODEL", "--rate", "1,2,4,8"),
+        )
+    own = {one: text for one, text in study.axes.items() if one != "concurrency" or not has_rate}
+    options: dict[str, object] = {**own, **values}
     if options.get("hardware") == "all":
         options["hardware"] = [
             one.hardware_id for one in catalog.load_hardware() if one.kind == "gpu"

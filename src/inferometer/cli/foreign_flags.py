@@ -4,6 +4,7 @@ A flag of vLLM, SGLang, TensorRT-LLM, AIPerf, GuideLLM or inference-perf that me
 ours is taken as ours; one whose values are written in another way is answered with ours.
 """
 
+import shlex
 from collections.abc import Sequence
 from typing import Final
 
@@ -257,9 +258,16 @@ def check_given(words: Sequence[str], command: click.Command) -> None:
         for flag in (*one.opts, *one.secondary_opts)
     }
     ended = list(words).index("--") if "--" in words else len(words)
-    given, flag_before = dict[str, list[tuple[str, str]]](), ""
+    given, flag_before, switch = dict[str, list[tuple[str, str]]](), "", ""
+    arguments = [one.nargs for one in command.params if isinstance(one, click.Argument)]
+    n_free = ended if -1 in arguments else sum(arguments)
     for word in words[:ended]:
         flag, equals, value = word.partition("=")
+        if not flag_before and not word.startswith("-"):
+            n_free -= 1
+            if switch and n_free < 0:
+                raise _no_value(switch, word, command)
+        switch = flag if flag in own and own[flag].is_flag else ""
         if flag_before and word.startswith("--") and flag in own:
             raise SpecError(
                 f"{flag_before} has no value: {flag} follows it",
@@ -279,6 +287,19 @@ def check_given(words: Sequence[str], command: click.Command) -> None:
             _settings_once(each)
         elif not option.multiple and _meanings(option, each) > 1:
             _several(option, each, command)
+
+
+def _no_value(switch: str, word: str, command: click.Command) -> SpecError:
+    """The error for a switch with a word after it, such as a file for what is printed."""
+    printed = switch in {"--csv", "--json"}
+    return SpecError(
+        f"{switch} takes no value, and {word!r} follows it",
+        where=f"inferometer {command.name}",
+        allowed=f"{switch} alone; it prints, so its file is written by > FILE"
+        if printed
+        else switch,
+        try_=f"{switch} > {shlex.quote(word)}" if printed else switch,
+    )
 
 
 def _settings_once(given: Sequence[tuple[str, str]]) -> None:
@@ -334,6 +355,9 @@ def meant_by(name: str, context: click.Context | None) -> str | None:
     if name in _SPECULATION and context is not None:
         own = {flag for one in context.command.params for flag in one.opts}
         return next((how for flag, how in _HOW.items() if flag in own), None)
+    has_csv = context is not None and any("--csv" in one.opts for one in context.command.params)
+    if has_csv and SAME.get(name, name) == "--out":
+        return "--csv > FILE, --json > FILE, or a page: --report FILE"
     ours = name.strip("-") if name.strip("-") in arguments else (SAME | ALIKE).get(name)
     has_it = context is not None and any(
         ours in one.opts or ours == one.name for one in context.command.params

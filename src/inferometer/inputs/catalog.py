@@ -115,11 +115,20 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
     counted = counted_devices(name)
     if counted is not None and _alike(counted[1]):
         n, device = counted
+        if n == 1:  # a cloud's instance with one device
+            return find_hardware(device, where=where)
         raise SpecError(
             f"{name!r} is {n} devices, and this is the name of one",
             where=where,
             allowed=f"one device's name; --tp {n} is one replica over all, --replicas {n} one on each",
             try_=suggestions.flags("--hardware", device, "--tp", n),
+        )
+    if name.strip().lower() in {"all", "any", "*"}:
+        raise SpecError(
+            f"{name!r} is no device",
+            where=where,
+            allowed="devices by name; a study compares all of the catalogue",
+            try_=suggestions.command("study", "devices", "MODEL"),
         )
     close = [device.hardware_id for device in alike] or _close(
         "_".join(name.lower().split()), {one: one for one in ids}

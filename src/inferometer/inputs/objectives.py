@@ -74,6 +74,8 @@ _PERCENTILE_LAST: Final = re.compile(r"_(p\d[\d.]*)\s*(?=[<>=])", re.IGNORECASE)
 _BELOW: Final = re.compile(
     r"\s+(?:is\s+)?(?:under|below|less than|at most|within)\s+", re.IGNORECASE
 )
+_NO_SIGN: Final = re.compile(r"(?<=[A-Za-z\d)])[\s:]+(?=\d[\d.]*\s*[a-zA-Zµμ]+\s*$)")
+"""`p95 ttft 2 s`: what stands before a limit without a sign; a latency has no other limit than an upper one."""
 _UNKNOWN: Final = "no workflow is known here"
 NO_WORKFLOWS: Final = (
     "a server's metrics are of single requests: they do not say whose workflow one is"
@@ -286,7 +288,7 @@ def _unfolded(text: str) -> str:
 
 
 def _threshold(part: str, where: str) -> Threshold:
-    below = _PERCENTILE_LAST.sub(r":\1", _BELOW.sub("<", part))
+    below = _PERCENTILE_LAST.sub(r":\1", _with_sign(part))
     match = _THRESHOLD.fullmatch(_PERCENTILE_FIRST.sub(r"\2:\1", below))
     if match is None:
         raise _no_threshold(part, below, where)
@@ -333,6 +335,12 @@ def _threshold(part: str, where: str) -> Threshold:
     return Threshold(
         metric=metric, percentile_fraction=round(float(percentile[1]) / 100, 9), limit_s=limit_s
     )
+
+
+def _with_sign(part: str) -> str:
+    """The limit with a sign, for `under`, `at most`, or no word at all before it."""
+    below = _BELOW.sub("<", part)
+    return below if re.search("[<>=]", below) else _NO_SIGN.sub("<", below)
 
 
 def _no_threshold(part: str, below: str, where: str) -> SpecError:

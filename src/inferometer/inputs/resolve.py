@@ -187,13 +187,29 @@ def _cached(text: str) -> ResolvedModel | None:
 
 
 def _catalogued(text: str) -> ResolvedModel | None:
-    model = known_model(text)
+    model = known_model(text) or _quantized(text)
     if model is None:
         return None
     named = (
         replace(model, hf_id=text) if "/" in text else model
     )  # the served model is the requested one, not the variant of the catalogue
     return ResolvedModel(kind="catalog", path=None, spec=named, weights_available=False)
+
+
+def _quantized(text: str) -> ModelSpec | None:
+    """The catalogue's model in the format that a checkpoint's name ends in: `Qwen3-32B-FP8`.
+
+    Not what vLLM's kernels of that format do not run: llama.cpp's files, bitsandbytes. Nor a model
+    that is published in fewer bits itself, whose layers need not all have the format of the name.
+    """
+    weights = named_weights(text)
+    base = None if weights is None else known_model(weights[0])
+    is_of_others = re.search(r"bnb|gguf|q\d[_-]", text, re.IGNORECASE) is not None
+    if weights is None or base is None or base.checkpoint_dtype is not None or is_of_others:
+        return None
+    few = {str(dtype): dtype for dtype, bits in DTYPE_BITS.items() if bits < _PLAIN_BITS}
+    stored = few.get(weights[1])
+    return None if stored is None else replace(base, checkpoint_dtype=stored)
 
 
 def _unknown(text: str, load_format: LoadFormat, *, can_be_dummy: bool) -> SpecError:

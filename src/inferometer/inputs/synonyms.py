@@ -110,7 +110,8 @@ _RATE: Final = re.compile(
     re.IGNORECASE,
 )
 _TOKEN_RATE: Final = re.compile(
-    r"([0-9]*\.?[0-9]+\s*[kM]?)\s*(?:(?:tok(?:en)?s?\s*)(?:/|\s*per\s+)\s*s(?:ec(?:ond)?)?|tps)",
+    r"([0-9]*\.?[0-9]+\s*[kMB]?)\s*(?:(?:tok(?:en)?s?\s*)(?:/|\s*per\s+)\s*"
+    r"(s|sec|second|m|min|minute|h|hour|d|day)|tps|(tpm))",
     re.IGNORECASE,
 )
 _EXAMPLE_TOKENS: Final = 500
@@ -123,6 +124,47 @@ _COUNTED: Final = re.compile(
     re.IGNORECASE,
 )
 """The x of RTX 4090, GTX 1080, MX 450 and Max 1550 is not a multiplication sign."""
+_OF_CLOUDS: Final = tuple(
+    (re.compile(pattern), device, n)
+    for pattern, device, n in (
+        (r"p5\.4xlarge", "h100_sxm", "1"),
+        (r"p5\.48xlarge|a3-(?:mega|edge)gpu-8g|nd(?:96isr)?-h100-v5", "h100_sxm", "8"),
+        (r"a3-highgpu-([1248])g|bm\.gpu\.h100\.(8)", "h100_sxm", None),
+        (r"p5en?\.48xlarge|a3-ultragpu-8g|nd(?:96isr)?-h200-v5|bm\.gpu\.h200\.8", "h200_sxm", "8"),
+        (r"p6-b200\.48xlarge|a4-highgpu-8g|bm\.gpu\.b200\.8", "b200_sxm", "8"),
+        (r"p6-b300\.48xlarge", "b300_sxm", "8"),
+        (r"nd(?:96isr)?-mi300x-v5|bm\.gpu\.mi300x\.8", "mi300x", "8"),
+        (r"p4d\.24xlarge|nd96asr(?:-a100)?-v4", "a100_40gb_sxm", "8"),
+        (r"a2-highgpu-([1248])g|a2-megagpu-(16)g", "a100_40gb_sxm", None),
+        (r"p4de\.24xlarge|nd96amsr-a100-v4|bm\.gpu\.a100-v2\.8", "a100_80gb_sxm", "8"),
+        (r"a2-ultragpu-([1248])g", "a100_80gb_sxm", None),
+        (r"nc24ads-a100-v4", "a100_80gb_pcie", "1"),
+        (r"nc48ads-a100-v4", "a100_80gb_pcie", "2"),
+        (r"nc96ads-a100-v4", "a100_80gb_pcie", "4"),
+        (r"nc40ads-h100-v5", "h100_nvl", "1"),
+        (r"nc80adis-h100-v5", "h100_nvl", "2"),
+        (r"p3dn\.24xlarge", "v100_sxm2_32gb", "8"),
+        (r"g4dn\.(?:|2|4|8|16)xlarge", "t4", "1"),
+        (r"g4dn\.12xlarge", "t4", "4"),
+        *(
+            (rf"{family}\.{size}", device, n)
+            for family, device in (("g5", "a10g"), ("g6", "l4"), ("g6e", "l40s"))
+            for size, n in (
+                (r"(?:|2|4|8|16)xlarge", "1"),
+                (r"(?:12|24)xlarge", "4"),
+                (r"48xlarge", "8"),
+            )
+        ),
+        (r"g2-standard-(?:4|8|12|16|32)", "l4", "1"),
+        (r"g2-standard-24", "l4", "2"),
+        (r"g2-standard-48", "l4", "4"),
+        (r"g2-standard-96", "l4", "8"),
+    )
+)
+"""Instance types of AWS, Google Cloud, Azure and Oracle, the device in them and how many of it.
+
+Source: the providers' tables of accelerated machine types. None: the number is in the name.
+"""
 _VLLM_NUMBER: Final = re.compile(r"max_\w+|num_blocks|num_gpu_blocks\w*")
 _LENGTH: Final = re.compile(r"\w*(?:prompt|output|prefix|gen)\w*")
 
@@ -174,6 +216,10 @@ SAME: Final = {
         "--reps",
     ),
     **dict.fromkeys(("--warmups", "--warm-up", "--num-iters-warmup"), "--warmup"),
+    **dict.fromkeys(("--trace", "--trace-file"), "--workload"),
+    "--decode-replicas": "--replicas",
+    "--engine": "--policy",
+    "--policy": "--engine",
 }
 """Flags with values written like ours; verbs for several devices have ``--gpus``."""
 
@@ -194,6 +240,7 @@ ALIKE: Final = {
     **dict.fromkeys(("--streaming", "--is-streaming"), "--stream"),
     **dict.fromkeys(("--extra-inputs", "--extra-body", "--extra-request-body"), "--body"),
     "--save-result": "--out",
+    **dict.fromkeys(("--precision", "--weights", "--weight-dtype"), "--quantization"),
 }
 """Flags with values written differently, or that are arguments here."""
 
@@ -356,7 +403,12 @@ def plain_number(text: str, name: str) -> str:
 def _no_rate(text: str, where: str) -> SpecError:
     """The error for a rate in tokens per second, which is not a rate of requests."""
     tokens = _TOKEN_RATE.fullmatch(text.strip())
-    per_s = None if tokens is None else float(plain_number(tokens[1], "tokens"))
+    per_s = None
+    if tokens is not None:
+        billions = 1e9 if tokens[1].upper().endswith("B") else 1.0
+        unit = "m" if tokens[3] else (tokens[2] or "s")[0].lower()
+        number = float(plain_number(tokens[1].rstrip("bB "), "tokens")) * billions
+        per_s = number / _S_PER[unit]
     return SpecError(
         f"{text!r} is not a rate of requests",
         where=where,
@@ -364,8 +416,8 @@ def _no_rate(text: str, where: str) -> SpecError:
         try_=(
             None
             if per_s is None
-            else f"{where} {per_s / _EXAMPLE_TOKENS:g}, where a request has {_EXAMPLE_TOKENS} of these"
-            f" tokens: {per_s:g} / {_EXAMPLE_TOKENS}"
+            else f"{where} {per_s / _EXAMPLE_TOKENS:.4g}, where a request has {_EXAMPLE_TOKENS} of these"
+            f" tokens: {per_s:.6g} tokens/s / {_EXAMPLE_TOKENS}"
         ),
     )
 
@@ -377,13 +429,21 @@ def _digits(number: float) -> str:
 
 
 def counted_devices(text: str) -> tuple[int, str] | None:
-    """Number and device in text such as `8xH100`; None without a number.
+    """Number and device in text such as `8xH100`, or in a cloud's instance type; None without.
 
     Example
     -------
     >>> counted_devices("8xH100"), counted_devices("A100-80GB:4"), counted_devices("rtx4090")
     ((8, 'H100'), (4, 'A100-80GB'), None)
+    >>> counted_devices("p5.48xlarge"), counted_devices("Standard_NC24ads_A100_v4")
+    ((8, 'h100_sxm'), (1, 'a100_80gb_pcie'))
     """
+    rented = re.sub(r"[_\s]", "-", text.strip().lower())
+    rented = rented.removeprefix("ml.").removeprefix("standard-")
+    for pattern, device, n in _OF_CLOUDS:
+        instance = pattern.fullmatch(rented)
+        if instance is not None:
+            return int(n or next(filter(None, instance.groups()))), device
     match = _COUNTED.fullmatch(text.strip())
     if match is None:
         return None
