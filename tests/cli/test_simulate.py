@@ -97,6 +97,27 @@ def test_kv_blocks_have_an_interval_that_is_said_where_it_decides(tmp_path):
     assert {given["deployment"][f"n_kv_blocks{end}"] for end in ("", "_low", "_high")} == {1899}
 
 
+def test_requests_that_a_gate_turns_away_are_not_too_long_for_the_kv_cache(tmp_path):
+    """Slow servers turn more of them away: that was taken for too few KV blocks."""
+    (tmp_path / "gate.toml").write_text("[admission]\nmax_queue = 8\n")
+    words = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", 80, "--requests", 200)
+    answer = answered(
+        *(*words, "--workload", "512x64", "--max-num-seqs", 16, "--gate", tmp_path / "gate.toml"),
+        folder=tmp_path,
+    )
+    likely, *others = (dict(one["summary"]["n_by_status"])["rejected"] for one in answer["levels"])
+    assert max(others) > likely
+    assert "TOO_FEW_KV_BLOCKS" not in {one["code"] for one in answer["cautions"]}
+
+
+def test_fewer_kv_blocks_hold_fewer_states(tmp_path):
+    """``max_num_seqs`` of the likely server has no room in one of them: none of these was taken."""
+    words = ("simulate", "qwen3.5-27b", "--hardware", "h100_sxm", "--rate", 0.1, "--requests", 20)
+    server = answered(*words, folder=tmp_path)["deployment"]
+    assert server["knobs"]["max_num_seqs"] == server["n_kv_blocks"] + 1
+    assert server["n_kv_blocks_low"] < 0.8 * server["n_kv_blocks"]
+
+
 def test_the_same_question_has_the_same_answer(tmp_path):
     one, other = (answered(*LLAMA, "--rate", 5, folder=tmp_path) for _ in range(2))
     assert one == other

@@ -163,6 +163,8 @@ class At(NamedTuple):
     transfers: simulated_run.TransferShares | None
     kv_pools: tuple[pooled.KvPoolView, ...]
     e2e: run_series.E2eParts | None
+    n_too_long: int
+    """Requests that an engine refused, or whose answer it cut; not those a gate turned away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +238,8 @@ class Simulator:
         )
         shares = simulated_run.replica_shares(simulation, servers.fleet().pools)
         pools = pooled.kv_pool_views(run) if run.manifest.kv_pools else ()
-        return At(self.workload.plan, run, level, shares, moved, pools, parts)
+        n_too_long = int(simulated_run.is_refused(simulation).sum()) + simulation.cut.n_answers
+        return At(self.workload.plan, run, level, shares, moved, pools, parts, n_too_long)
 
     def sent_at(self, servers: Servers) -> plan.DrawnWorkload:
         """The requests that a closed loop sends by ``sent_until_ns``, without those that follow.
@@ -385,18 +388,24 @@ def _ran_out(simulator: Simulator, n_sent: tuple[int, ...]) -> tuple[Caution, ..
 
 
 def _too_few_blocks(simulator: Simulator, cases: tuple[At, ...]) -> tuple[Caution, ...]:
-    """A caution where some plausible servers refuse what the likely one takes."""
-    likely, *others = (case.level.summary.n_of(types.RequestStatus.REJECTED) for case in cases)
-    n_worse = sum(n_refused > likely for n_refused in others)
-    if not n_worse:
+    """A caution where some plausible servers refuse or cut what the likely one serves."""
+    servers = simulator.servers
+    kinds = (*servers.kinds, *([] if servers.prefill is None else [servers.prefill.deployment]))
+    ends = dict.fromkeys(one.kv_block_ends for one in kinds)
+    uncertain = [f"{fewest:,} to {most:,} blocks" for fewest, most in ends if fewest < most]
+    likely, *others = (case.n_too_long for case in cases)
+    n_worse = sum(n_too_long > likely for n_too_long in others)
+    if not n_worse or not uncertain:
         return ()
-    fewest, most = simulator.servers.deployment.kv_block_ends
+    is_wide = any((one.engine.kv_cache_dtype or one.engine.dtype) != "float8" for one in kinds)
     return (
         Caution(
             code="TOO_FEW_KV_BLOCKS",
-            text=f"{n_worse} of {len(others)} plausible servers refuse requests that are longer than"
-            f" their KV cache: versions of the engine leave {fewest:,} to {most:,} blocks",
-            remedy="the number in the server's log: --num-blocks; or --kv-dtype float8",
+            text=f"{n_worse} of {len(others)} plausible servers refuse or cut requests that are"
+            " longer than their KV cache: versions of the engine leave"
+            f" {' and '.join(uncertain)}",
+            remedy="the number in the server's log: --num-blocks"
+            + "; or --kv-dtype float8" * is_wide,
         ),
     )
 

@@ -282,20 +282,23 @@ def _replica(
         **knobs.own,
     }
     kv_origin, found = "given", None
+    asked = {"max_num_seqs", engine_config.own_name(knobs.policy, "max_num_seqs")}
+    is_fixed = bool(asked & (knobs.shared.keys() | knobs.own.keys()))
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
         requested = replace(knobs, shared=limits._asdict() | shared, own=own)
-        asked = {"max_num_seqs", engine_config.own_name(knobs.policy, "max_num_seqs")}
         blocks = _kv_blocks(
-            *(model, engine, hardware, block_size, requested, paging),
-            is_fixed=bool(asked & (knobs.shared.keys() | knobs.own.keys())),
+            *(model, engine, hardware, block_size, requested, paging), is_fixed=is_fixed
         )
         found, kv_origin = blocks.found, blocks.origin
-        shared["num_blocks"] = found.likely
         if blocks.max_num_seqs < requested.shared["max_num_seqs"]:
             shared["max_num_seqs"] = blocks.max_num_seqs
+    has_states = found is not None and paging is not None and not is_fixed
 
     def with_blocks(n_blocks: int | None) -> engine_config.EngineConfig:
         these = shared if n_blocks is None else shared | {"num_blocks": n_blocks}
+        # each sequence has its states in a block
+        most = min(these["max_num_seqs"], these["num_blocks"]) if has_states else None
+        these = these if most is None else these | {"max_num_seqs": most}
         if "max_model_len" not in these:
             these = these | {"max_model_len": _longest_context(model, these, own, block_size, plan)}
         if _is_budget_for_contexts(knobs):
@@ -303,7 +306,7 @@ def _replica(
             these = these | {_BUDGET_KNOB: max(least_tokens, these["max_model_len"])}
         return _config(model, engine, knobs, these, own)
 
-    config = with_blocks(None)
+    config = with_blocks(None if found is None else found.likely)
     if own.get("sliding_window", "0") != "0":
         kv_origin += kv_cache.group_words(model)
     kv_origin += "" if paging is None else paging.words
@@ -458,7 +461,6 @@ def _kv_blocks(
             f"{model.model_id!r} leaves no memory for a KV cache on {plan.n_devices} x"
             f" {hardware.name}"
         )
-    n_seqs = min(n_seqs, found.likely) if paging is not None and not is_fixed else n_seqs
     origin = f"computed from the memory of {hardware.name}; a server's log says it exactly"
     return _KvBlocks(found, origin, n_seqs)
 

@@ -220,7 +220,7 @@ def simulated_run(
         is_complete=True,
         cautions=(*cautions_of(simulation, config, model), *_shed_cautions(simulation)),
         refused_classes=tuple(
-            np.unique(simulation.requests.class_index[_is_refused(simulation)]).tolist()
+            np.unique(simulation.requests.class_index[is_refused(simulation)]).tolist()
         ),
     )
     return Run(
@@ -314,7 +314,7 @@ def _ending_cautions(simulation: Simulation, config: EngineConfig) -> list[Cauti
     return cautions
 
 
-def _is_refused(simulation: Simulation) -> Bools:
+def is_refused(simulation: Simulation) -> Bools:
     """Requests that the engine refused: not those the gate turned away."""
     is_rejected: Bools = simulation.requests.status == RequestStatus.REJECTED
     is_let_in: Bools = _shed_reasons(simulation) == Reason.NONE
@@ -327,7 +327,7 @@ def _refusal_cautions(
     """Cautions on requests that the engine refused (not those the gate turned away)."""
     status, cautions = simulation.requests.status, list[Caution]()
     n_requests = len(status)
-    is_rejected = _is_refused(simulation)
+    is_rejected = is_refused(simulation)
     is_too_long = simulation.requests.prompt_tokens > config.max_prompt_tokens
     n_too_long = int(np.sum(is_rejected & is_too_long))
     n_refused = int(np.sum(is_rejected)) - n_too_long
