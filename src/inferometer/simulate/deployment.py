@@ -286,19 +286,16 @@ def _replica(
     is_fixed = bool(asked & (knobs.shared.keys() | knobs.own.keys()))
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
         requested = replace(knobs, shared=limits._asdict() | shared, own=own)
-        blocks = _kv_blocks(
-            *(model, engine, hardware, block_size, requested, paging), is_fixed=is_fixed
-        )
-        found, kv_origin = blocks.found, blocks.origin
-        if blocks.max_num_seqs < requested.shared["max_num_seqs"]:
-            shared["max_num_seqs"] = blocks.max_num_seqs
+        question = (model, engine, hardware, block_size, requested, paging)
+        found, kv_origin, n_seqs = _kv_blocks(*question, is_fixed=is_fixed)
+        if n_seqs < requested.shared["max_num_seqs"]:
+            shared["max_num_seqs"] = n_seqs
     has_states = found is not None and paging is not None and not is_fixed
 
     def with_blocks(n_blocks: int | None) -> engine_config.EngineConfig:
         these = shared if n_blocks is None else shared | {"num_blocks": n_blocks}
-        # each sequence has its states in a block
-        most = min(these["max_num_seqs"], these["num_blocks"]) if has_states else None
-        these = these if most is None else these | {"max_num_seqs": most}
+        if has_states:  # those of a sequence are in a block
+            these["max_num_seqs"] = min(these["max_num_seqs"], these["num_blocks"])
         if "max_model_len" not in these:
             these = these | {"max_model_len": _longest_context(model, these, own, block_size, plan)}
         if _is_budget_for_contexts(knobs):
@@ -307,8 +304,7 @@ def _replica(
         return _config(model, engine, knobs, these, own)
 
     config = with_blocks(None if found is None else found.likely)
-    if own.get("sliding_window", "0") != "0":
-        kv_origin += kv_cache.group_words(model)
+    kv_origin += kv_cache.group_words(model) if own.get("sliding_window", "0") != "0" else ""
     kv_origin += "" if paging is None else paging.words
     return _Replica(config, kv_origin, found, with_blocks)
 
