@@ -243,6 +243,25 @@ def test_one_probe_and_how_margins_grow_elsewhere_tell_about_where():
     assert find_capacity(told(7.0), question()).steepness_ratio == pytest.approx(3.0)
 
 
+def test_nothing_is_located_where_longer_probes_miss_far_below_when_the_time_is_over():
+    """Rare prompts are too long for the server: short probes see none of them, long ones at any load."""
+
+    def refusing(load, effort):
+        if effort == 2:
+            return Reading("missed", math.inf, "2 were refused", 16_000, 1.0)
+        return told(7.0)(load, effort)._replace(verdict="undecided", n_requests=1000 * 4**effort)
+
+    seen = []
+    found = find_capacity(
+        lambda load, effort: seen.append(load) or refusing(load, effort),
+        question(time_left_s=lambda: 1e9 if len(seen) < 16 else -1.0),
+    )
+    assert found.why == "the time limit"
+    assert found.missed_load < 3
+    assert (found.located_load, found.is_located) == (None, False)
+    assert find_capacity(refusing, question()).why.startswith("not even 0.0001 meets")
+
+
 @pytest.mark.parametrize(("missed", "is_located"), [(7.2, True), (8.0, False)])
 def test_loads_shown_within_5_per_cent_are_near_enough_when_the_time_is_over(missed, is_located):
     known = [

@@ -35,6 +35,8 @@ _ROUGH_RESOLUTION_RATIO: Final = 0.1
 """Resolution of short probes before longer ones, limited by noise."""
 _CLOSE_ENOUGH_RATIO: Final = 0.05
 """Between loads that were shown, at the end of the time: nearer than step times are known."""
+_FURTHEST_NOISE_RATIO: Final = 0.5
+"""How far short probes may bracket another load than longer ones; further, these saw more."""
 _UNKNOWN_STEP_RATIO: Final = 1.05
 """Further step where a load is beyond the limit by an unknown amount."""
 _FLATTEST: Final = 0.3
@@ -332,10 +334,11 @@ class _Search:
         ends = (
             None if probe is None else probe.offered_load for probe in (self._below, self._beyond)
         )
-        is_located = self._is_near(*ends) and (self._effort > 0 or not question.proof_effort)
+        located = self._located(met, missed)
+        is_long = located is not None and (self._effort > 0 or not question.proof_effort)
+        is_located = is_long and self._is_near(*ends)
         if cut_short == TIME_LIMIT and met is not None and missed is not None:
             is_located |= not self._is_wide(met, missed, _CLOSE_ENOUGH_RATIO)
-        located = self._located(met, missed)
         burst = None if self._beyond is None else self._beyond.reading.burst
         if burst is not None:
             located, is_located, is_near, cut_short = None, False, False, burst[1]
@@ -373,13 +376,18 @@ class _Search:
         )
 
     def _located(self, met: float | None, missed: float | None) -> float | None:
-        """The crossing; the middle of the loads that were shown where noise put it outside."""
+        """The crossing; the middle of the loads that were shown where noise put it outside.
+
+        None where longer probes showed more than noise: it is beyond the only load shown.
+        """
         crossed = self._crossed()
         if crossed is None or (
             (met is None or met <= crossed) and (missed is None or crossed <= missed)
         ):
             return crossed
-        return met if missed is None else missed if met is None else math.sqrt(met * missed)
+        shown = [load for load in (met, missed) if load is not None]
+        is_far = self._is_wide(min(crossed, *shown), max(crossed, *shown), _FURTHEST_NOISE_RATIO)
+        return None if is_far and len(shown) < 2 else math.prod(shown) ** (1 / len(shown))
 
     def _guessed(self) -> float | None:
         nearest = self._below or self._beyond
