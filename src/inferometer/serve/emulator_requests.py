@@ -374,7 +374,7 @@ def read_completion(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Parsed
         limits,
         is_chat=False,
     )
-    _check_logprobs(read.logprobs)
+    _check_logprobs(read.logprobs, "logprobs")
     return replace(
         parsed,
         echoes=bool(read.echo),
@@ -405,7 +405,7 @@ def read_chat(body: bytes, limits: Limits, tokenizer: Tokenizer) -> ParsedReques
         raise Refusal(
             400, "when using `top_logprobs`, `logprobs` must be set to true.", param="top_logprobs"
         )
-    _check_logprobs(read.top_logprobs)
+    _check_logprobs(read.top_logprobs, "top_logprobs")
     return replace(parsed, n_top_logprobs=(read.top_logprobs or 0) if read.logprobs else None)
 
 
@@ -552,14 +552,15 @@ def _check_ranges(read: CompletionBody | ChatBody) -> None:
         raise Refusal(400, "stop cannot contain an empty string.", param="stop")
 
 
-def _check_logprobs(n_logprobs: int | None) -> None:
+def _check_logprobs(n_logprobs: int | None, name: str) -> None:
     """Refuse a number of likeliest tokens that vLLM refuses; -1 is its whole vocabulary."""
-    if n_logprobs is not None and not 0 <= n_logprobs <= _MOST_LOGPROBS:
-        text = (
-            f"Requested sample logprobs of {n_logprobs}, which is greater than max allowed:"
-            f" {_MOST_LOGPROBS}"
-        )
-        raise Refusal(400, text, param="logprobs")
+    if n_logprobs is None or 0 <= n_logprobs <= _MOST_LOGPROBS:
+        return
+    if n_logprobs < -1:
+        raise Refusal(400, f"`{name}` must be a positive value or -1.", param=name)
+    wanted = "the whole vocabulary" if n_logprobs == -1 else n_logprobs
+    text = f"Requested sample logprobs of {wanted}, which is greater than max allowed: "
+    raise Refusal(400, f"{text}{_MOST_LOGPROBS}", param="logprobs")
 
 
 def _left(tokens: Sequence[Hashable], most: int | None, limits: Limits) -> int:
