@@ -228,6 +228,17 @@ def test_what_cannot_be_served_is_refused_in_openais_shape(body, status, word):
     assert after.status == 200
 
 
+def test_a_refused_limit_has_the_name_that_the_client_gave_it():
+    async def main():
+        async with talking() as client:
+            names = ("max_tokens", "max_completion_tokens")
+            return [await client.chat("x", **{name: 513}) for name in names]
+
+    old, new = (reply.json["error"] for reply in asyncio.run(main()))
+    assert (old["param"], new["param"]) == ("max_tokens", "max_completion_tokens")
+    assert new["message"].startswith("max_completion_tokens=513 cannot be greater than")
+
+
 def test_a_whole_url_as_a_proxys_client_sends_it():
     said = raw(
         b"GET http://localhost/v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"

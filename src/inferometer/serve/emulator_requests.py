@@ -477,11 +477,10 @@ def _asked(
     _check_counts(read, most, n_answers=len(prompts) * (1 if read.n is None else read.n))
     _check_ranges(read)
     if most is not None and most > limits.max_model_len:
-        text = (
-            f"max_tokens={most} cannot be greater than max_model_len={limits.max_model_len}."
-            " Please request fewer output tokens."
-        )
-        raise Refusal(400, text, param="max_tokens")
+        is_new = isinstance(read, ChatBody) and read.max_completion_tokens is not None
+        name = "max_completion_tokens" if is_new else "max_tokens"
+        text = f"{name}={most} cannot be greater than max_model_len={limits.max_model_len}. "
+        raise Refusal(400, f"{text}Please request fewer output tokens.", param=name)
     for tokens in prompts:
         if not tokens:
             raise Refusal(400, "the prompt is empty", param="prompt")
