@@ -132,6 +132,8 @@ def read_guidellm_csv(path: Path) -> Imported:
     found = list[PublishedSummary]()
     for number, row in enumerate((row for row in rows if row), start=4):
         cells = dict(zip(zip(*headings, strict=False), row, strict=False))
+        if not any(cells.get((*place, "Mean")) for place in _HEADINGS):
+            continue
         benchmark = JsonFields(content=_benchmark_of(cells), where=f"{where}, line {number}")
         facts = [
             JsonFields(content=_json_cell(cells, *place), where=where)
