@@ -322,13 +322,14 @@ def kv_blocks(
     if not model.n_attention_layers:
         block_bytes = _state_bytes(question)
     states = max_num_seqs * _state_bytes(question) if paging is None else 0.0
+    # In order: on some devices an engine's usual share is beyond what its versions reserve.
     rooms = sorted(_kv_rooms(question, policy, max_num_seqs))
     low, likely, high = (max(int((room - states) / block_bytes), 0) for room in rooms)
     return KvBlocks(likely=likely, low=low, high=high)
 
 
 def _kv_rooms(question: MemoryQuestion, policy: str, max_num_seqs: int) -> tuple[float, ...]:
-    """Bytes of a device for KV cache and states: with little, likely and much."""
+    """Bytes of a device for KV cache and states, estimated in three ways; the middle is likely."""
     budget = memory_budget(question, max_num_seqs)
     likely = float(budget.free_bytes + budget.kv_bytes)
     if question.hardware.kind != "gpu":
