@@ -15,7 +15,7 @@ from inferometer.decide.capacity import (
     find_capacity,
 )
 from inferometer.decide.traffic import plan_at
-from inferometer.errors import MeasureError, SpecError
+from inferometer.errors import MeasureError, SpecError, StoppedError
 from inferometer.inputs.workload.reading import resolve_workload, with_changes
 
 
@@ -241,6 +241,18 @@ def test_one_probe_and_how_margins_grow_elsewhere_tell_about_where():
         assert found.guessed_load == pytest.approx(7.0)
     assert find_capacity(told(7.0), question()).guessed_load is None
     assert find_capacity(told(7.0), question()).steepness_ratio == pytest.approx(3.0)
+
+
+def test_a_search_that_somebody_stops_is_no_probe_that_failed():
+    """Its exit code is the signal's, also after the first probe."""
+
+    def stopped(load, effort):
+        if load > 1:
+            raise StoppedError("the probe was stopped", where="out", command=("inferometer",))
+        return told(7.0)(load, effort)
+
+    with pytest.raises(StoppedError):
+        find_capacity(stopped, question())
 
 
 def test_nothing_is_located_where_longer_probes_miss_far_below_when_the_time_is_over():

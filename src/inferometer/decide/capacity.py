@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from inferometer.errors import InferometerError, SpecError
+from inferometer.errors import InferometerError, SpecError, StoppedError
 from inferometer.simulate.hooks import polled
 from inferometer.stats.estimate import Verdict
 
@@ -236,7 +236,8 @@ def find_capacity(
 ) -> Capacity:
     """Search for the capacity; ``known`` are probes made before.
 
-    A failing probe ends the search with the results so far; if there are none, its error is raised.
+    A failing probe ends the search with the results so far; if there are none, or somebody stopped
+    it, its error is raised.
 
     Example
     -------
@@ -256,7 +257,7 @@ def find_capacity(
     except _EnoughError as enough:
         return search.answer(cut_short=str(enough))
     except InferometerError as error:
-        if not search.probes:
+        if not search.probes or isinstance(error, StoppedError):
             raise
         return search.answer(cut_short=f"a probe failed: {error.what}")
     return search.answer(cut_short=None)
