@@ -243,6 +243,9 @@ def _in_seconds(written: Sequence[str], words: Sequence[str]) -> list[str]:
     return changed
 
 
+_PRINTING: Final = frozenset({"--csv", "--json"})
+
+
 def check_given(words: Sequence[str], command: click.Command) -> None:
     """Refuse or name what click takes in silence: lost values, and a flag in a value's place.
 
@@ -267,7 +270,7 @@ def check_given(words: Sequence[str], command: click.Command) -> None:
             n_free -= 1
             if switch and n_free < 0:
                 raise _no_value(switch, word, command)
-        switch = flag if flag in own and own[flag].is_flag else ""
+        switch = flag if flag in own and flag in _PRINTING else ""
         if flag_before and word.startswith("--") and flag in own:
             raise SpecError(
                 f"{flag_before} has no value: {flag} follows it",
@@ -290,15 +293,12 @@ def check_given(words: Sequence[str], command: click.Command) -> None:
 
 
 def _no_value(switch: str, word: str, command: click.Command) -> SpecError:
-    """The error for a switch with a word after it, such as a file for what is printed."""
-    printed = switch in {"--csv", "--json"}
+    """The error for a switch that prints, and a file after it."""
     return SpecError(
         f"{switch} takes no value, and {word!r} follows it",
         where=f"inferometer {command.name}",
-        allowed=f"{switch} alone; it prints, so its file is written by > FILE"
-        if printed
-        else switch,
-        try_=f"{switch} > {shlex.quote(word)}" if printed else switch,
+        allowed=f"{switch} alone; it prints, so its file is written by > FILE",
+        try_=f"{switch} > {shlex.quote(word)}",
     )
 
 
