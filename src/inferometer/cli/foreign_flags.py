@@ -243,9 +243,6 @@ def _in_seconds(written: Sequence[str], words: Sequence[str]) -> list[str]:
     return changed
 
 
-_PRINTING: Final = frozenset({"--csv", "--json"})
-
-
 def check_given(words: Sequence[str], command: click.Command) -> None:
     """Refuse or name what click takes in silence: lost values, and a flag in a value's place.
 
@@ -270,14 +267,14 @@ def check_given(words: Sequence[str], command: click.Command) -> None:
             n_free -= 1
             if switch and n_free < 0:
                 raise _no_value(switch, word, command)
-        switch = flag if flag in own and flag in _PRINTING else ""
+        is_switch = flag in own and own[flag].is_flag
+        switch = flag if is_switch and not flag.startswith("--no-") else ""
         if flag_before and word.startswith("--") and flag in own:
             raise SpecError(
                 f"{flag_before} has no value: {flag} follows it",
                 where=f"inferometer {command.name}",
                 try_=suggestions.command(command.name or "", "--help"),
             )
-        is_switch = flag in own and own[flag].is_flag
         if flag_before:
             given.setdefault(own[flag_before].name or "", []).append((flag_before, word))
         elif (equals or is_switch) and flag in own:
@@ -293,12 +290,15 @@ def check_given(words: Sequence[str], command: click.Command) -> None:
 
 
 def _no_value(switch: str, word: str, command: click.Command) -> SpecError:
-    """The error for a switch that prints, and a file after it."""
+    """The error for a switch with a word after it, such as a file for what is printed."""
+    printed = switch in {"--csv", "--json"}
     return SpecError(
         f"{switch} takes no value, and {word!r} follows it",
         where=f"inferometer {command.name}",
-        allowed=f"{switch} alone; it prints, so its file is written by > FILE",
-        try_=f"{switch} > {shlex.quote(word)}",
+        allowed=f"{switch} alone; it prints, so its file is written by > FILE"
+        if printed
+        else switch,
+        try_=f"{switch} > {shlex.quote(word)}" if printed else switch,
     )
 
 
