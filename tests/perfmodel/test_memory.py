@@ -30,6 +30,13 @@ QUESTION = MemoryQuestion(
     prompt_tokens=512,
     max_step_tokens=2048,
 )
+ON_H100 = replace(
+    QUESTION,
+    hardware=find_hardware("h100_sxm"),
+    context_tokens=1,
+    prompt_tokens=8192,
+    max_step_tokens=8192,
+)
 
 
 def test_budget_by_hand():
@@ -169,15 +176,8 @@ def test_mxfp4_experts_are_filled_up_to_whole_tiles(model, hardware, logged_gib)
 def test_vllm_0_11_is_the_low_end(model, quantization, n_devices, logged_gib):
     """Its sampler sorts all logits when it profiles: "Available KV cache memory" in its logs, H100."""
     engine = EngineSpec(dtype="bfloat16", quantization=quantization, tensor_parallel_size=n_devices)
-    question = MemoryQuestion(
-        model=find_model(model),
-        engine=engine,
-        hardware=find_hardware("h100_sxm"),
-        context_tokens=1,
-        prompt_tokens=8192,
-        max_step_tokens=8192,
-        block_tokens=16,
-        utilization_fraction=0.9,
+    question = replace(
+        ON_H100, model=find_model(model), engine=engine, block_tokens=16, utilization_fraction=0.9
     )
     blocks = kv_blocks(question, "vllm", max_num_seqs=1024)
     block_gib = kv_bytes(question.model, "bfloat16", context_tokens=16) / n_devices / GIB
@@ -189,14 +189,8 @@ def test_vllm_0_11_is_the_low_end(model, quantization, n_devices, logged_gib):
 def test_sglang_reserves_a_share_and_no_step():
     """Its log with ``mem_fraction_static`` 0.93: 16.46 GiB; other versions choose other shares."""
     engine = EngineSpec(dtype="bfloat16", quantization="float8", tensor_parallel_size=4)
-    question = MemoryQuestion(
-        model=find_model("qwen3-235b-a22b"),
-        engine=engine,
-        hardware=find_hardware("h100_sxm"),
-        context_tokens=1,
-        prompt_tokens=8192,
-        max_step_tokens=8192,
-        utilization_fraction=0.93,
+    question = replace(
+        ON_H100, model=find_model("qwen3-235b-a22b"), engine=engine, utilization_fraction=0.93
     )
     token_gib = kv_bytes(question.model, "bfloat16", context_tokens=1) / 4 / GIB
     given = kv_blocks(question, "sglang", max_num_seqs=256)

@@ -272,12 +272,23 @@ def check_heads(spec: EngineSpec, n_heads: int) -> None:
 
 
 def check_batch(spec: EngineSpec, batch_size: int) -> None:
-    """Refuse a batch of which the engine, vLLM or OpenVINO, would run a part at a time."""
+    """Refuse a batch that the engine, vLLM or OpenVINO, would run in parts."""
     if spec.engine != "transformers" and batch_size > MAX_SEQUENCES:
         raise SpecError(
             f"a batch of {batch_size}",
             where="--batch-sizes",
             allowed=f"at most {MAX_SEQUENCES} on this engine",
+            try_="--engine transformers",
+        )
+
+
+def check_attention(spec: EngineSpec) -> None:
+    """Refuse another attention kernel than that of vLLM or OpenVINO."""
+    if spec.attention is not None:
+        raise SpecError(
+            f"{_NAMES[spec.engine]} with the attention kernel {spec.attention!r}",
+            where="--attn",
+            allowed="its own paged attention, without --attn",
             try_="--engine transformers",
         )
 
@@ -293,13 +304,7 @@ def _check_vllm(spec: EngineSpec) -> None:
             allowed="eager, compiled",
             try_="--mode eager",
         )
-    if spec.attention is not None:
-        raise SpecError(
-            f"vLLM with the attention kernel {spec.attention!r}",
-            where="--attn",
-            allowed="its own paged attention, without --attn",
-            try_="--engine transformers",
-        )
+    check_attention(spec)
     if spec.quantization is not None:
         raise SpecError(
             f"quantization {spec.quantization!r} is not run by the vllm engine",

@@ -360,10 +360,10 @@ def _trtllm_rooms(
 def _sglang_rooms(
     question: MemoryQuestion, budget: MemoryBudget, likely: float
 ) -> tuple[float, ...]:
-    beside_weights = budget.total_bytes - budget.weight_bytes
+    beside_weights = budget.total_bytes - budget.weight_bytes - _CONTEXT_BYTES
     if question.utilization_fraction != DEFAULT_UTILIZATION.value:
         reserved = (budget.total_bytes - _CONTEXT_BYTES) * (1 - question.utilization_fraction)
-        return likely, likely, max(beside_weights - _CONTEXT_BYTES - reserved, likely)
+        return likely, likely, max(beside_weights - reserved, likely)
     n_devices = (question.plan or plan_of(question.engine)).n_devices
     least = _SGLANG_LEAST_BYTES + _SGLANG_PARALLEL_BYTES * n_devices
     most = (
@@ -373,12 +373,7 @@ def _sglang_rooms(
     )
     if budget.total_bytes > 60 * 2**30:
         most = max(most, 10 * 2**30)
-    held = _CONTEXT_BYTES
-    return (
-        beside_weights - held - most,
-        likely,
-        beside_weights - held - _SGLANG_GRAPHS_BYTES - least,
-    )
+    return beside_weights - most, likely, beside_weights - _SGLANG_GRAPHS_BYTES - least
 
 
 def most_states(question: MemoryQuestion, *, max_num_seqs: int) -> int:

@@ -546,7 +546,7 @@ class RunManifest:
     kv_pools: tuple[KvPoolFacts, ...] = ()
     """KV pools of a simulated run; older records have none."""
     refused_classes: tuple[int, ...] | None = None
-    """Classes of which a simulated server refused requests; those that a gate turned away are
+    """Classes whose requests a simulated server refused; those that a gate turned away are
     rejected too. None: unknown, of older records and other tools'."""
     schema_version: int = SCHEMA_VERSION
 

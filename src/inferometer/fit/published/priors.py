@@ -98,6 +98,9 @@ InferenceX's scripts of vLLM). The all-reduce that the kernel tables time there,
 vLLM's own without the fusion: expected with it, eight B200 were a fifth faster by rows of H100 and
 H200 than expected, and one B200 was not."""
 _LAUNCH_S: Final = 3e-3
+_FRONT_END_S: Final = 5e-3
+"""HTTP, tokenizing and queues between processes: 1 to 12 ms in others' load tests at one request at
+a time (``bench/results/published_elsewhere.csv``), their middle."""
 _EAGER_LAYER_S, _EAGER_EXPERTS_S = 0.5e-3, 1.8e-3
 """Host time of a layer without a graph. SGLang computes prompts so: 1,024 tokens of DeepSeek in 4 bit
 take 0.16 s on MI355X and on B200 (learned half), 61 layers' launches, whatever their FLOP; a dense
@@ -159,7 +162,7 @@ def device_prior(
         "blend_ratio": (BLEND_OF_GPU, 0.15),
         "mixed_kv_ratio": (1.2, 0.3),
         "sag_ratio": (1.0, 0.1),
-        "front_end_s": (5e-3, 0.8),
+        "front_end_s": (_FRONT_END_S, 0.8),
         "prompt_token_s": (2e-6, 1.0),
     }
     return DevicePrior(

@@ -4,6 +4,7 @@ from typing import Final
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import DType, EngineSpec
+from inferometer.measure import environments
 
 READABLE: Final = "a GGUF file, or a folder with openvino_model.xml"
 PRECISIONS: Final[dict[DType, str]] = {
@@ -12,7 +13,6 @@ PRECISIONS: Final[dict[DType, str]] = {
     "bfloat16": "bf16",
     "int8": "u8",
 }
-_COMPUTES_IN: Final[tuple[DType, ...]] = ("float32", "float16", "bfloat16")
 WEIGHT_FORMATS: Final[tuple[DType, ...]] = ("int8", "int4")
 """Those in which weights of 16 or 32 bits are packed."""
 
@@ -35,18 +35,12 @@ def check_spec(spec: EngineSpec) -> None:
             where="--mode",
             allowed="eager, its name here",
         )
-    if spec.attention is not None:
-        raise SpecError(
-            f"OpenVINO with the attention kernel {spec.attention!r}",
-            where="--attn",
-            allowed="its own paged attention, without --attn",
-            try_="--engine transformers",
-        )
-    if spec.dtype not in _COMPUTES_IN:
+    environments.check_attention(spec)
+    if spec.dtype not in environments.COMPUTES_IN:
         raise SpecError(
             f"dtype {spec.dtype!r} is no format of activations",
             where="--dtype",
-            allowed=", ".join(_COMPUTES_IN),
+            allowed=", ".join(environments.COMPUTES_IN),
         )
     if spec.kv_cache_dtype is not None and spec.kv_cache_dtype not in PRECISIONS:
         raise SpecError(
