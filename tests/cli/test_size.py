@@ -397,7 +397,9 @@ def test_rents_of_one_kind_are_compared_and_others_are_doubted():
     code, said = size("--rate", "2", "--gpus", "h100_sxm,mi300x")
     assert code in {0, 11}
     assert {kind["rent"]["basis"] for kind in said["kinds"]} == {"3-year rental assumption"}
-    _, mixed = size("--rate", "2", "--gpus", "h100_sxm,l40s")
+    _, listed = size("--rate", "2", "--gpus", "h100_sxm,l40s")
+    assert {kind["rent"]["basis"] for kind in listed["kinds"]} == {"on-demand list"}
+    _, mixed = size("--rate", "2", "--gpus", "mi300x,l40s")
     assert len({kind["rent"]["basis"] for kind in mixed["kinds"]}) == 2
     assert "PRICE_KINDS" in [caution["code"] for caution in mixed["cautions"]]
 
