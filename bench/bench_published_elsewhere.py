@@ -9,7 +9,7 @@ throughput of a few hundred requests of uneven lengths that drain, and six highe
 SLO, which the first burst of all users may decide. Some questions were stated again after a miss:
 vLLM 0.8.5 lacks asynchronous scheduling, which is switched off for it, the prompts of MI325X are as
 long as their own rates imply, and A40's rates are run times. NVIDIA NIM's mean TTFT stands beside
-our median. Lengths of ShareGPT are given by their means. A server of another version or engine than
+our median. ShareGPT is the workload of that name. A server of another version or engine than
 the one simulated counts as a miss, like any other. What these rows showed to be wrong was mended
 (4-bit floats and products of GeForce cards, the memory of gpt-oss): for those rows this is no test
 any more.

@@ -274,7 +274,7 @@ LIKELY: Final = Efficiency(
     graph_layer_s=50e-6,
     eager_layer_s=0.72e-3,
     engine_step_s=1e-3,
-    front_end_s=8e-3,
+    front_end_s=5e-3,
     overlap="compute and memory",
     sparse_rate_ratio=1.3,
     source=Source(
@@ -292,7 +292,8 @@ LIKELY: Final = Efficiency(
             " Eager: median of vLLM on H100 0.26 ms, transformers on a laptop 0.72 ms, plain"
             " PyTorch on A100 1.2 ms for each layer. Engine: 0 to 3 ms fitted to each engine and"
             " device of arXiv 2411.00136, whose six medians are within 20 % of the whole. Front end:"
-            " the published tables of vLLM, SGLang and TensorRT-LLM that priors.py rests on"
+            " 1 to 12 ms in others' load tests at one request at a time"
+            " (bench/results/published_elsewhere.csv)"
         ),
     ),
 )

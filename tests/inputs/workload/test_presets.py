@@ -43,7 +43,8 @@ def score_correlation(plan):
 
 
 def test_there_are_presets_for_what_people_serve():
-    assert set(preset_names()) == {"batch", "chat", "code", "long-context", "reasoning"}
+    names = {"batch", "chat", "code", "long-context", "reasoning", "sharegpt"}
+    assert set(preset_names()) == names
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -68,6 +69,20 @@ def test_a_preset_can_be_drawn_at_another_rate(name):
     drawn = draw_workload(with_changes(resolve_workload(name), changes, where="--rate"))
     assert drawn.plan.n_requests == 500
     assert drawn.cautions == ()
+
+
+def test_sharegpt_has_the_shares_and_means_of_its_source():
+    one = resolve_workload("sharegpt").classes[0]
+    at_most = {
+        "prompt_tokens": {10: 191, 20: 511, 50: 825, 100: 997, 200: 1182, 500: 1748, 1000: 2102},
+        "output_tokens": {10: 202, 20: 448, 50: 814, 100: 979, 200: 1266, 500: 1883, 1000: 2095},
+    }
+    sums = {"prompt_tokens": 500_552, "output_tokens": 424_529}
+    for name, shares in at_most.items():
+        lengths = getattr(one, name)
+        assert mean_of(lengths) == pytest.approx(sums[name] / 2104, rel=1e-3)
+        seen = np.interp(list(shares), lengths.values, lengths.fractions)
+        assert seen == pytest.approx(np.array(list(shares.values())) / 2104, abs=1e-4)
 
 
 @pytest.mark.parametrize(("name", "file"), [("chat", CONV), ("code", CODE)])

@@ -140,7 +140,7 @@ _CALLED: Final = {
         ("rag", "retrieval", "search", "summarization"), "prefix=512,prompt=4096,output=256"
     ),
     **dict.fromkeys(("summarisation", "summary", "documents"), "prompt=8192,output=256"),
-    **dict.fromkeys(("sharegpt", "conversation", "chatbot", "assistant", "dialogue"), "chat"),
+    **dict.fromkeys(("conversation", "chatbot", "assistant", "dialogue"), "chat"),
     **dict.fromkeys(("coding", "completion", "copilot", "humaneval"), "code"),
     **dict.fromkeys(("offline", "throughput"), "batch"),
     **dict.fromkeys(("thinking", "cot", "math"), "reasoning"),
