@@ -67,6 +67,17 @@ def test_what_narrows_the_interval_is_what_makes_it_wide(ends, has_fit, narrows)
     assert narrows in next_step_of(levels, None, has_fit=has_fit)
 
 
+def test_kv_blocks_that_are_drawn_too_are_named():
+    """The interval was said to be that of the step times alone, and KV blocks were in it."""
+    levels = (level("likely", 20.1), level("draw", 13.3), level("draw", 32.0))
+    assert "or --num-blocks of the server's log" in next_step_of(
+        levels, None, has_fit=False, has_blocks=True
+    )
+    assert "2 draws of the step times and of 1,487 to 2,384 KV blocks: " in trust_of(
+        levels, n_kv_blocks_low=1487, n_kv_blocks_high=2384
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -144,8 +155,10 @@ def test_a_fleet_of_which_a_part_is_simulated_says_so(n_simulated, words):
     assert each.note == f"of 60 behind a least-loaded router, {words}"
 
 
-def trust_of(levels):
-    (trust,) = (line for line in page_of(levels).lines if line.label == "TRUST")
+def trust_of(levels, **more):
+    (trust,) = (
+        line for line in capacity_page(answer_of(levels, **more)).lines if line.label == "TRUST"
+    )
     return trust.text
 
 
@@ -153,7 +166,7 @@ def page_of(levels):
     return capacity_page(answer_of(levels))
 
 
-def answer_of(levels):
+def answer_of(levels, **more):
     return CapacityAnswer(
         model_id="m",
         workload_name="chat",
@@ -168,4 +181,5 @@ def answer_of(levels):
         step_times_basis="published",
         step_times_from="a table",
         next_step=None,
+        **more,
     )

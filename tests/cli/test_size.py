@@ -122,7 +122,10 @@ def test_what_likely_step_times_meet_and_slow_ones_never_do_is_sized_and_undecid
 def test_what_the_time_limit_leaves_out_is_counted():
     flags = ("--rate", "2", "--gpus", "l40s", "--time-limit", "1ms", "--max-num-seqs", "64,128,256")
     _, said = size(*flags)
-    assert said["n_unexamined"] == 3
+    assert (said["n_unexamined"], said["next_step"]) == (3, "a longer --time-limit")
+    _, said = size(*flags, published=True)
+    assert said["sized_for"] == "slow"
+    assert "; --likely counts the replicas" in said["next_step"]
     words = ["size", "llama-3.1-8b", "--slo", EASY, *SMALL, *flags, "--verbose"]
     assert "3 not examined within the time limit (--time-limit)" in " ".join(
         CliRunner().invoke(app, words).stdout.split()

@@ -252,6 +252,8 @@ def capacity(question: Capacity) -> CapacityAnswer:
     levels = _levels(search, alone, workload, question.where)
     found = levels[0].capacity
     has_fit = (question.server.fit or question.groups) is not None
+    fewest, most = servers.deployment.kv_block_ends
+    has_blocks = servers.groups is None and fewest < most
     return CapacityAnswer(
         model_id=(
             servers.deployment.model.model_id if servers.groups is None else servers.groups.words
@@ -271,7 +273,11 @@ def capacity(question: Capacity) -> CapacityAnswer:
         cautions=kinds_cautions(servers.kinds)
         + longer_probes(question.workload.requests, found.probes)
         + without_end(question.workload.duration),
-        next_step=next_step_of(levels, alone, has_fit=has_fit, is_trace=requests.is_trace),
+        n_kv_blocks_low=fewest if has_blocks else None,
+        n_kv_blocks_high=most if has_blocks else None,
+        next_step=next_step_of(
+            *(levels, alone), has_fit=has_fit, is_trace=requests.is_trace, has_blocks=has_blocks
+        ),
     )
 
 
@@ -343,6 +349,7 @@ def next_step_of(
     *,
     has_fit: bool,
     is_trace: bool = False,
+    has_blocks: bool = False,
 ) -> str | None:
     """What would narrow the answer, or meet an SLO that no load meets.
 
@@ -365,8 +372,9 @@ def next_step_of(
     noise = math.inf if met is None or missed is None else missed - met
     if len(known) > 1 and max(known) - min(known) > noise:
         return (
-            "the interval is that of the step times: "
+            f"the interval is that of the step times{' and KV blocks' * has_blocks}: "
             + ("a fit of more measurements" if has_fit else "--fit FILE, of measured ones,")
+            + " or --num-blocks of the server's log" * has_blocks
             + " narrows it"
         )
     return "a longer --time-limit, or a larger --requests, narrows the interval"

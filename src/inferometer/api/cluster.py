@@ -17,7 +17,7 @@ from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.simulate import gate_config
 from inferometer.simulate.demand import Route
-from inferometer.simulate.deployment import PACES, Case, Deployment, PrefillPool
+from inferometer.simulate.deployment import PACES, Case, Deployment
 from inferometer.simulate.fleet import (
     ROUTERS,
     ClusterConfig,
@@ -27,6 +27,7 @@ from inferometer.simulate.fleet import (
     Router,
 )
 from inferometer.simulate.gate_config import GateConfig
+from inferometer.simulate.prefill_pool import PrefillPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

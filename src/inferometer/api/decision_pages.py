@@ -102,6 +102,9 @@ class CapacityAnswer(Answer):
     """Of more than 8 replicas, those simulated with their share of the load; None: all."""
     router: Router | None = None
     """None with one replica, or where it is unknown."""
+    n_kv_blocks_low: int | None = None
+    """The fewest KV blocks of the plausible servers; None where their number is known."""
+    n_kv_blocks_high: int | None = None
     next_step: str | None = None
     """What would narrow the answer, or meet an SLO that no load meets."""
     cautions: tuple[Caution, ...] = ()
@@ -163,7 +166,7 @@ def capacity_page(answer: CapacityAnswer) -> Page:
             ("WHY", f"misses first: {found.weakest}" if found.weakest else found.why),
             (
                 "TRUST",
-                f"{_why(found)}; {_ends(answer.levels, answer.unit)}: {answer.step_times_from}",
+                f"{_why(found)}; {_ends(answer)}: {answer.step_times_from}",
             ),
             ("NEXT", answer.next_step or ""),
         ),
@@ -244,7 +247,10 @@ def _why(found: CapacityRow) -> str:
     return f"located; shown up to the noise of {n_requests:,} requests ({found.why})"
 
 
-def _ends(levels: tuple[PacedCapacity, ...], unit: str) -> str:
+def _ends(answer: CapacityAnswer) -> str:
+    levels, unit = answer.levels, answer.unit
+    fewest, most = answer.n_kv_blocks_low, answer.n_kv_blocks_high
+    blocks = "" if fewest is None or len(levels) < 2 else f"{fewest:,} to {most:,} KV blocks"
     located = [level.capacity.highest_load for level in levels]
     if any(level.step_times == "draw" for level in levels):
         drawn = sorted(load for load in located[1:] if load is not None)
@@ -252,12 +258,14 @@ def _ends(levels: tuple[PacedCapacity, ...], unit: str) -> str:
         ends = f"{_number(drawn[0])} to {_number(drawn[-1])} in " if drawn else ""
         return (
             f"likely {_number(located[0], unit)}, {ends}{len(drawn)} draws of the step times"
+            + f" and of {blocks}" * bool(blocks)
             + f" ({n_open} more were not located in time)" * bool(n_open)
         )
-    return ", ".join(
+    each = ", ".join(
         f"{level.step_times} {_number(load, unit)}"
         for level, load in zip(levels, located, strict=True)
     )
+    return each + f" (with {blocks})" * bool(blocks)
 
 
 def _probes(found: CapacityRow, unit: str) -> TextTable:

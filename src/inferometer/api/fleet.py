@@ -20,7 +20,7 @@ from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
 from inferometer.inputs.workload import replay, types
 from inferometer.inputs.workload.plan import DrawnWorkload, has_workflows
-from inferometer.simulate import deployment as pools
+from inferometer.simulate import prefill_pool as pools
 from inferometer.simulate.deployment import Case, Deployment, deploy
 from inferometer.simulate.fleet import (
     BEGINNINGS,

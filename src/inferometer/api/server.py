@@ -345,6 +345,7 @@ def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
         *found,
         *_link_cautions(deployment),
         *_window_cautions(deployment),
+        *_start_cautions(deployment),
     )
 
 
@@ -370,6 +371,20 @@ def _link_cautions(deployment: Deployment) -> tuple[Caution, ...]:
         return ()  # what was measured over such a group has its network in it
     text = beyond_link(deployment.hardware, deployment.engine.tensor_parallel_size)
     return (Caution(code="NODES", text=text, remedy=WITHIN_LINK),) if text else ()
+
+
+def _start_cautions(deployment: Deployment) -> tuple[Caution, ...]:
+    """A caution where some versions of the engine would not start with this context length."""
+    least = deployment.least_blocks
+    if least is None:
+        return ()
+    likely, n_tokens = deployment.config.n_kv_blocks, deployment.config.max_model_len
+    text = (
+        f"a context of {n_tokens:,} tokens needs {least:,} KV blocks: {likely:,} are likely, but"
+        " versions of the engine that leave fewer refuse to start; intervals are of those that start"
+    )
+    remedy = "--num-blocks with the number in the server's log, or a smaller --max-model-len"
+    return (Caution(code="MAY_NOT_START", text=text, remedy=remedy),)
 
 
 def _window_cautions(deployment: Deployment) -> tuple[Caution, ...]:

@@ -17,8 +17,9 @@ from inferometer.records.request_summaries import RequestSummary, summarise_grou
 from inferometer.records.run_folder import new_run_id, now_utc
 from inferometer.records.types import ABSENT, KvPoolFacts, RequestTable, Run, VisitTable
 from inferometer.simulate import engine_config, outcome, simulated_run
-from inferometer.simulate.deployment import Deployment, PrefillPool
+from inferometer.simulate.deployment import Deployment
 from inferometer.simulate.fleet import AnswerBeginsAt, ClusterConfig, LinkShape, Router
+from inferometer.simulate.prefill_pool import PrefillPool
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import TransferShares
 from inferometer.units import counted, format_duration, format_number

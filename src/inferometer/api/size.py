@@ -206,6 +206,7 @@ def size(question: Size) -> SizeAnswer:
         failure=died.outcome,
         failure_why_not=died.why_not,
         over_time=_over_time(problem, pick),
+        next_step=_next_step(question, answer),
     )
     best = [done.best for done in found if done.best is not None]
     decision_pages.write_size_page(answer, problem.question, best, question.report)
@@ -215,6 +216,19 @@ def size(question: Size) -> SizeAnswer:
             question.out, problem.question, found, used_fraction, is_forced=question.force
         )
     return answer
+
+
+def _next_step(question: Size, answer: SizeAnswer) -> str | None:
+    """What decides an open answer: likely step times, where slow ones leave it open."""
+    is_slow = answer.verdict == "undecided" and answer.sized_for == "slow" and not question.sure
+    at_likely = () if answer.pick is None else answer.pick.paces
+    is_open = any(
+        pace.step_times == "likely" and pace.served.verdict == "undecided" for pace in at_likely
+    )
+    if not is_slow or is_open:
+        return answer.next_step
+    first = "" if answer.next_step is None else f"{answer.next_step}; "
+    return f"{first}--likely counts the replicas that meet the SLO at likely step times"
 
 
 def _of_groups(

@@ -20,6 +20,8 @@ from inferometer.units import counted, format_duration, format_number, format_re
 
 _MAX_REFUSED: Final = 3
 _MS: Final = 1e3
+_NOTED_SPREAD: Final = 0.05
+"""A range of KV blocks below this share of them is not printed."""
 
 
 def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
@@ -50,7 +52,7 @@ def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
                 "TRUST",
                 ""
                 if pick is None
-                else f"step times: {pick.step_times_from}; simulated, not measured",
+                else f"step times: {pick.step_times_from}{_kv_blocks(pick)}; simulated, not measured",
             ),
             ("NEXT", _next(answer)),
         ),
@@ -302,13 +304,23 @@ def _facts(answer: SizeAnswer) -> list[tuple[str, str]]:
         *([] if answer.gate is None else [("gate", gate_text(answer.gate))]),
         ("requests in flight", f"{format_number(pick.in_flight_load)} in each replica on average"),
         ("step times", pick.step_times_from),
-        ("KV blocks", f"{pick.n_kv_blocks:,} a replica"),
+        ("KV blocks", f"{pick.n_kv_blocks:,} a replica{_kv_blocks(pick)}"),
         *((name, str(value)) for name, value in pick.knobs),
         *(("cost", line) for line in _money(pick)),
         *(prices or [("price", "not known")]),
         ("power", "not known" if power is None else f"{power.where}{bound}"),
         *facts,
     ]
+
+
+def _kv_blocks(pick: KindRow) -> str:
+    """The ends of the number of KV blocks, which differs between versions of the engine."""
+    if pick.n_kv_blocks_high - pick.n_kv_blocks_low < _NOTED_SPREAD * pick.n_kv_blocks:
+        return ""
+    return (
+        f"; {pick.n_kv_blocks_low:,} KV blocks with slow steps to {pick.n_kv_blocks_high:,} with"
+        " fast ones"
+    )
 
 
 def _tried(answer: SizeAnswer) -> list[tuple[str, str]]:

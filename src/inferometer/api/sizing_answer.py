@@ -237,6 +237,9 @@ class KindRow:
     n_replicas_if_one_fails: int
     """The number of replicas that meet the SLO when one of them fails."""
     n_kv_blocks: int
+    n_kv_blocks_low: int
+    """With slow step times: the fewest blocks that are plausible."""
+    n_kv_blocks_high: int
     sized_at: deployment.Pace
     paces: tuple[PaceRow, ...]
     step_times_from: str
@@ -256,6 +259,7 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
         candidate.offer,
     )
     tokens_in, tokens_out = mean_tokens(served)
+    fewest, most = candidate.deployment.kv_block_ends
     met = None if kind.is_of_users else kind.sized_at.capacity.met_load
     paces = tuple(_pace(answer) for answer in kind.paces.values())
     carried = next(pace for pace in paces if pace.step_times == kind.asked_pace).carried
@@ -267,6 +271,8 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
         tensor_parallel_size=engine.tensor_parallel_size,
         parallelism=candidate.parallelism,
         n_kv_blocks=config.n_kv_blocks,
+        n_kv_blocks_low=fewest,
+        n_kv_blocks_high=most,
         model_id=candidate.deployment.model.model_id,
         weights_dtype=engine.quantization or engine.dtype,
         kv_cache_dtype=engine.kv_cache_dtype or engine.dtype,

@@ -14,7 +14,7 @@ from inferometer.perfmodel.memory import DEFAULT_UTILIZATION
 from inferometer.perfmodel.roofline import usual_kv_dtype
 from inferometer.perfmodel.steptime_levels import StepTimes
 from inferometer.perfmodel.weights import splits_heads, undivided_heads
-from inferometer.simulate import deployment as pools
+from inferometer.simulate import prefill_pool as pools
 from inferometer.simulate.deployment import Case, Deployment, Knobs, deploy, requested_plan
 from inferometer.simulate.engine_config import check_knob
 from inferometer.simulate.fleet import ClusterConfig, Fleet, Router

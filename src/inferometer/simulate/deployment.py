@@ -1,7 +1,4 @@
-"""The replica to simulate: model, device, scheduler settings, KV cache and step times.
-
-With disaggregation also the pool of prefill replicas, and the KV link to the decode replicas.
-"""
+"""The replica to simulate: model, device, scheduler settings, KV cache and step times."""
 
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,16 +14,8 @@ from inferometer.perfmodel import kv_cache, memory, steptime_levels
 from inferometer.perfmodel.roofline import ParallelPlan, kv_dtype
 from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.simulate import engine_config
-from inferometer.simulate.fleet import (
-    AnswerBeginsAt,
-    ClusterConfig,
-    KvLink,
-    LinkShape,
-    PrefillReplicas,
-)
 from inferometer.simulate.scheduler_config import SchedulerConfig, most_sliding_blocks
 
-_WHERE: Final = "--kv-link"
 Pace: TypeAlias = Literal["likely", "fast", "slow"]
 """Which step times are used: the expected ones, or the fast or slow end of their interval."""
 
@@ -40,6 +29,7 @@ _BUDGET_KNOB: Final = "max_num_batched_tokens"
 _POOLS_KNOB: Final = "kv_pools"
 _STATES_KNOB: Final = "num_state_blocks"
 _AMPLE: Final = {"num_blocks": 2**24}
+_ENDS: Final = (0.95, 0.05)
 _STRIDE: Final = 7
 """Shares no factor with the number of draws, 19: every seventh quantile visits them all."""
 _NO_PREFIXES: Final = {"enable_prefix_caching": "false"}
@@ -82,6 +72,16 @@ class Draw:
     front_end_s: float
 
 
+class Ends(NamedTuple):
+    """A replica's settings with the most and with the fewest of its plausible KV blocks.
+
+    The ends of a 90 % interval, as fast and slow step times are.
+    """
+
+    fast: engine_config.EngineConfig
+    slow: engine_config.EngineConfig
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """One replica, and the sources of its numbers."""
@@ -99,6 +99,10 @@ class Deployment:
     """Time from a request's send to its arrival at the scheduler; 0 is assumed if unknown."""
     draws: tuple[Draw, ...] = ()
     """Plausible combinations; empty if only the fast and slow ends of step times are known."""
+    ends: Ends | None = None
+    """Settings at the fast and the slow end; None if the number of KV blocks is known."""
+    least_blocks: int | None = None
+    """The fewest KV blocks with which the server starts, where versions of it may leave fewer."""
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -108,17 +112,22 @@ class Deployment:
     def at(self, case: Case) -> "Deployment":
         """The deployment with this plausible server's step times as the expected ones."""
         if isinstance(case, str):
-            return replace(
-                self,
-                step_times=replace(self.step_times, likely=getattr(self.step_times, case)),
-                draws=(),
-            )
+            config = self.config
+            if self.ends is not None and case != "likely":
+                config = self.ends.fast if case == "fast" else self.ends.slow
+            times = replace(self.step_times, likely=getattr(self.step_times, case))
+            return replace(self, config=config, step_times=times, draws=(), ends=None)
         if not self.draws:
             return self
         draw = self.draws[case]
         times = replace(self.step_times, likely=draw.steps, fast=draw.steps, slow=draw.steps)
         return replace(
-            self, config=draw.config, step_times=times, front_end_s=draw.front_end_s, draws=()
+            self,
+            config=draw.config,
+            step_times=times,
+            front_end_s=draw.front_end_s,
+            draws=(),
+            ends=None,
         )
 
     def for_classes(self, class_names: Sequence[str]) -> "Deployment":
@@ -128,7 +137,10 @@ class Deployment:
             for one in self.draws
         )
         config = engine_config.for_classes(self.config, class_names)
-        return replace(self, config=config, draws=tuple(draws))
+        ends = self.ends and Ends(
+            *(engine_config.for_classes(one, class_names) for one in self.ends)
+        )
+        return replace(self, config=config, draws=tuple(draws), ends=ends)
 
     @property
     def n_devices(self) -> int:
@@ -148,7 +160,8 @@ class Deployment:
     @property
     def kv_block_ends(self) -> tuple[int, int]:
         """The fewest and the most KV blocks of the plausible servers."""
-        counts = [one.n_kv_blocks for one in (self.config, *(draw.config for draw in self.draws))]
+        configs = [draw.config for draw in self.draws] or (self.ends or ())
+        counts = [one.n_kv_blocks for one in (self.config, *configs)]
         return min(counts), max(counts)
 
     @property
@@ -219,6 +232,7 @@ def deploy(
     step_times = steptime_levels.through_stages(step_times, model, hardware, plan.n_pipeline)
     if isinstance(replica.config, SchedulerConfig) and knobs.policy == "vllm":
         step_times = steptime_levels.captured_within(step_times, replica.config.max_num_seqs)
+    replica, least_blocks = _that_starts(replica)
     configs = _plausible_configs(replica, len(step_times.draws))
     return Deployment(
         model=model,
@@ -233,6 +247,10 @@ def deploy(
             Draw(config=config, steps=draw.steps, front_end_s=draw.front_end_s)
             for config, draw in zip(configs, step_times.draws, strict=True)
         ),
+        ends=None
+        if replica.blocks is None
+        else Ends(*(_at_quantile(replica, replica.blocks, one) for one in _ENDS)),
+        least_blocks=least_blocks,
     )
 
 
@@ -245,16 +263,44 @@ class _Replica(NamedTuple):
     """The same with this number of KV blocks."""
 
 
+def _that_starts(replica: _Replica) -> tuple[_Replica, int | None]:
+    """The replica with KV blocks of only those servers that start, and the fewest where some do not.
+
+    A server refuses to start if its KV cache is too small for the context length that the user
+    requested.
+    """
+    found = replica.blocks
+    if found is None:
+        return replica, None
+
+    def is_enough(n_blocks: int) -> bool:
+        with suppress(SpecError):
+            replica.with_blocks(n_blocks)
+            return True
+        return False
+
+    low = found.quantile(0.0)
+    if is_enough(low):
+        return replica, None
+    least = low + bisect.bisect_left(range(low, found.likely), 1, key=is_enough)
+    return replica._replace(blocks=found._replace(low=least)), least
+
+
 def _plausible_configs(replica: _Replica, n_draws: int) -> Iterator[engine_config.EngineConfig]:
     """One for each draw, with KV blocks from all of their interval, in no order of step times."""
     for index in range(n_draws):
         fraction = (_STRIDE * index % n_draws + 0.5) / n_draws
-        config, found = replica.config, replica.blocks
-        n_blocks = None if found is None else found.quantile(fraction)
-        if n_blocks is not None and n_blocks != config.n_kv_blocks:
-            with suppress(SpecError):  # too few for the context length that the user wants
-                config = replica.with_blocks(n_blocks)
-        yield config
+        found = replica.blocks
+        yield replica.config if found is None else _at_quantile(replica, found, fraction)
+
+
+def _at_quantile(
+    replica: _Replica, found: memory.KvBlocks, fraction: float
+) -> engine_config.EngineConfig:
+    """The replica's settings with this quantile of its KV blocks."""
+    n_blocks = found.quantile(fraction)
+    likely = replica.config
+    return likely if n_blocks == likely.n_kv_blocks else replica.with_blocks(n_blocks)
 
 
 def _replica(
@@ -517,80 +563,3 @@ def _longest_context(
         return n_full * -(-context_tokens // block_size) + n_sliding * most - n_blocks
 
     return max(bisect.bisect_right(range(model.max_position_tokens + 1), 0, key=n_short) - 1, 2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkAsked:
-    """Settings of the KV link that the user gave.
-
-    The default bandwidth is that of the replica whose scale-up links together are slower.
-    """
-
-    bytes_per_s: float | None = None
-    latency_s: float = 0.0
-    shape: LinkShape = "ports"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillPool:
-    """The pool of prefill replicas, and the KV link to the decode replicas."""
-
-    deployment: Deployment
-    cluster: ClusterConfig
-    link: KvLink
-    link_origin: str
-    """Source of the link's bandwidth."""
-    answer_begins_at: AnswerBeginsAt = "decode"
-
-    def at(self, case: Case) -> "PrefillPool":
-        """The pool with this plausible server's settings and step times."""
-        known = self.deployment.at(case)
-        return replace(self, deployment=known, cluster=replace(self.cluster, engine=known.config))
-
-    @property
-    def replicas(self) -> PrefillReplicas:
-        """The prefill replicas to simulate, with expected step times."""
-        return PrefillReplicas(
-            replicas=self.cluster,
-            step_times=self.deployment.step_times.likely,
-            link=self.link,
-            answer_begins_at=self.answer_begins_at,
-        )
-
-
-def kv_link(prefill: Deployment, decode: Deployment, link_knobs: LinkAsked) -> tuple[KvLink, str]:
-    """The KV link between replicas of these deployments, and the source of its bandwidth.
-
-    Raises
-    ------
-    SpecError
-        The bandwidth is unknown, or the KV cache formats differ.
-    """
-    block_bytes, other_bytes = (one.kv_block_bytes for one in (decode, prefill))
-    if block_bytes != other_bytes:
-        raise SpecError(
-            f"KV blocks of {other_bytes} bytes for {block_bytes}",
-            where="--kv-dtype",
-            allowed="the same on both sides",
-        )
-    link = KvLink(block_bytes=block_bytes, latency_s=link_knobs.latency_s, shape=link_knobs.shape)
-    if link_knobs.bytes_per_s is not None:
-        return replace(link, bytes_per_s=link_knobs.bytes_per_s), "given"
-    ends = [(one.hardware, one.n_devices) for one in (prefill, decode)]
-    known = [
-        (hardware.link_bytes_per_s.value * n, hardware, n)
-        for hardware, n in ends
-        if hardware and hardware.link_bytes_per_s
-    ]
-    if len(known) < len(ends):
-        raise SpecError(
-            "the speed of KV transfers is unknown",
-            where=_WHERE,
-            allowed="a device whose links the catalogue knows, or a speed",
-            try_="--kv-link 50GB/s (a network card of 400 Gbit/s)",
-        )
-    speed_bytes_per_s, hardware, n_devices = min(known, key=lambda one: one[0])
-    return (
-        replace(link, bytes_per_s=speed_bytes_per_s),
-        f"the scale-up links of {n_devices} x {hardware.name}",
-    )
