@@ -29,8 +29,8 @@ def test_it_is_a_lower_bound_and_a_near_one(workload, slo):
         with_changes(resolve_workload(workload), POISSON, where="a test"),
         parse_objective(slo),
     )
-    steps, n = deployment.step_times.likely, 300
-    alone = lone_request(deployment, steps, plan_at(spec, 1.0, n), objective)
+    n = 300
+    alone = lone_request(deployment, plan_at(spec, 1.0, n), objective)
     probe = FleetProbe(
         fleet=Alike().fleet(deployment, "likely", 1),
         traffic=Traffic(spec=spec, n_requests=n),

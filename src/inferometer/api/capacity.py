@@ -89,9 +89,7 @@ class Search(NamedTuple):
         if self.fleets.n_prefill or self.groups is not None:
             return None
         plan = traffic.plan_at(self.traffic.spec, 1.0, self.traffic.n_requests)
-        return lone_request.lone_request(
-            self.deployment, self.deployment.step_times.likely, plan, self.objective
-        )
+        return lone_request.lone_request(self.deployment, plan, self.objective)
 
     def likely(self, start_load: float) -> searches.Capacity:
         """The capacity at likely step times, looked for from this load on, by longer and longer probes."""

@@ -28,7 +28,7 @@ def next_of_simulation(
     objective: ObjectiveSpec,
 ) -> str:
     """After a simulation: ``question`` is the question about ``model``."""
-    alone = lone_request(deployment, deployment.step_times.likely, plan, objective)
+    alone = lone_request(deployment, plan, objective)
     if alone is not None and alone.margin_ratio > 1:
         return f"{what_serves_one(alone)}: {alone.why}"
     names = (field.name for field in fields_of(type(question)))

@@ -28,11 +28,9 @@ from inferometer.inputs.types import AskedFormat, Caution, DType, EngineSpec, Ha
 from inferometer.measure.this_machine import THIS_MACHINE, ceiling_cautions
 from inferometer.perfmodel.kv_cache import kv_groups, n_full_attention_layers
 from inferometer.perfmodel.roofline import WITHIN_LINK, beyond_link, usual_kv_dtype
-from inferometer.perfmodel.scenario import LIKELY
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
 from inferometer.simulate import engine_config
 from inferometer.simulate.deployment import STAGES_KNOB, Deployment, Knobs, deploy
-from inferometer.units import format_duration
 
 _SHARED: Final = ("max_model_len", "block_size", "num_blocks")
 _BATCH: Final = ("max_num_seqs", "max_num_batched_tokens")
@@ -329,8 +327,7 @@ def assumed_steps(*deployments: Deployment) -> str:
     here = "this machine's measured ceilings"
     return (
         f"step times are those of {here if are_here else 'a datasheet'}: usual shares"
-        " of its peaks and usual launch and scheduler times of an engine with graphs; no front end"
-        f" (predict adds {format_duration(LIKELY.front_end_s)} to TTFT)"
+        " of its peaks and usual launch, scheduler and front-end times of an engine with graphs"
     )
 
 

@@ -114,12 +114,7 @@ def best_use(task: UseTask) -> FoundUse:
         candidate, bound_per_s = task.candidates[index], bounds.pop(index)
         if bound_per_s <= best_load and not question.is_of_users:
             continue
-        lone = lone_request(
-            candidate.deployment,
-            getattr(candidate.deployment.step_times, question.pace),
-            plan,
-            question.objective,
-        )
+        lone = lone_request(candidate.deployment.at(question.pace), plan, question.objective)
         if lone is not None and lone.margin_ratio > 1 and not n_prefill:
             alone.append(lone)
         elif phases.is_past(_SEARCH_FRACTION):

@@ -289,17 +289,16 @@ class Search:
 
     def alone(self) -> LoneRequest | None:
         """The least that a request of this group takes on an idle replica."""
-        sizing, known = self._question.sizing, self._kind.deployment
+        sizing, known = self._question.sizing, self._kind.deployment.at(self._case)
         plan = plan_at(sizing.spec, sizing.offered_load, N_OF_SHARES)
         is_own = self._question.placement.group_of(plan) == self._place
-        steps = known.at(self._case).step_times.likely
         limits = [("", is_own, sizing.objective)]
         for name, objective, index in self._question.class_objectives:
             limits.append((f"class {name}: ", is_own & (plan.class_index == index), objective))
         found = list[LoneRequest]()
         for whose, rows, objective in limits:
             own = RequestPlan._make(column[rows] for column in plan)
-            one = lone_request(known, steps, own, objective) if rows.any() else None
+            one = lone_request(known, own, objective) if rows.any() else None
             if one is not None:
                 found.append(one._replace(why=f"{whose}{one.why}"))
         return max(found, key=lambda one: one.margin_ratio, default=None)

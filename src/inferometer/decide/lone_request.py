@@ -40,14 +40,14 @@ class LoneRequest(NamedTuple):
 
 
 def lone_request(
-    deployment: Deployment, step_times: StepTimeArrays, plan: RequestPlan, objective: ObjectiveSpec
+    deployment: Deployment, plan: RequestPlan, objective: ObjectiveSpec
 ) -> LoneRequest | None:
-    """Least latencies on an idle replica; None where no limit depends on step times."""
+    """Least latencies on an idle replica at likely step times; None where no limit depends on them."""
     plan = RequestPlan._make(
         column[plan.prompt_tokens < deployment.config.max_model_len] for column in plan
     )
     bounds = [
-        _bound(deployment, step_times, plan, threshold)
+        _bound(deployment, plan, threshold)
         for threshold in objective.thresholds
         if threshold.percentile_fraction
     ]
@@ -58,10 +58,8 @@ def lone_request(
     )
 
 
-def _bound(
-    deployment: Deployment, step_times: StepTimeArrays, plan: RequestPlan, threshold: Threshold
-) -> LoneRequest | None:
-    least_s = _least_s(deployment, step_times, plan, threshold)
+def _bound(deployment: Deployment, plan: RequestPlan, threshold: Threshold) -> LoneRequest | None:
+    least_s = _least_s(deployment, plan, threshold)
     if least_s is None or threshold.percentile_fraction is None or not len(least_s):
         return None
     at_percentile_s = float(
@@ -71,10 +69,9 @@ def _bound(
     return LoneRequest(at_percentile_s / threshold.limit_s, why)
 
 
-def _least_s(
-    deployment: Deployment, step_times: StepTimeArrays, plan: RequestPlan, threshold: Threshold
-) -> F64 | None:
+def _least_s(deployment: Deployment, plan: RequestPlan, threshold: Threshold) -> F64 | None:
     """Least value of this latency for each request that has one."""
+    step_times = deployment.step_times.likely
     uncached_tokens = np.maximum(plan.prompt_tokens - plan.prefix_tokens, 1)
     first_s = deployment.front_end_s + _by_length(
         uncached_tokens, lambda n: prefill_shape(batch_size=1, prompt_tokens=n), step_times

@@ -147,12 +147,11 @@ def _unexamined(candidate: Candidate, least_devices: int) -> Searched:
 
 def _searched(question: SizingQuestion, candidate: Candidate, fewest: float) -> Searched:
     """The fewest replicas of one kind; none where a lone request misses or ``fewest`` is passed."""
-    steps = getattr(candidate.deployment.step_times, question.pace)
     plan = plan_at(question.spec, question.offered_load, question.n_requests)
     alone = (
         None  # other replicas compute its prompt
         if question.fleets.n_prefill
-        else lone_request(candidate.deployment, steps, plan, question.objective)
+        else lone_request(candidate.deployment.at(question.pace), plan, question.objective)
     )
     if alone is not None and alone.margin_ratio > 1:
         return Searched(

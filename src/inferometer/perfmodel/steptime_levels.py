@@ -221,7 +221,9 @@ class StepTimes:
     n_stages: int = 1
     """Stages of the pipeline."""
     front_end_s: float | None = None
-    """Time of a request outside the engine; None if unknown (datasheets, sweeps)."""
+    """Time of a request outside the engine; None if unknown (sweeps)."""
+    front_end_ends_s: tuple[float, float] | None = None
+    """The same at the fast and at the slow end; None: as likely, or as each draw has it."""
     subject: FitSubject | None = None
     """Subject of the fit; None for a datasheet."""
     n_sharing: int = 1
@@ -278,6 +280,8 @@ def datasheet_levels(
         likely=likely,
         fast=fast,
         slow=slow,
+        front_end_s=LIKELY.front_end_s,
+        front_end_ends_s=(BEST.front_end_s, WORST.front_end_s),
         n_sharing=n_sharing,
         all_reduce_s=all_reduce_s,
     )

@@ -112,11 +112,15 @@ class Deployment:
     def at(self, case: Case) -> "Deployment":
         """The deployment with this plausible server's step times as the expected ones."""
         if isinstance(case, str):
-            config = self.config
+            config, times, outside_s = self.config, self.step_times, self.front_end_s
             if self.ends is not None and case != "likely":
                 config = self.ends.fast if case == "fast" else self.ends.slow
-            times = replace(self.step_times, likely=getattr(self.step_times, case))
-            return replace(self, config=config, step_times=times, draws=(), ends=None)
+            if times.front_end_ends_s is not None and case != "likely":
+                outside_s = times.front_end_ends_s[case == "slow"]
+            times = replace(times, likely=getattr(times, case))
+            return replace(
+                self, config=config, step_times=times, front_end_s=outside_s, draws=(), ends=None
+            )
         if not self.draws:
             return self
         draw = self.draws[case]
