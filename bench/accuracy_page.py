@@ -7,7 +7,7 @@ import json
 import math
 from pathlib import Path
 
-from bench_published_elsewhere import read_rows, summary_table
+from bench_published_elsewhere import FILE, read_rows, summary_table
 
 from inferometer.api.ledger import BEGIN, END
 from inferometer.api.verify_view import ledger_markdown
@@ -284,6 +284,7 @@ def facts_by_way(record):
 def page_of(record, text, sweeps):
     """The page, from the record, the text around its tables, and the sweeps' table."""
     found, beside, elsewhere = facts_by_way(record), record["beside"], read_rows()
+    unseen = read_rows(FILE.with_name("published_unseen.csv"))
     ledger, gpu_ledger, vllm_ledger = (
         ledger_markdown(score_of(read_ledger(folder / "ledger.jsonl")))
         for folder in (ROOT / "ledger", RESULTS / "h200_transformers", RESULTS / "h100_vllm")
@@ -316,6 +317,9 @@ def page_of(record, text, sweeps):
         "elsewhere": summary_table(elsewhere),
         "n_elsewhere": len(elsewhere),
         "n_sources": len({row["source"] for row in elsewhere}),
+        "unseen": summary_table(unseen),
+        "n_unseen": len(unseen),
+        "n_unseen_sources": len({row["source"] for row in unseen}),
     }
     for metric in METRICS:
         parts[f"ways_{metric}"] = way_table(found, metric)

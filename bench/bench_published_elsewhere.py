@@ -13,6 +13,9 @@ our median. ShareGPT is the workload of that name. A server of another version o
 the one simulated counts as a miss, like any other. What these rows showed to be wrong was mended
 (4-bit floats and products of GeForce cards, the memory of gpt-oss): for those rows this is no test
 any more.
+
+``results/published_unseen.csv`` (``--file``) is a second set: its commands and measured values were
+committed before any of them was answered, and no question was stated again after.
 """
 
 import argparse
@@ -30,6 +33,7 @@ from results_log import log_row
 
 FILE = Path(__file__).with_name("results") / "published_elsewhere.csv"
 ANSWERED = ("likely", "low", "high", "basis")
+REFUSED = "refused"
 GROUPS = {
     "TPOT": ("tpot_",),
     "TTFT": ("ttft_",),
@@ -40,13 +44,13 @@ GROUPS = {
 }
 
 
-def read_rows():
-    with FILE.open(newline="") as file:
+def read_rows(path=FILE):
+    with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-def write_rows(rows):
-    with FILE.open("w", newline="") as file:
+def write_rows(rows, path):
+    with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -60,7 +64,8 @@ def answer_of(command):
         check=False,
     )
     if not done.stdout:
-        raise SystemExit(f"{command}: {done.stderr}")
+        sys.stderr.write(f"{command}: {done.stderr}\n")
+        return None
     return json.loads(done.stdout)
 
 
@@ -80,6 +85,14 @@ def of_level(level, metric):
     )
 
 
+def shown_numbers(answer, metric):
+    """What a row's columns ``ANSWERED`` show; a refused command is a miss without a number."""
+    if answer is None:
+        return ("", "", "", REFUSED)
+    *numbers, basis = numbers_of(answer, metric)
+    return (*(f"{one:.4g}" for one in numbers), basis)
+
+
 def numbers_of(answer, metric):
     """Likely value, both ends of the interval (the same where there is none), source of step times."""
     if "answered" in answer:
@@ -97,6 +110,10 @@ def numbers_of(answer, metric):
     return values[0], min(values), max(values), basis
 
 
+def is_inside(row):
+    return bool(row["likely"]) and float(row["low"]) <= float(row["measured"]) <= float(row["high"])
+
+
 def summary_table(rows):
     """By kind of value: how many, median ratio and error, how many are in the interval."""
     lines = [
@@ -105,8 +122,8 @@ def summary_table(rows):
     ]
     for name, prefixes in GROUPS.items():
         found = [row for row in rows if row["metric"].startswith(prefixes)]
-        ratios = [float(row["likely"]) / float(row["measured"]) for row in found]
-        inside = [float(r["low"]) <= float(r["measured"]) <= float(r["high"]) for r in found]
+        ratios = [float(r["likely"]) / float(r["measured"]) for r in found if r["likely"]]
+        inside = [is_inside(row) for row in found]
         error = statistics.median(abs(ratio - 1) for ratio in ratios)
         lines.append(
             f"| {name} | {len(found)} | {statistics.median(ratios):.2f} | {error:.0%}"
@@ -117,11 +134,12 @@ def summary_table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--file", type=Path, default=FILE, help="Rows to answer, in this form.")
     parser.add_argument("--jobs", type=int, default=1, help="Commands at once.")
     parser.add_argument("--only", default="", help="Commands that contain this.")
     parser.add_argument("--missing", action="store_true", help="Rows without an answer.")
     arguments = parser.parse_args()
-    rows = read_rows()
+    rows = read_rows(arguments.file)
     commands = dict.fromkeys(
         row["command"]
         for row in rows
@@ -131,20 +149,19 @@ def main():
         for command, answer in zip(commands, pool.map(answer_of, commands), strict=True):
             for row in rows:
                 if row["command"] == command:
-                    *numbers, basis = numbers_of(answer, row["metric"])
-                    shown = (*(f"{one:.4g}" for one in numbers), basis)
+                    shown = shown_numbers(answer, row["metric"])
                     row.update(zip(ANSWERED, shown, strict=True))
-            write_rows(rows)
-    if not all(row["likely"] for row in rows):
+            write_rows(rows, arguments.file)
+    if not all(row["basis"] for row in rows):
         return
     print(summary_table(rows))
-    tpot = [row for row in rows if row["metric"].startswith("tpot_")]
+    tpot = [row for row in rows if row["metric"].startswith("tpot_") and row["likely"]]
     error = statistics.median(abs(float(r["likely"]) / float(r["measured"]) - 1) for r in tpot)
     log_row(
         "bench_published_elsewhere",
         f"TPOT off by {error:.1%} in the median of {len(tpot)} rows",
-        f"{len(rows)} values, {len({row['source'] for row in rows})} files and pages, {len(commands)}"
-        " commands; `python bench/accuracy.py --page` shows them",
+        f"{arguments.file.name}: {len(rows)} values, {len({row['source'] for row in rows})} files and"
+        f" pages, {len(commands)} commands; `python bench/accuracy.py --page` shows them",
     )
 
 

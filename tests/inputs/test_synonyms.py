@@ -86,6 +86,8 @@ def test_a_format_that_is_known_but_not_possible_here_is_refused_with_what_is():
         ("NVIDIA H100 80GB HBM3", "h100_sxm"),
         ("NVIDIA H100 PCIe", "h100_pcie"),
         ("NVIDIA H100 NVL", "h100_nvl"),
+        ("h200", "h200_sxm"),
+        ("NVIDIA H200 NVL", "h200_nvl"),
         ("a100", "a100_80gb_sxm"),
         ("A100-40GB", "a100_40gb_sxm"),
         ("NVIDIA A100 80GB PCIe", "a100_80gb_pcie"),
@@ -113,7 +115,7 @@ def test_devices(typed, meant):
     [
         "NVIDIA A100-PCIE-40GB",
         "NVIDIA GH200 480GB",
-        "NVIDIA H200 NVL",
+        "NVIDIA H20-3e",
         "rtx pro 6000",
         "NVIDIA",
         "h1000",

@@ -287,7 +287,14 @@ SWEPT: Final = (
 )
 """Names in a sweep, whose lengths are a list."""
 
-USUAL_DEVICES: Final = ("h100_sxm", "a100_80gb_sxm", "v100_sxm2_32gb", "rtx_5070ti", "rtx_5070")
+USUAL_DEVICES: Final = (
+    "h100_sxm",
+    "h200_sxm",
+    "a100_80gb_sxm",
+    "v100_sxm2_32gb",
+    "rtx_5070ti",
+    "rtx_5070",
+)
 """The usual one of devices that share a name: `h100` is the SXM one."""
 
 
