@@ -181,7 +181,7 @@ def test_vllm_0_11_is_the_low_end(model, quantization, n_devices, logged_gib):
     )
     blocks = kv_blocks(question, "vllm", max_num_seqs=1024)
     block_gib = kv_bytes(question.model, "bfloat16", context_tokens=16) / n_devices / GIB
-    assert blocks.low * block_gib + 0.4 == pytest.approx(logged_gib, rel=0.025)
+    assert blocks.low * block_gib + 0.8 == pytest.approx(logged_gib, rel=0.025)
     assert blocks.low * block_gib < 1.01 * logged_gib < blocks.likely * block_gib
     assert blocks.likely < blocks.high
 

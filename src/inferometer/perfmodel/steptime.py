@@ -139,8 +139,8 @@ class StepTimeModel:
     captured_tokens: int = 0
     """The most tokens of a step with prompts that runs as captured graph pieces; 0: none does."""
     machine_ratio: float = 0.0
-    """Standard deviation of the log of the machine's speed from one time to another; above 0 for
-    CPUs, whose caches, memory and clock are shared."""
+    """Standard deviation of the log of the machine's speed: from one time to another for CPUs, whose
+    caches, memory and clock are shared; from server to server for published rows of others."""
     fastest: StepParameters | None = None
     """Parameters at the device's peaks, a lower bound of step times; given if the fit is not of
     measured steps of this device and model."""

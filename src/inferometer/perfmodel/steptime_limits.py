@@ -203,7 +203,7 @@ def log_half_widths(
     """(N) Half width of the 90 % interval of the logarithm of each step's time.
 
     It combines the parameters' uncertainty, the model's own error, the distance from the box, and
-    ``machine_ratio``: the standard deviation of the machine's log speed between two times.
+    ``machine_ratio``: the standard deviation of the machine's log speed.
     """
     by_phase = {entry.phase: entry for entry in uncertainties}
     widest = max(uncertainties, key=lambda entry: entry.spread_ratio * entry.interval_ratio)
