@@ -231,14 +231,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
         fleets.drawn
     )
     objective = slo_of(question.slo, workload, fleets)
-    requests = traffic.Traffic(
-        spec=workload, n_requests=question.probe_requests, requests_cap=question.workload.requests
-    )
-    check_prompts(
-        workload,
-        traffic.plan_at(workload, start_load_of(workload), requests.most_requests),
-        max(one.config.max_model_len for one in servers.kinds),
-    )
+    requests = _traffic(question, workload, servers)
     search = Search(
         fleets,
         servers.deployment,
@@ -251,9 +244,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
     alone = search.alone()
     levels = _levels(search, alone, workload, question.where)
     found = levels[0].capacity
-    has_fit = (question.server.fit or question.groups) is not None
-    fewest, most = servers.deployment.kv_block_ends
-    has_blocks = servers.groups is None and fewest < most
+    blocks = _kv_blocks(servers)
     return CapacityAnswer(
         model_id=(
             servers.deployment.model.model_id if servers.groups is None else servers.groups.words
@@ -273,12 +264,35 @@ def capacity(question: Capacity) -> CapacityAnswer:
         cautions=kinds_cautions(servers.kinds)
         + longer_probes(question.workload.requests, found.probes)
         + without_end(question.workload.duration),
-        n_kv_blocks_low=fewest if has_blocks else None,
-        n_kv_blocks_high=most if has_blocks else None,
+        n_kv_blocks_low=None if blocks is None else blocks[0],
+        n_kv_blocks_high=None if blocks is None else blocks[1],
         next_step=next_step_of(
-            *(levels, alone), has_fit=has_fit, is_trace=requests.is_trace, has_blocks=has_blocks
+            levels,
+            alone,
+            has_fit=(question.server.fit or question.groups) is not None,
+            is_trace=requests.is_trace,
+            has_blocks=blocks is not None,
         ),
     )
+
+
+def _traffic(question: Capacity, workload: types.WorkloadSpec, servers: Servers) -> traffic.Traffic:
+    """The requests of the probes, none of whose prompts is too long for every server."""
+    requests = traffic.Traffic(
+        spec=workload, n_requests=question.probe_requests, requests_cap=question.workload.requests
+    )
+    check_prompts(
+        workload,
+        traffic.plan_at(workload, start_load_of(workload), requests.most_requests),
+        max(one.config.max_model_len for one in servers.kinds),
+    )
+    return requests
+
+
+def _kv_blocks(servers: Servers) -> tuple[int, int] | None:
+    """The fewest and the most KV blocks of the plausible servers; None if they are known."""
+    fewest, most = servers.deployment.kv_block_ends
+    return (fewest, most) if servers.groups is None and fewest < most else None
 
 
 def _levels(

@@ -112,6 +112,8 @@ def _row(outcome: PolicyOutcome) -> PolicyRow:
 
 
 _SHOWN_FRACTION: Final = 0.95
+_NOTED_SPREAD: Final = 0.05
+"""A range of KV blocks below this share of them is not printed."""
 _KNOBS: Final = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
     *("max_running_requests", "chunked_prefill_size", "context_length"),
@@ -248,6 +250,16 @@ class KindRow:
     def sized_pace(self) -> PaceRow:
         """At the step times that it was sized for."""
         return next(pace for pace in self.paces if pace.step_times == self.sized_at)
+
+
+def kv_blocks_words(pick: KindRow) -> str:
+    """The ends of the number of KV blocks, which differs between versions of the engine."""
+    if pick.n_kv_blocks_high - pick.n_kv_blocks_low < _NOTED_SPREAD * pick.n_kv_blocks:
+        return ""
+    return (
+        f"; {pick.n_kv_blocks_low:,} KV blocks with slow steps to {pick.n_kv_blocks_high:,} with"
+        " fast ones"
+    )
 
 
 def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
