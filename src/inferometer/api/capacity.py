@@ -266,7 +266,8 @@ def capacity(question: Capacity) -> CapacityAnswer:
         + without_end(question.workload.duration),
         n_kv_blocks_low=None if blocks is None else blocks[0],
         n_kv_blocks_high=None if blocks is None else blocks[1],
-        next_step=next_step_of(
+        next_step=_what_takes_prompts(servers, requests, found)
+        or next_step_of(
             levels,
             alone,
             has_fit=(question.server.fit or question.groups) is not None,
@@ -287,6 +288,17 @@ def _traffic(question: Capacity, workload: types.WorkloadSpec, servers: Servers)
         max(one.config.max_model_len for one in servers.kinds),
     )
     return requests
+
+
+def _what_takes_prompts(
+    servers: Servers, requests: traffic.Traffic, found: searches.Capacity
+) -> str | None:
+    """A remedy where the SLO is missed as the servers refuse prompts longer than a step."""
+    if found.is_resolved:
+        return None
+    plan = traffic.plan_at(requests.spec, start_load_of(requests.spec), requests.most_requests)
+    remedies = (misses.what_takes_prompts(one, plan) for one in servers.kinds)
+    return next((remedy for remedy in remedies if remedy is not None), None)
 
 
 def _kv_blocks(servers: Servers) -> tuple[int, int] | None:

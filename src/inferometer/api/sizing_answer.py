@@ -22,6 +22,7 @@ from inferometer.decide.sizing_types import (
     costs_of,
     mean_tokens,
 )
+from inferometer.decide.traffic import plan_at
 from inferometer.errors import EXIT_OF_SLO
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.prices import ApiPrice, OwnedPrice
@@ -493,8 +494,19 @@ def size_answer(
             *sizing_cautions.cautions_of(best),
             *sizing_cautions.box_cautions(question, candidates),
         ),
-        next_step=misses.what_decides(question) if asked_verdict == "undecided" else None,
+        next_step=misses.what_decides(question)
+        if asked_verdict == "undecided"
+        else None
+        if rows
+        else _what_takes_prompts(question, searched),
     )
+
+
+def _what_takes_prompts(question: SizingQuestion, searched: Sequence[Searched]) -> str | None:
+    """A remedy where nothing meets the SLO as prompts longer than a step are refused."""
+    plan = plan_at(question.spec, question.offered_load, question.n_requests)
+    remedies = (misses.what_takes_prompts(one.candidate.deployment, plan) for one in searched)
+    return next((remedy for remedy in remedies if remedy is not None), None)
 
 
 def pick_of(found: Sequence[Done]) -> SizedKind | None:
