@@ -234,6 +234,15 @@ def is_table(text: str) -> bool:
     return is_json(text) or any(one.search(start) is not None for one in _LLAMA_TABLES)
 
 
+def tool_of(text: str) -> str | None:
+    """The benchmark whose table this is; None where it is a table without its writer's name."""
+    if _is_one_batch(text):
+        return "bench_one_batch"
+    if _is_batched_json(text) or _BATCHED_HEADER.search(text) is not None:
+        return "llama-batched-bench"
+    return "llama-bench" if is_table(text) else None
+
+
 def _is_llama(text: str) -> bool:
     start = text.lstrip()[:_START_CHARACTERS]
     return start[:1] in {"[", "{"} and '"n_prompt"' in start and '"n_gen"' in start

@@ -192,6 +192,7 @@ def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
             where=str(path),
             allowed="a file with a date",
         ) from error
+    tool = foreign_sweeps.tool_of(text)
     text = foreign_sweeps.as_sweep_table(text, _DOOR, where=str(path)) or text
     lines = _lines_of(text, str(path))
     is_gen_known = facts.gen_tokens is not None or any(line.fields.get("gen") for line in lines)
@@ -203,7 +204,8 @@ def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
         tool_version="unknown",
         plan=_plan_of(sweep, facts),
         model=facts.model,
-        source=facts.source or Source(kind="unsourced", where=path.name),
+        source=facts.source
+        or Source(kind="unsourced", where=f"{path.name}{f' of {tool}' if tool else ''}"),
         is_complete=True,
         cautions=(*(() if is_gen_known else (_GEN_UNKNOWN,)), *_unread_times(text)),
     )
