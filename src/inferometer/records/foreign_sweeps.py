@@ -41,6 +41,7 @@ FieldName: TypeAlias = Literal[
     "prefill_ms",
     "decode_ms",
     "step_ms",
+    "median_ms",
     "steps",
     "reserved_mb",
     "allocated_mb",
@@ -170,6 +171,8 @@ def _time(words: list[str], statistic: int) -> Column | None:
     name = "_".join(word for word in words if word not in _MS and word not in _PER_TOKEN)
     scale = _MS[units[0]]
     is_per_token = any(word in _PER_TOKEN for word in words)
+    if not name and "step" in words and statistic == _STATISTIC["median"]:
+        return Column("median_ms", scale, 0)
     if name in {"decode", "decode_time", "decode_latency"} and is_per_token:
         return Column("decode_ms", scale, statistic)
     if name not in _TIMES or (name.startswith("prefill") and is_per_token):

@@ -379,8 +379,8 @@ def _row(line: _Line, point: SweepPoint, where: str) -> dict[str, object]:
     A table without decode_steps that has both decode time / generated tokens and TPOT gives them by
     their quotient.
     """
-    prefill_ms, decode_ms, step_ms = (
-        _number(line, name, where) for name in ("prefill_ms", "decode_ms", "step_ms")
+    prefill_ms, decode_ms, step_ms, median_ms = (
+        _number(line, name, where) for name in ("prefill_ms", "decode_ms", "step_ms", "median_ms")
     )
     reserved_mb, allocated_mb = (
         _number(line, "reserved_mb", where),
@@ -411,6 +411,7 @@ def _row(line: _Line, point: SweepPoint, where: str) -> dict[str, object]:
         "prefill_ns": None if prefill_ms is None else round(prefill_ms * _NS_PER_MS),
         "decode_ns": None if total_ms is None else round(total_ms * _NS_PER_MS),
         "n_decode_steps": 0 if total_ms is None else n_steps,
+        "median_step_ns": None if median_ms is None else round(median_ms * _NS_PER_MS),
         "reserved_bytes": None if reserved_mb is None else round(reserved_mb * BYTES_PER_MB),
         "allocated_bytes": None if allocated_mb is None else round(allocated_mb * BYTES_PER_MB),
     }
