@@ -111,7 +111,7 @@ def test_our_table_read_back_says_the_same(tmp_path, measured):
 def test_the_median_step_is_read_back(tmp_path, measured):
     """Of a sweep's own table the mean step was shown as the median one."""
     first, *others = rows_of(measured)
-    step = replace(first.summary.decode_step_s, value=0.09)
+    step = replace(first.summary.decode_step_s, value=0.09, low=0.08, high=0.1)
     first = replace(first, summary=replace(first.summary, decode_step_s=step))
     write_sweep_csv(tmp_path / "sweep.csv", [first, *others])
     back = read_run(tmp_path / "sweep.csv")
