@@ -4,6 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -457,6 +458,42 @@ def test_the_unit_of_mooncakes_instants(written, instants, gap_ns, assumed):
     told = [one for one in trace.workload.cautions if one.code == "unit_of_instants_assumed"]
     assert [one.text.rpartition(" ")[2] for one in told] == assumed
     assert all("--speed-up 0.001 if they are seconds" in one.remedy for one in told)
+
+
+def table_of(gap, n_requests=40, name="Time", prompt="prompt_tokens", step=1):
+    rows = "".join(f"{gap * k + k % 2 * step},500,100\n" for k in range(n_requests))
+    return f"{name},{prompt},output_tokens\n{rows}"
+
+
+@pytest.mark.parametrize(
+    ("text", "last_ns", "unit"),
+    [
+        (table_of(1), 40 * 10**9, "seconds"),  # in milliseconds 1,000 requests/s
+        (table_of(40_000), 39 * 40_000 * 10**6 + 10**6, "milliseconds"),  # else two a day
+        (table_of(137.5, step=0.25), 39 * 137_500_000_000 + 250_000_000, "seconds"),
+        (table_of(137, n_requests=4), 3 * 137 * 10**9 + 10**9, "seconds"),
+        (table_of(137, prompt="Request tokens"), 39 * 137 * 10**9 + 10**9, "seconds"),  # BurstGPT
+        (table_of(137, name="Time_ms"), 39 * 137 * 10**6 + 10**6, ""),
+    ],
+)
+def test_the_unit_of_whole_numbers_follows_from_their_rate(written, text, last_ns, unit):
+    trace = read_trace(written(text))
+    assert trace.workload.plan.arrival_ns[-1] == last_ns
+    told = [one for one in trace.workload.cautions if one.code == "unit_of_instants_assumed"]
+    assert [one.text.rpartition(" ")[2] for one in told] == [unit] * bool(unit)
+
+
+def test_a_unit_that_cannot_be_decided_is_refused_with_the_flag(written):
+    """7.3 requests/s in whole milliseconds were replayed as one request in two minutes."""
+    source = written(table_of(137))
+    with pytest.raises(
+        SpecError, match=r"unit of Time is not known: 0\.0073 requests/s"
+    ) as refused:
+        read_trace(source)
+    assert "7.3 requests/s if milliseconds" in refused.value.what
+    assert refused.value.try_ == "--speed-up 1000 if milliseconds; name it Time_s if seconds"
+    assert read_trace(msgspec.structs.replace(source, speed_up_ratio=1000.0)).has_instants
+    assert read_trace(source, needs_instants=False).has_instants
 
 
 def test_dates_in_another_order_are_refused(written):
