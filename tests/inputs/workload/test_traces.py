@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
+from inferometer.inputs.spans import read_spans
 from inferometer.inputs.workload.plan import NONE, block_contents
 from inferometer.inputs.workload.reading import with_changes
 from inferometer.inputs.workload.replay import draw_workload
@@ -371,6 +372,39 @@ def test_spans_of_client_and_server_are_one_request_each(written):
     assert plan.arrival_ns.tolist() == [0, 40_000_000, 80_000_000]
     assert plan.prompt_tokens.tolist() == [12, 13, 14]
     assert plan.output_tokens.tolist() == [4, 5, 6]
+
+
+def jaeger_of(span):
+    """As Jaeger's API gives this span."""
+    parent = [] if span.parent_id is None else [
+        {"refType": "CHILD_OF", "traceID": f"{span.trace_id:x}", "spanID": f"{span.parent_id:x}"}
+    ]  # fmt: skip
+    tags = {**span.attributes, "span.kind": span.kind}
+    return {
+        "traceID": f"{span.trace_id:x}", "spanID": f"{span.span_id:x}",
+        "operationName": span.name, "references": parent, "startTime": span.start_ns // 1000,
+        "duration": (span.end_ns - span.start_ns) // 1000, "logs": [],
+        "tags": [
+            {"key": key, "type": "string", "value": value}
+            for key, value in tags.items() if isinstance(value, str | int | float)
+        ],
+    }  # fmt: skip
+
+
+def test_spans_in_one_document_are_the_same_workload(written):
+    """``fit`` and ``explain`` read Jaeger's JSON and indented exports, and --workload did not."""
+    exports = [json.loads(line) for line in OTEL.read_text().splitlines()]
+    whole = {"resourceSpans": [one for each in exports for one in each["resourceSpans"]]}
+    jaeger = {"data": [{"traceID": "1", "spans": [jaeger_of(one) for one in read_spans(OTEL)]}]}
+    expected = read_trace(written(OTEL.read_text(), "spans.jsonl"))
+    for text in (json.dumps(whole, indent=2), json.dumps(jaeger), json.dumps(jaeger, indent=1)):
+        trace = read_trace(written(text, "spans.json"))
+        assert trace.format == "otel"
+        for one, other in zip(trace.workload.plan, expected.workload.plan, strict=True):
+            assert one.tolist() == other.tolist()
+    with pytest.raises(SpecError, match=r"spans\.json") as refused:
+        read_trace(written(json.dumps(jaeger)[:-2], "spans.json"))
+    assert "Jaeger's JSON" in refused.value.allowed
 
 
 def test_spans_of_agents_and_of_failures_are_no_requests(written):

@@ -21,8 +21,9 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.errors import SpecError
+from inferometer.inputs.spans import is_spans_file
 from inferometer.inputs.types import Caution
-from inferometer.inputs.workload import trace_formats
+from inferometer.inputs.workload import text_formats, trace_formats
 from inferometer.inputs.workload.own_trace import read_own_trace, table_heading, table_rows
 from inferometer.inputs.workload.plan import (
     I64,
@@ -275,6 +276,7 @@ def known_format(path: Path) -> TraceFormat | None:
     except SpecError:
         keys = {}
     known: TraceFormat | None = next((name for key, name in _KEYS if key in keys), None)
+    known = "otel" if is_spans_file(path) else known  # Jaeger's too, and exports on several lines
     if known is not None:
         return "aiperf" if known == "prompts" and _OBJECT_TURNS.search(line) else known
     has_texts = any(key in keys for key in _TEXTS_ONLY)
@@ -402,14 +404,14 @@ def _rows(
         "mooncake": lambda: trace_formats.mooncake_rows(path, source.hash_block_tokens),
         "llmservingsim": lambda: trace_formats.llmservingsim_rows(path),
         "otel": lambda: trace_formats.otel_rows(path),
-        "sharegpt": lambda: trace_formats.sharegpt_rows(
+        "sharegpt": lambda: text_formats.sharegpt_rows(
             path, only_first_turn=source.turns == "first", with_texts=with_texts
         ),
-        "openai-batch": lambda: trace_formats.openai_batch_rows(
+        "openai-batch": lambda: text_formats.openai_batch_rows(
             path, output_tokens=source.output_tokens, with_texts=with_texts
         ),
         "aiperf": lambda: aiperf_rows(path, output_tokens=source.output_tokens),
-        "prompts": lambda: trace_formats.prompt_rows(
+        "prompts": lambda: text_formats.prompt_rows(
             path, output_tokens=source.output_tokens, with_texts=with_texts
         ),
     }
