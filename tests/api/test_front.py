@@ -16,8 +16,9 @@ import pytest
 
 import inferometer as im
 from inferometer.api.front import words_of_call
+from inferometer.api.predict import Predict
 from inferometer.api.progress import PartsDone, command_line as of_process
-from inferometer.api.question import question_of
+from inferometer.api.question import by_field, question_of
 from inferometer.api.show import Show
 from inferometer.api.simulate import Simulate
 from inferometer.api.size import Size
@@ -259,12 +260,7 @@ def test_an_option_without_its_name_is_refused_with_what_to_write():
 @pytest.mark.parametrize(
     ("ask", "name", "try_"),
     [
-        (im.size, "qps", "rate"),
-        (im.size, "max_concurrency", "concurrency"),
-        (im.size, "isl", 'workload="1024x256"'),
-        (im.simulate, "dp_size", "data_parallel_size"),
-        (im.predict, "max_concurrency", "batch"),
-        (im.predict, "isl", "prompt"),
+        (im.size, "isl", 'workload="1024x256"'),  # without the length of answers
         (im.predict, "dp", None),
         (im.predict, "quantisation", "quantization"),
     ],
@@ -273,6 +269,31 @@ def test_an_option_of_another_tools_name_is_answered_with_ours(ask, name, try_):
     with pytest.raises(SpecError, match=f"no option '{name}'") as refused:
         ask("llama-3.1-8b", **{name: 4})
     assert refused.value.try_ == try_
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "taken"),
+    [
+        (Size, {"hardware": "h100_sxm", "qps": 4}, {"gpus": "h100_sxm", "rate": 4}),
+        (Size, {"gpus": "8xh100"}, {"gpus": "h100", "total_gpus": 8}),
+        (Size, {"gpus": "8xh100", "total_gpus": 4}, {"gpus": "8xh100", "total_gpus": 4}),
+        (Simulate, {"gpu": "l4", "engine": "sglang"}, {"hardware": "l4", "policy": "sglang"}),
+        (Simulate, {"hardware": "8xh100"}, {"hardware": "8xh100"}),  # refused: --tp or --replicas?
+        (Simulate, {"dp_size": 2}, {"data_parallel_size": 2}),
+        (Simulate, {"isl": 1024, "max_tokens": 256}, {"workload": "1024x256"}),
+        (Predict, {"hardware": "2xH100"}, {"hardware": "H100", "tp": 2}),
+        (Predict, {"isl": 1024, "osl": 256}, {"prompt": 1024, "output": 256}),
+        (Predict, {"max_concurrency": 8}, {"batch": 8}),
+    ],
+)
+def test_another_tools_name_is_taken_as_on_the_command_line(asked, given, taken):
+    """Python refused ``hardware=`` of ``size`` and ``engine=`` of ``simulate``, with ours to try."""
+    assert by_field(asked, given) == taken
+
+
+def test_two_names_of_one_option_are_refused():
+    with pytest.raises(SpecError, match="'gpus' is given under two names"):
+        im.size("llama-3.1-8b", hardware="h100_sxm", gpus="l4", rate=1)
 
 
 def test_a_flag_of_the_command_line_names_the_method_that_does_it(tmp_path):

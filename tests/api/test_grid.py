@@ -302,6 +302,19 @@ def test_a_grid_whose_points_have_other_step_times_warns_of_it() -> None:
     assert "Fastest per user: graphs" in str(alike)
 
 
+def test_points_whose_intervals_overlap_are_not_told_apart() -> None:
+    """ "Fastest" was the one of them whose likely number is lower by a little."""
+    near = im.predict(MODEL, hardware="h100_sxm,h200_sxm,l4", batch=4, datasheet=True)
+    fast, cheap = (one.sentence for one in near.findings if one.code == "BEST")
+    assert "h200_sxm (TPOT" in fast
+    assert "; undecided against h100_sxm: their intervals overlap." in fast
+    assert cheap.startswith("Cheapest: h")
+    assert " more: their intervals overlap." not in fast  # the L4 is slower beyond all doubt
+    apart = im.predict(MODEL, hardware="h100_sxm,l4", batch=4, datasheet=True)
+    (fast, *_) = (one.sentence for one in apart.findings if one.code == "BEST")
+    assert fast.endswith("of 2 that fit.")
+
+
 def test_points_are_ranked_among_those_of_their_source() -> None:
     grid = im.predict(
         MODEL, hardware="h100_sxm", batch=4, mode=["engine", "graphs", "eager"], slo="tpot:p50<1s"

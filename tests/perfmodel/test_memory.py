@@ -195,11 +195,7 @@ def test_sglang_reserves_a_share_and_no_step():
     token_gib = kv_bytes(question.model, "bfloat16", context_tokens=1) / 4 / GIB
     given = kv_blocks(question, "sglang", max_num_seqs=256)
     assert given.likely * token_gib == pytest.approx(16.46, rel=0.02)
-    usual = kv_blocks(
-        replace(question, utilization_fraction=DEFAULT_UTILIZATION.value),
-        "sglang",
-        max_num_seqs=256,
-    )
+    usual = kv_blocks(replace(question, utilization_fraction=None), "sglang", max_num_seqs=256)
     assert usual.low < 0.6 * usual.high, "0.5.3 reserves 13 GiB of these, 0.5.18 four"
 
 
@@ -211,3 +207,16 @@ def test_tensorrt_llm_shares_what_is_free():
     room = 0.9 * (free.free_bytes + free.kv_bytes)
     assert blocks.likely * block_bytes == pytest.approx(room, rel=1e-4)
     assert blocks.quantile(0.0) == blocks.low < blocks.quantile(0.5) == blocks.likely
+    given = kv_blocks(replace(question, utilization_fraction=0.8), "trtllm", max_num_seqs=256)
+    assert given.likely * block_bytes == pytest.approx(room * 0.8 / 0.9, rel=1e-4)
+
+
+@pytest.mark.parametrize("policy", ["vllm", "sglang", "trtllm"])
+def test_a_given_share_is_not_taken_for_the_default(policy):
+    """``--gpu-memory-utilization 0.92`` changed nothing on engines with a default of their own."""
+    question = replace(ON_H100, model=find_model("qwen3-8b"), block_tokens=16)
+    given, usual = (
+        kv_blocks(replace(question, utilization_fraction=share), policy, max_num_seqs=256)
+        for share in (DEFAULT_UTILIZATION.value, None)
+    )
+    assert (given == usual) is (policy == "vllm")

@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from inferometer.api.analysis import label_runs
 from inferometer.errors import RecordError
-from inferometer.records.sweep_csv import read_sweep_csv
+from inferometer.inputs.catalog import find_model
+from inferometer.inputs.types import EngineSpec
+from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 
 MARKDOWN = """\
 ggml_cuda_init: found 1 CUDA devices:
@@ -55,6 +58,19 @@ def as_sql():
         f"INSERT INTO llama_bench ({columns}) VALUES ('Bo''s, 8 cores', {row});\n"  # noqa: S608
         for row in rows
     )
+
+
+def test_its_engine_is_not_transformers(tmp_path):
+    """``show`` of these tables printed "transformers eager bfloat16"."""
+    path = tmp_path / "mine.md"
+    path.write_text(MARKDOWN)
+    model, engine = find_model("qwen2.5-7b"), EngineSpec(dtype="bfloat16")
+    run = read_sweep_csv(path, TableFacts(model=model, engine=engine))
+    assert label_runs([run]) == ("mine.md of llama-bench bfloat16",)
+    compiled = TableFacts(model=model, engine=EngineSpec(dtype="bfloat16", mode="compiled"))
+    plain = tmp_path / "plain.csv"
+    plain.write_text("prompt,batch,gen_tokens,tpot_ms\n512,1,32,8.0\n")
+    assert label_runs([read_sweep_csv(plain, compiled)]) == ("plain.csv compiled bfloat16",)
 
 
 BATCHED = """\

@@ -1,6 +1,7 @@
 """Does our table hold the columns it must, and is somebody else's read for what it says?"""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,19 @@ def test_our_table_read_back_says_the_same(tmp_path, measured):
             assert one is None or getattr(other, "value", other) == pytest.approx(
                 getattr(one, "value", one), rel=1e-5
             )
+
+
+def test_the_median_step_is_read_back(tmp_path, measured):
+    """Of a sweep's own table the mean step was shown as the median one."""
+    first, *others = rows_of(measured)
+    step = replace(first.summary.decode_step_s, value=0.09, low=0.08, high=0.1)
+    first = replace(first, summary=replace(first.summary, decode_step_s=step))
+    write_sweep_csv(tmp_path / "sweep.csv", [first, *others])
+    back = read_run(tmp_path / "sweep.csv")
+    near, far, _ = summarise_points(back)
+    assert (near.decode_step_s.value, near.tpot_s.value) == pytest.approx((0.09, 0.1), rel=1e-5)
+    assert far.decode_step_s.value == pytest.approx(0.11, rel=1e-5)
+    assert read_text(tmp_path, "seq,batch,tpot ms\n16,1,20\n").sweep.median_step_ns[0] == ABSENT
 
 
 def test_a_table_of_an_earlier_version_is_read_as_it_was_written(tmp_path):

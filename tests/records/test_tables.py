@@ -39,6 +39,7 @@ def test_types_are_those_of_the_annotations():
         "device_fraction": "f8",
         "energy_joule": "f8",
         "power_watt": "f8",
+        "median_step_ns": "i8",
         "minor_faults": "f8",
         "major_faults": "f8",
     }

@@ -96,6 +96,9 @@ def _engine_words(run: Run) -> str:
     if plan is None:
         return _own_name(run)
     engine = plan.engine
+    if run.manifest.origin == "published":  # --mode and --dtype name no engine
+        modes = [] if engine.mode == "eager" else [engine.mode]
+        return " ".join((_own_name(run), *modes, engine.dtype))
     words = [engine.engine, engine.mode, engine.dtype] + (
         [f"tp{engine.tensor_parallel_size}"] if engine.tensor_parallel_size > 1 else []
     )

@@ -229,14 +229,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
         fleets.drawn
     )
     objective = slo_of(question.slo, workload, fleets)
-    requests = traffic.Traffic(
-        spec=workload, n_requests=question.probe_requests, requests_cap=question.workload.requests
-    )
-    check_prompts(
-        workload,
-        traffic.plan_at(workload, start_load_of(workload), requests.most_requests),
-        max(one.config.max_model_len for one in servers.kinds),
-    )
+    requests = _traffic(question, workload, servers)
     search = Search(
         fleets,
         servers.deployment,
@@ -249,9 +242,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
     alone = search.alone()
     levels = _levels(search, alone, workload, question.where)
     found = levels[0].capacity
-    has_fit = (question.server.fit or question.groups) is not None
-    fewest, most = servers.deployment.kv_block_ends
-    has_blocks = servers.groups is None and fewest < most
+    blocks = _kv_blocks(servers)
     return CapacityAnswer(
         model_id=(
             servers.deployment.model.model_id if servers.groups is None else servers.groups.words
@@ -271,12 +262,47 @@ def capacity(question: Capacity) -> CapacityAnswer:
         cautions=kinds_cautions(servers.kinds)
         + longer_probes(question.workload.requests, found.probes)
         + without_end(question.workload.duration),
-        n_kv_blocks_low=fewest if has_blocks else None,
-        n_kv_blocks_high=most if has_blocks else None,
-        next_step=next_step_of(
-            *(levels, alone), has_fit=has_fit, is_trace=requests.is_trace, has_blocks=has_blocks
+        n_kv_blocks_low=None if blocks is None else blocks[0],
+        n_kv_blocks_high=None if blocks is None else blocks[1],
+        next_step=_what_takes_prompts(servers, requests, found)
+        or next_step_of(
+            levels,
+            alone,
+            has_fit=(question.server.fit or question.groups) is not None,
+            is_trace=requests.is_trace,
+            has_blocks=blocks is not None,
         ),
     )
+
+
+def _traffic(question: Capacity, workload: types.WorkloadSpec, servers: Servers) -> traffic.Traffic:
+    """The requests of the probes, none of whose prompts is too long for every server."""
+    requests = traffic.Traffic(
+        spec=workload, n_requests=question.probe_requests, requests_cap=question.workload.requests
+    )
+    check_prompts(
+        workload,
+        traffic.plan_at(workload, start_load_of(workload), requests.most_requests),
+        max(one.config.max_model_len for one in servers.kinds),
+    )
+    return requests
+
+
+def _what_takes_prompts(
+    servers: Servers, requests: traffic.Traffic, found: searches.Capacity
+) -> str | None:
+    """A remedy where the SLO is missed as the servers refuse prompts longer than a step."""
+    if found.is_resolved:
+        return None
+    plan = traffic.plan_at(requests.spec, start_load_of(requests.spec), requests.most_requests)
+    remedies = (misses.what_takes_prompts(one, plan) for one in servers.kinds)
+    return next((remedy for remedy in remedies if remedy is not None), None)
+
+
+def _kv_blocks(servers: Servers) -> tuple[int, int] | None:
+    """The fewest and the most KV blocks of the plausible servers; None if they are known."""
+    fewest, most = servers.deployment.kv_block_ends
+    return (fewest, most) if servers.groups is None and fewest < most else None
 
 
 def _levels(

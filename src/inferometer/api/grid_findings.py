@@ -10,6 +10,7 @@ from inferometer.api.grid import Axis, GridPoint, Value
 from inferometer.inputs import catalog
 from inferometer.records import curves
 from inferometer.records.curves import Curve, CurveFinding, Rule
+from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number
 
 T = TypeVar("T")
@@ -272,9 +273,31 @@ def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFind
             best = min(members, key=lambda point: _value(point, number))
             value = _value(best, number)
             amount = f"TPOT {format_duration(value)}" if unit is None else f"{value:.3g} {unit}"
-            text = f"{what}: {_name(best)} ({amount}), of {len(members)} that fit{source}."
+            open_ = _undecided(best, members, number)
+            text = f"{what}: {_name(best)} ({amount}), of {len(members)} that fit{source}{open_}."
             found.append(CurveFinding(code="BEST", sentence=text))
     return found
+
+
+def _undecided(best: GridPoint, members: Sequence[GridPoint], number: str) -> str:
+    """Which others may be as good: their intervals overlap that of the best."""
+    first = best.numbers[number]
+    others = [point for point in members if point is not best and _overlaps(first, point, number)]
+    if not others:
+        return ""
+    value = _value(best, number)
+    nearest = min(others, key=lambda point: abs(_value(point, number) - value))
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    return f"; undecided against {_name(nearest)}{more}: their intervals overlap"
+
+
+def _overlaps(first: Estimate | None, point: GridPoint, number: str) -> bool:
+    second = point.numbers[number]
+    if first is None or first.low is None or first.high is None:
+        return False
+    if second is None or second.low is None or second.high is None:
+        return False
+    return first.low <= second.high and second.low <= first.high
 
 
 def _by_source(
@@ -335,7 +358,8 @@ def _slo(
         best = max(members, key=lambda point: _value(point, number), default=None)
         if best is not None:
             amount = f"{format_number(_value(best, number))} {unit}{source}"
-            text = f"Most {unit} within the SLO: {_name(best)} ({amount})."
+            open_ = _undecided(best, members, number)
+            text = f"Most {unit} within the SLO: {_name(best)} ({amount}){open_}."
             found.append(CurveFinding(code="BEST", sentence=text))
     return found
 

@@ -1,8 +1,9 @@
 """What do other tools' result files say, as runs and in our words?"""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
@@ -152,7 +153,10 @@ def _answer_of(path: Path, imported: Imported, folders: dict[str, Path]) -> Impo
         path=str(path),
         tool=imported.tool,
         runs=tuple(_run_of(run, folders.get(run.manifest.run_id)) for run in imported.runs),
-        summaries=imported.summaries,
+        summaries=tuple(
+            replace(one, is_all_at_once=one.offered_requests_per_s == math.inf)
+            for one in imported.summaries
+        ),
         points=_counted(imported),
         cautions=(
             *_contradictions(path.name, imported.summaries),

@@ -10,6 +10,7 @@ from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.simulate.deployment import Deployment
+from inferometer.simulate.simulated_run import larger_steps
 from inferometer.units import format_number
 
 _NOT_CARRIED: Final = frozenset(
@@ -28,6 +29,9 @@ def next_of_simulation(
     objective: ObjectiveSpec,
 ) -> str:
     """After a simulation: ``question`` is the question about ``model``."""
+    takes_all = what_takes_prompts(deployment, plan)
+    if takes_all is not None:
+        return takes_all
     alone = lone_request(deployment, plan, objective)
     if alone is not None and alone.margin_ratio > 1:
         return f"{what_serves_one(alone)}: {alone.why}"
@@ -35,6 +39,18 @@ def next_of_simulation(
     carried = tuple(name for name in names if name not in _NOT_CARRIED)
     search = suggestions.command("capacity", model, *words_of(question, carried))
     return f"fewer requests for each replica; the highest load that meets it: {search}"
+
+
+def what_takes_prompts(deployment: Deployment, plan: RequestPlan) -> str | None:
+    """A remedy where prompts are longer than a step of an engine that does not divide them."""
+    config = deployment.config
+    remedy, tokens = larger_steps(config), plan.prompt_tokens
+    n_refused = int((tokens > config.max_prompt_tokens).sum())
+    if remedy is None or not n_refused:
+        return None
+    return (
+        f"{remedy}, for the {n_refused:,} of {len(tokens):,} prompts that {config.engine} refuses"
+    )
 
 
 def what_goes_on(n_requests: int, *, is_trace: bool) -> str:

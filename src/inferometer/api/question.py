@@ -34,7 +34,7 @@ from typing import (
 )
 
 from inferometer.errors import COMMAND, InferometerError, SpecError
-from inferometer.inputs.synonyms import nearest_option, number_format, plain_number
+from inferometer.inputs.synonyms import in_our_names, nearest_option, number_format, plain_number
 from inferometer.units import check_number, parse_duration_s
 
 P = ParamSpec("P")
@@ -231,7 +231,7 @@ def by_field(question: type[Any], values: Mapping[str, object]) -> dict[str, obj
     """
     names = _names_of(question)
     found = dict[str, object]()
-    for name, value in values.items():
+    for name, value in in_our_names(values, names).items():
         ours = names.get(name, name)
         if ours != name and ours in values:
             raise SpecError(f"{name} and {ours} are one option", where=ours, allowed="one of them")

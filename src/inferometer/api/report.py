@@ -142,7 +142,11 @@ class Report:
     runs: Runs
     judged: show.Judged = field(default_factory=show.Judged)
     out: Path | None = option(
-        None, "The page. [report.html in the first run's folder]", is_common=True, metavar="FILE"
+        None,
+        "The page. [report.html in the first run's folder]",
+        is_common=True,
+        metavar="FILE",
+        flags=("--out", "--report"),
     )
     export: Path | None = option(
         None, "Folder for each chart as SVG and CSV.", is_common=True, metavar="DIR"

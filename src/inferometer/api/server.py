@@ -64,9 +64,10 @@ class Settings:
         "Engine",
         least=1,
     )
-    gpu_memory_utilization: float = option(
-        Knobs().utilization_fraction,
-        "Share of memory given to the engine. [TensorRT-LLM: 0.9 of what weights and steps leave]",
+    gpu_memory_utilization: float | None = option(
+        None,
+        "Share of memory given to the engine; to TensorRT-LLM, of what weights and steps leave."
+        " [vLLM: 0.92; SGLang: computed; TensorRT-LLM: 0.9]",
         "Engine",
     )
 

@@ -16,10 +16,9 @@ from inferometer.records.latencies import HandoverSummary, summarise_handovers
 from inferometer.records.request_summaries import RequestSummary, summarise_groups
 from inferometer.records.run_folder import new_run_id, now_utc
 from inferometer.records.types import ABSENT, KvPoolFacts, RequestTable, Run, VisitTable
-from inferometer.simulate import engine_config, outcome, simulated_run
+from inferometer.simulate import engine_config, outcome, prefill_pool, simulated_run
 from inferometer.simulate.deployment import Deployment
 from inferometer.simulate.fleet import AnswerBeginsAt, ClusterConfig, LinkShape, Router
-from inferometer.simulate.prefill_pool import PrefillPool
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import TransferShares
 from inferometer.units import counted, format_duration, format_number
@@ -143,7 +142,7 @@ def _idle_order_cautions(
     )
 
 
-def prefill_text(pool: PrefillPool) -> str:
+def prefill_text(pool: prefill_pool.PrefillPool) -> str:
     """Prefill replicas and KV link, in words."""
     config, link = pool.deployment.config, pool.link
     way = "one link" if link.shape == "shared" else "a port of each replica"
@@ -306,7 +305,7 @@ def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentV
 
 
 def disaggregation_view(
-    pool: PrefillPool | None, transfers: TransferShares | None, run: Run
+    pool: prefill_pool.PrefillPool | None, transfers: TransferShares | None, run: Run
 ) -> DisaggregationView | None:
     """The description of the prefill replicas; None where there are none."""
     if pool is None or transfers is None:

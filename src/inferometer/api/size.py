@@ -208,14 +208,24 @@ def size(question: Size) -> SizeAnswer:
         over_time=_over_time(problem, pick),
         next_step=_next_step(question, answer),
     )
-    best = [done.best for done in found if done.best is not None]
-    decision_pages.write_size_page(answer, problem.question, best, question.report)
-    if question.out is not None:
-        used_fraction = question.settings.gpu_memory_utilization
-        deployment_folder.write_answer(
-            question.out, problem.question, found, used_fraction, is_forced=question.force
-        )
+    _write(question, problem.question, found, answer)
     return answer
+
+
+def _write(
+    question: Size,
+    sized_for: sizing_types.SizingQuestion,
+    found: tuple[sizing_types.Done, ...],
+    answer: SizeAnswer,
+) -> None:
+    """The page and the files, where they were requested."""
+    best = [done.best for done in found if done.best is not None]
+    decision_pages.write_size_page(answer, sized_for, best, question.report)
+    if question.out is not None:
+        used_fraction = question.settings.knobs(question.engine, {}, {}).share_fraction
+        deployment_folder.write_answer(
+            question.out, sized_for, found, used_fraction, is_forced=question.force
+        )
 
 
 def _next_step(question: Size, answer: SizeAnswer) -> str | None:

@@ -6,7 +6,14 @@ from typing import Final
 from inferometer.api.cluster import gate_text
 from inferometer.api.size_groups_page import groups_page
 from inferometer.api.sized_fleets import best_use_page
-from inferometer.api.sizing_answer import Impossible, KindRow, OverTime, PaceRow, SizeAnswer
+from inferometer.api.sizing_answer import (
+    Impossible,
+    KindRow,
+    OverTime,
+    PaceRow,
+    SizeAnswer,
+    kv_blocks_words,
+)
 from inferometer.decide.probing import MOST_TOGETHER
 from inferometer.inputs.objectives import Metric, parse_objective, percentile_name
 from inferometer.records.request_summaries import Percentile
@@ -20,8 +27,6 @@ from inferometer.units import counted, format_duration, format_number, format_re
 
 _MAX_REFUSED: Final = 3
 _MS: Final = 1e3
-_NOTED_SPREAD: Final = 0.05
-"""A range of KV blocks below this share of them is not printed."""
 
 
 def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
@@ -52,7 +57,7 @@ def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
                 "TRUST",
                 ""
                 if pick is None
-                else f"step times: {pick.step_times_from}{_kv_blocks(pick)}; simulated, not measured",
+                else f"step times: {pick.step_times_from}{kv_blocks_words(pick)}; simulated, not measured",
             ),
             ("NEXT", _next(answer)),
         ),
@@ -80,7 +85,7 @@ def _title(answer: SizeAnswer) -> str:
     if pick is not None:
         return (
             f"{question} → {pick.n_devices} × {pick.hardware}"
-            f" ({_replicas(pick.n_replicas)}{_prefill(answer)},"
+            f" ({counted(pick.n_replicas, 'replica')}{_prefill(answer)},"
             f" {pick.layout})"
         )
     nearest = f"; nearest: {_nearest(answer.impossible[0])}" if answer.impossible else ""
@@ -228,7 +233,7 @@ def _others(answer: SizeAnswer) -> list[str]:
     for row in answer.kinds[1:3]:
         cost = "" if row.usd_per_hour is None else f", ${row.usd_per_hour:.2f}/h"
         lines.append(
-            f"{row.n_devices} × {row.hardware} ({_replicas(row.n_replicas)}, {row.layout}){cost}:"
+            f"{row.n_devices} × {row.hardware} ({counted(row.n_replicas, 'replica')}, {row.layout}){cost}:"
             f" {row.verdict}"
         )
     if answer.pick is not None:
@@ -304,23 +309,13 @@ def _facts(answer: SizeAnswer) -> list[tuple[str, str]]:
         *([] if answer.gate is None else [("gate", gate_text(answer.gate))]),
         ("requests in flight", f"{format_number(pick.in_flight_load)} in each replica on average"),
         ("step times", pick.step_times_from),
-        ("KV blocks", f"{pick.n_kv_blocks:,} a replica{_kv_blocks(pick)}"),
+        ("KV blocks", f"{pick.n_kv_blocks:,} a replica{kv_blocks_words(pick)}"),
         *((name, str(value)) for name, value in pick.knobs),
         *(("cost", line) for line in _money(pick)),
         *(prices or [("price", "not known")]),
         ("power", "not known" if power is None else f"{power.where}{bound}"),
         *facts,
     ]
-
-
-def _kv_blocks(pick: KindRow) -> str:
-    """The ends of the number of KV blocks, which differs between versions of the engine."""
-    if pick.n_kv_blocks_high - pick.n_kv_blocks_low < _NOTED_SPREAD * pick.n_kv_blocks:
-        return ""
-    return (
-        f"; {pick.n_kv_blocks_low:,} KV blocks with slow steps to {pick.n_kv_blocks_high:,} with"
-        " fast ones"
-    )
 
 
 def _tried(answer: SizeAnswer) -> list[tuple[str, str]]:
@@ -365,7 +360,7 @@ def _would_need(pace: PaceRow, pick: KindRow) -> str:
     if pace.n_replicas is None:
         return ", no number of replicas meets it" if pace.is_examined else ""
     if pace.n_replicas > pick.n_replicas:
-        return f", {_replicas(pace.n_replicas)} needed"
+        return f", {counted(pace.n_replicas, 'replica')} needed"
     return f" with {pace.n_replicas:,} too" if pace.n_replicas < pick.n_replicas else ""
 
 
@@ -601,7 +596,3 @@ def _together(answer: SizeAnswer, n_replicas: int) -> str:
 def _prefill(answer: SizeAnswer) -> str:
     n_prefill = answer.n_prefill_replicas
     return f" and {n_prefill} that compute prompts" if n_prefill else ""
-
-
-def _replicas(n_replicas: int) -> str:
-    return f"{n_replicas} replica{'s' if n_replicas > 1 else ''}"

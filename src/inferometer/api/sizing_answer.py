@@ -22,6 +22,7 @@ from inferometer.decide.sizing_types import (
     costs_of,
     mean_tokens,
 )
+from inferometer.decide.traffic import plan_at
 from inferometer.errors import EXIT_OF_SLO
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.prices import ApiPrice, OwnedPrice
@@ -112,6 +113,8 @@ def _row(outcome: PolicyOutcome) -> PolicyRow:
 
 
 _SHOWN_FRACTION: Final = 0.95
+_NOTED_SPREAD: Final = 0.05
+"""A range of KV blocks below this share of them is not printed."""
 _KNOBS: Final = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
     *("max_running_requests", "chunked_prefill_size", "context_length"),
@@ -248,6 +251,16 @@ class KindRow:
     def sized_pace(self) -> PaceRow:
         """At the step times that it was sized for."""
         return next(pace for pace in self.paces if pace.step_times == self.sized_at)
+
+
+def kv_blocks_words(pick: KindRow) -> str:
+    """The ends of the number of KV blocks, which differs between versions of the engine."""
+    if pick.n_kv_blocks_high - pick.n_kv_blocks_low < _NOTED_SPREAD * pick.n_kv_blocks:
+        return ""
+    return (
+        f"; {pick.n_kv_blocks_low:,} KV blocks with slow steps to {pick.n_kv_blocks_high:,} with"
+        " fast ones"
+    )
 
 
 def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
@@ -481,8 +494,19 @@ def size_answer(
             *sizing_cautions.cautions_of(best),
             *sizing_cautions.box_cautions(question, candidates),
         ),
-        next_step=misses.what_decides(question) if asked_verdict == "undecided" else None,
+        next_step=misses.what_decides(question)
+        if asked_verdict == "undecided"
+        else None
+        if rows
+        else _what_takes_prompts(question, searched),
     )
+
+
+def _what_takes_prompts(question: SizingQuestion, searched: Sequence[Searched]) -> str | None:
+    """A remedy where nothing meets the SLO as prompts longer than a step are refused."""
+    plan = plan_at(question.spec, question.offered_load, question.n_requests)
+    remedies = (misses.what_takes_prompts(one.candidate.deployment, plan) for one in searched)
+    return next((remedy for remedy in remedies if remedy is not None), None)
 
 
 def pick_of(found: Sequence[Done]) -> SizedKind | None:

@@ -392,7 +392,7 @@ def asks(
     wanted, and is true where that was a grid, whose answer it has printed. Without ``has_page`` the
     answer is a line or text of its own form: no ``--csv``, ``--report`` and ``--verbose``.
     """
-    has_report = not has_page or any(field.name == "report" for field in fields_of(question))
+    has_report = not has_page or any("--report" in field.flags for field in fields_of(question))
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         def with_question(**values: Any) -> Any:

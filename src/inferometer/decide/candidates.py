@@ -10,7 +10,6 @@ from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.prices import OwnedPrice
 from inferometer.inputs.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
-from inferometer.perfmodel.memory import DEFAULT_UTILIZATION
 from inferometer.perfmodel.roofline import usual_kv_dtype
 from inferometer.perfmodel.steptime_levels import StepTimes
 from inferometer.perfmodel.weights import splits_heads, undivided_heads
@@ -165,7 +164,8 @@ class Grid:
     policy: str = "vllm"
     own: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Other knobs under the engine's own names, with the values to try of each."""
-    utilization_fraction: float = DEFAULT_UTILIZATION.value
+    utilization_fraction: float | None = None
+    """None: the engine's default."""
     shared: tuple[tuple[str, int], ...] = ()
     """Settings that all of them have, under vLLM's names."""
     data_parallel_size: int = 1

@@ -458,8 +458,7 @@ def read_spans(path: Path) -> tuple[Span, ...]:
         traces = DOOR.json(DOOR.bytes_of(path), _JaegerTraces, where=str(path))
         with DOOR.refusing(str(path)):
             return tuple(_of_jaeger(one) for trace in traces.data for one in trace.spans)
-    first, newline, _ = start.partition(b"\n")
-    if newline and not first.rstrip().endswith(b"}"):  # one export on several lines
+    if is_one_document(path):  # one export on several lines
         export = DOOR.json(DOOR.bytes_of(path), SpanExport, where=str(path))
         with DOOR.refusing(str(path)):
             return tuple(spans_of(export))
@@ -469,6 +468,13 @@ def read_spans(path: Path) -> tuple[Span, ...]:
         with DOOR.refusing(where):
             found += spans_of(export)
     return tuple(found)
+
+
+def is_one_document(path: Path) -> bool:
+    """Is the file one JSON value (Jaeger's, or an indented export), not one a line?"""
+    start = DOOR.start_of(path)
+    first, newline, _ = start.partition(b"\n")
+    return _is_jaeger(start) or (bool(newline) and not first.rstrip().endswith(b"}"))
 
 
 def _is_jaeger(start: bytes) -> bool:

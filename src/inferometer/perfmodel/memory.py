@@ -141,7 +141,8 @@ class MemoryQuestion:
     """Step budget; None: all prompts of the batch are computed in one step (static batching)."""
     block_tokens: int = 1
     """Tokens in a block of a paged cache; contexts are rounded up to it."""
-    utilization_fraction: float = DEFAULT_UTILIZATION.value
+    utilization_fraction: float | None = None
+    """The share of memory that the user gave; None: what the engine takes by default."""
     n_expert_shards: int = 1
     """Number of replicas that step together and share the experts."""
     n_sampler_copies: int = _SAMPLER_COPIES
@@ -158,8 +159,14 @@ class MemoryQuestion:
         """Is it a serving engine, which reserves memory by profiling its largest step?"""
         return self.max_step_tokens is not None
 
+    @property
+    def share_fraction(self) -> float:
+        """``gpu_memory_utilization``: as given, or vLLM's default."""
+        given = self.utilization_fraction
+        return DEFAULT_UTILIZATION.value if given is None else given
+
     def __post_init__(self) -> None:
-        if not 0 < self.utilization_fraction <= 1:
+        if not 0 < self.share_fraction <= 1:
             raise SpecError(
                 f"memory utilization {self.utilization_fraction}",
                 where="--gpu-memory-utilization",
@@ -223,7 +230,7 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
     runtime_bytes = RUNTIME.value * (question.is_served and question.hardware.kind == "gpu")
     return MemoryBudget(
         total_bytes=total_bytes,
-        reserve_bytes=round(total_bytes * (1 - question.utilization_fraction) + runtime_bytes),
+        reserve_bytes=round(total_bytes * (1 - question.share_fraction) + runtime_bytes),
         weight_bytes=round(whole_bytes * stage_fraction),
         kv_bytes=round(batch_size * per_sequence),
         activation_bytes=round(activation_bytes),
@@ -250,6 +257,15 @@ def largest_batch_size(question: MemoryQuestion) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if memory_budget(question, middle).fits else (low, middle)
     return low
+
+
+def usual_share(policy: str) -> Constant:
+    """The share of memory that an engine takes unless it is given.
+
+    TensorRT-LLM's is of what weights and steps leave. SGLang's is computed from the device and the
+    step: about vLLM's, with activations.
+    """
+    return _FREE_SHARE if policy == "trtllm" else DEFAULT_UTILIZATION
 
 
 def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
@@ -351,19 +367,19 @@ def _kv_rooms(question: MemoryQuestion, policy: str, max_num_seqs: int) -> tuple
 def _trtllm_rooms(
     question: MemoryQuestion, budget: MemoryBudget, likely: float
 ) -> tuple[float, ...]:
-    if question.utilization_fraction != DEFAULT_UTILIZATION.value:
-        return likely, likely, likely
-    free = likely + budget.total_bytes * (1 - question.utilization_fraction)
+    free = likely + budget.total_bytes * (1 - question.share_fraction)
     step_bytes = budget.activation_bytes + budget.logits_bytes
     rooms = (free - step_bytes, free, free + step_bytes)
-    return tuple(_FREE_SHARE.value * room for room in rooms)
+    given = question.utilization_fraction
+    share = _FREE_SHARE.value if given is None else given
+    return tuple(share * room for room in rooms)
 
 
 def _sglang_rooms(
     question: MemoryQuestion, budget: MemoryBudget, likely: float
 ) -> tuple[float, ...]:
     beside_weights = budget.total_bytes - budget.weight_bytes - _CONTEXT_BYTES
-    if question.utilization_fraction != DEFAULT_UTILIZATION.value:
+    if question.utilization_fraction is not None:
         reserved = (budget.total_bytes - _CONTEXT_BYTES) * (1 - question.utilization_fraction)
         return likely, likely, max(beside_weights - reserved, likely)
     n_devices = (question.plan or plan_of(question.engine)).n_devices

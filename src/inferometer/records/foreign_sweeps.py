@@ -41,6 +41,7 @@ FieldName: TypeAlias = Literal[
     "prefill_ms",
     "decode_ms",
     "step_ms",
+    "median_ms",
     "steps",
     "reserved_mb",
     "allocated_mb",
@@ -170,6 +171,8 @@ def _time(words: list[str], statistic: int) -> Column | None:
     name = "_".join(word for word in words if word not in _MS and word not in _PER_TOKEN)
     scale = _MS[units[0]]
     is_per_token = any(word in _PER_TOKEN for word in words)
+    if not name and "step" in words and statistic == _STATISTIC["median"]:
+        return Column("median_ms", scale, 0)
     if name in {"decode", "decode_time", "decode_latency"} and is_per_token:
         return Column("decode_ms", scale, statistic)
     if name not in _TIMES or (name.startswith("prefill") and is_per_token):
@@ -232,6 +235,15 @@ def is_table(text: str) -> bool:
     """Is this text a table of one of them, of llama.cpp's also in Markdown, CSV or SQL?"""
     start = text.lstrip()[:_START_CHARACTERS]
     return is_json(text) or any(one.search(start) is not None for one in _LLAMA_TABLES)
+
+
+def tool_of(text: str) -> str | None:
+    """The benchmark whose table this is; None where it is a table without its writer's name."""
+    if _is_one_batch(text):
+        return "bench_one_batch"
+    if _is_batched_json(text) or _BATCHED_HEADER.search(text) is not None:
+        return "llama-batched-bench"
+    return "llama-bench" if is_table(text) else None
 
 
 def _is_llama(text: str) -> bool:

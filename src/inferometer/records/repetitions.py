@@ -59,8 +59,8 @@ class PointRepetitions:
     """Time of all decode steps together."""
     n_decode_steps: F64
     decode_step_s: F64
-    """The median of the repetition's decode steps if steps were recorded, else decode time /
-    steps."""
+    """The median of the repetition's decode steps if steps were recorded or a table names it, else
+    decode time / steps."""
     reserved_bytes: F64
     allocated_bytes: F64
     cpu_fraction: F64
@@ -135,6 +135,7 @@ def _point(sweep: SweepTable, point_index: int, steps: "_DecodeSteps") -> PointR
         [steps.median_s(point_index, int(repetition)) for repetition in ended_ok.repetition],
         dtype=np.float64,
     )
+    step_s = np.where(np.isnan(step_s), _positive_s(ended_ok.median_step_ns), step_s)
     return PointRepetitions(
         point_index=point_index,
         point=SweepPoint(

@@ -423,10 +423,12 @@ def _with_replicas(columns: dict[str, Column]) -> dict[str, Column]:
     return {"replica": np.full(n_rows, ABSENT), **columns}
 
 
-def _with_page_faults(columns: dict[str, Column]) -> dict[str, Column]:
-    """Sweeps without counts of page faults."""
-    unknown = np.full(len(next(iter(columns.values()))), np.nan)
-    return {"minor_faults": unknown, "major_faults": unknown, **columns}
+def _of_newer_sweeps(columns: dict[str, Column]) -> dict[str, Column]:
+    """Sweeps without counts of page faults, or without the median step of a table."""
+    n_rows = len(next(iter(columns.values())))
+    unknown, absent = np.full(n_rows, np.nan), np.full(n_rows, ABSENT)
+    faults = {"minor_faults": unknown, "major_faults": unknown}
+    return {**faults, "median_step_ns": absent, **columns}
 
 
 def _with_moves(columns: dict[str, Column]) -> dict[str, Column]:
@@ -441,7 +443,7 @@ def _with_slots(columns: dict[str, Column]) -> dict[str, Column]:
 
 _GROWN: Final = {
     "steps": _with_replicas,
-    "sweep": _with_page_faults,
+    "sweep": _of_newer_sweeps,
     "step_memory": _with_moves,
 }
 LOADERS: Final[dict[int, Loader]] = {

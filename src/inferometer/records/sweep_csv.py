@@ -192,6 +192,7 @@ def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
             where=str(path),
             allowed="a file with a date",
         ) from error
+    tool = foreign_sweeps.tool_of(text)
     text = foreign_sweeps.as_sweep_table(text, _DOOR, where=str(path)) or text
     lines = _lines_of(text, str(path))
     is_gen_known = facts.gen_tokens is not None or any(line.fields.get("gen") for line in lines)
@@ -203,7 +204,8 @@ def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
         tool_version="unknown",
         plan=_plan_of(sweep, facts),
         model=facts.model,
-        source=facts.source or Source(kind="unsourced", where=path.name),
+        source=facts.source
+        or Source(kind="unsourced", where=f"{path.name}{f' of {tool}' if tool else ''}"),
         is_complete=True,
         cautions=(*(() if is_gen_known else (_GEN_UNKNOWN,)), *_unread_times(text)),
     )
@@ -377,8 +379,8 @@ def _row(line: _Line, point: SweepPoint, where: str) -> dict[str, object]:
     A table without decode_steps that has both decode time / generated tokens and TPOT gives them by
     their quotient.
     """
-    prefill_ms, decode_ms, step_ms = (
-        _number(line, name, where) for name in ("prefill_ms", "decode_ms", "step_ms")
+    prefill_ms, decode_ms, step_ms, median_ms = (
+        _number(line, name, where) for name in ("prefill_ms", "decode_ms", "step_ms", "median_ms")
     )
     reserved_mb, allocated_mb = (
         _number(line, "reserved_mb", where),
@@ -409,6 +411,7 @@ def _row(line: _Line, point: SweepPoint, where: str) -> dict[str, object]:
         "prefill_ns": None if prefill_ms is None else round(prefill_ms * _NS_PER_MS),
         "decode_ns": None if total_ms is None else round(total_ms * _NS_PER_MS),
         "n_decode_steps": 0 if total_ms is None else n_steps,
+        "median_step_ns": None if median_ms is None else round(median_ms * _NS_PER_MS),
         "reserved_bytes": None if reserved_mb is None else round(reserved_mb * BYTES_PER_MB),
         "allocated_bytes": None if allocated_mb is None else round(allocated_mb * BYTES_PER_MB),
     }

@@ -290,6 +290,8 @@ class SweepTable(NamedTuple):
     decode_ns: I64
     """Time of all decode steps together."""
     n_decode_steps: I32
+    median_step_ns: I64
+    """The median decode step in a table of another tool; ABSENT where steps are recorded."""
     reserved_bytes: I64
     """Peak memory reserved from the device by the engine (on a CPU: peak resident set)."""
     allocated_bytes: I64

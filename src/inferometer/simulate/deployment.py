@@ -53,10 +53,16 @@ class Knobs:
     """Settings that all engines have, by vLLM's names: see ``engine_config.engine_config``."""
     own: Mapping[str, str] = field(default_factory=dict[str, str])
     """Other settings, by the engine's own names, as text."""
-    utilization_fraction: float = memory.DEFAULT_UTILIZATION.value
-    """``gpu_memory_utilization``"""
+    utilization_fraction: float | None = None
+    """``gpu_memory_utilization``; None: the engine's default."""
     data_parallel_size: int = 1
     """Replicas that share the experts of a model, each with a part of them in its memory."""
+
+    @property
+    def share_fraction(self) -> float:
+        """``gpu_memory_utilization``, or what the engine takes by default."""
+        given = self.utilization_fraction
+        return memory.usual_share(self.policy).value if given is None else given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

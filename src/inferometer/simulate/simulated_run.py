@@ -347,15 +347,20 @@ def _refusal_cautions(
 
 def _too_long(config: EngineConfig, model: ModelSpec | None) -> tuple[str, str]:
     """Which prompts the server refuses, and the setting that would accept them."""
-    if isinstance(config, TrtllmConfig) and config.max_prompt_tokens < config.max_seq_len - 1:
-        remedy = (
-            f"--max-num-batched-tokens {config.max_seq_len}, or --set enable_chunked_prefill=true"
-        )
-        return f"have more than max_num_tokens = {config.max_num_tokens} tokens", remedy
+    remedy = larger_steps(config)
+    if remedy is not None:
+        return f"have more than max_num_tokens = {config.step_budget_tokens} tokens", remedy
     return (
         f"reach max_model_len = {config.max_model_len}",
         _longer(config, model, "shorter prompts"),
     )
+
+
+def larger_steps(config: EngineConfig) -> str | None:
+    """Settings that accept prompts longer than a step; None where the engine accepts them."""
+    if not isinstance(config, TrtllmConfig) or config.max_prompt_tokens >= config.max_seq_len - 1:
+        return None
+    return f"--max-num-batched-tokens {config.max_seq_len}, or --set enable_chunked_prefill=true"
 
 
 def _longer(config: EngineConfig, model: ModelSpec | None, shorter: str) -> str:

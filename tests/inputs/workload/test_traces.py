@@ -4,11 +4,13 @@ import gzip
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
+from inferometer.inputs.spans import read_spans
 from inferometer.inputs.workload.plan import NONE, block_contents
 from inferometer.inputs.workload.reading import with_changes
 from inferometer.inputs.workload.replay import draw_workload
@@ -372,6 +374,39 @@ def test_spans_of_client_and_server_are_one_request_each(written):
     assert plan.output_tokens.tolist() == [4, 5, 6]
 
 
+def jaeger_of(span):
+    """As Jaeger's API gives this span."""
+    parent = [] if span.parent_id is None else [
+        {"refType": "CHILD_OF", "traceID": f"{span.trace_id:x}", "spanID": f"{span.parent_id:x}"}
+    ]  # fmt: skip
+    tags = {**span.attributes, "span.kind": span.kind}
+    return {
+        "traceID": f"{span.trace_id:x}", "spanID": f"{span.span_id:x}",
+        "operationName": span.name, "references": parent, "startTime": span.start_ns // 1000,
+        "duration": (span.end_ns - span.start_ns) // 1000, "logs": [],
+        "tags": [
+            {"key": key, "type": "string", "value": value}
+            for key, value in tags.items() if isinstance(value, str | int | float)
+        ],
+    }  # fmt: skip
+
+
+def test_spans_in_one_document_are_the_same_workload(written):
+    """``fit`` and ``explain`` read Jaeger's JSON and indented exports, and --workload did not."""
+    exports = [json.loads(line) for line in OTEL.read_text().splitlines()]
+    whole = {"resourceSpans": [one for each in exports for one in each["resourceSpans"]]}
+    jaeger = {"data": [{"traceID": "1", "spans": [jaeger_of(one) for one in read_spans(OTEL)]}]}
+    expected = read_trace(written(OTEL.read_text(), "spans.jsonl"))
+    for text in (json.dumps(whole, indent=2), json.dumps(jaeger), json.dumps(jaeger, indent=1)):
+        trace = read_trace(written(text, "spans.json"))
+        assert trace.format == "otel"
+        for one, other in zip(trace.workload.plan, expected.workload.plan, strict=True):
+            assert one.tolist() == other.tolist()
+    with pytest.raises(SpecError, match=r"spans\.json") as refused:
+        read_trace(written(json.dumps(jaeger)[:-2], "spans.json"))
+    assert "Jaeger's JSON" in refused.value.allowed
+
+
 def test_spans_of_agents_and_of_failures_are_no_requests(written):
     text = OTEL.read_text().replace('"stringValue":"chat"', '"stringValue":"invoke_agent"')
     server_only = read_trace(written(text, "spans.jsonl")).workload.plan
@@ -457,6 +492,42 @@ def test_the_unit_of_mooncakes_instants(written, instants, gap_ns, assumed):
     told = [one for one in trace.workload.cautions if one.code == "unit_of_instants_assumed"]
     assert [one.text.rpartition(" ")[2] for one in told] == assumed
     assert all("--speed-up 0.001 if they are seconds" in one.remedy for one in told)
+
+
+def table_of(gap, n_requests=40, name="Time", prompt="prompt_tokens", step=1):
+    rows = "".join(f"{gap * k + k % 2 * step},500,100\n" for k in range(n_requests))
+    return f"{name},{prompt},output_tokens\n{rows}"
+
+
+@pytest.mark.parametrize(
+    ("text", "last_ns", "unit"),
+    [
+        (table_of(1), 40 * 10**9, "seconds"),  # in milliseconds 1,000 requests/s
+        (table_of(40_000), 39 * 40_000 * 10**6 + 10**6, "milliseconds"),  # else two a day
+        (table_of(137.5, step=0.25), 39 * 137_500_000_000 + 250_000_000, "seconds"),
+        (table_of(137, n_requests=4), 3 * 137 * 10**9 + 10**9, "seconds"),
+        (table_of(137, prompt="Request tokens"), 39 * 137 * 10**9 + 10**9, "seconds"),  # BurstGPT
+        (table_of(137, name="Time_ms"), 39 * 137 * 10**6 + 10**6, ""),
+    ],
+)
+def test_the_unit_of_whole_numbers_follows_from_their_rate(written, text, last_ns, unit):
+    trace = read_trace(written(text))
+    assert trace.workload.plan.arrival_ns[-1] == last_ns
+    told = [one for one in trace.workload.cautions if one.code == "unit_of_instants_assumed"]
+    assert [one.text.rpartition(" ")[2] for one in told] == [unit] * bool(unit)
+
+
+def test_a_unit_that_cannot_be_decided_is_refused_with_the_flag(written):
+    """7.3 requests/s in whole milliseconds were replayed as one request in two minutes."""
+    source = written(table_of(137))
+    with pytest.raises(
+        SpecError, match=r"unit of Time is not known: 0\.0073 requests/s"
+    ) as refused:
+        read_trace(source)
+    assert "7.3 requests/s if milliseconds" in refused.value.what
+    assert refused.value.try_ == "--speed-up 1000 if milliseconds; name it Time_s if seconds"
+    assert read_trace(msgspec.structs.replace(source, speed_up_ratio=1000.0)).has_instants
+    assert read_trace(source, needs_instants=False).has_instants
 
 
 def test_dates_in_another_order_are_refused(written):

@@ -190,6 +190,45 @@ Average time-per-output-token [TPOT] (ms): 7.5
 [Latency] P50    : 990.0000
 [Latency] AVERAGE: 1000.0000
 """
+PRINTED_ONE_BY_ONE = """\
+===========================================================
+= ENGINE DETAILS
+===========================================================
+Model:\t\t\tsome/model
+===========================================================
+= WORLD + RUNTIME INFORMATION
+===========================================================
+TP Size:\t\t4
+Max Runtime Batch Size:\t1
+===========================================================
+= GENERAL OVERVIEW
+===========================================================
+Number of requests:\t\t10
+Average Input Length (tokens):\t512.0000
+Average Output Length (tokens):\t100.0000
+Average request latency (ms):\t2000.0000
+
+===========================================================
+= THROUGHPUT OVERVIEW
+===========================================================
+Request Throughput (req/sec):\t\t  0.5000
+Total Token Throughput (tokens/sec):\t  50.0000
+Generation Token Throughput (tokens/sec): 51.0000
+
+===========================================================
+= LATENCY OVERVIEW
+===========================================================
+Total Latency (ms):\t\t  20000.0000
+Average time-to-first-token (ms): 20.0000
+Average inter-token latency (ms): 19.8000
+Acceptance Rate (Speculative):\t  1.00
+
+===========================================================
+= GENERATION LATENCY BREAKDOWN
+===========================================================
+MIN (ms): 1900.0000
+P90 (ms): 1980.0000
+"""
 PRINTED_BY_0_12 = """\
 ===========================================================
 = ENGINE DETAILS
@@ -225,6 +264,19 @@ def test_blocks_that_trtllm_bench_prints(tmp_path):
     assert (old.tool_version, old.n_completed, old.duration_s) == ("0.12.0", 3000, 16.4)
     assert (old.output_tokens_per_s, old.total_tokens_per_s) == (23400.5, None)
     assert old.latencies == ()
+
+
+def test_requests_one_by_one_of_an_older_trtllm_bench(tmp_path):
+    """Blocks of ``trtllm-bench latency`` were unread; its total throughput is of output tokens."""
+    path = tmp_path / "latency.log"
+    path.write_text(PRINTED_ONE_BY_ONE)
+    (one,) = read_results(path).summaries
+    assert (one.model, one.concurrency, one.n_completed, one.duration_s) == (
+        "some/model", 1, 10, 20.0,
+    )  # fmt: skip
+    assert (one.output_tokens_per_s, one.total_tokens_per_s) == (50.0, None)
+    means = {latency.name: (latency.mean_s, latency.percentiles) for latency in one.latencies}
+    assert means == {"ttft": (0.02, ()), "tpot": (0.0198, ()), "e2e": (2.0, ())}
 
 
 def test_trtllm_bench_with_averages_alone(tmp_path):

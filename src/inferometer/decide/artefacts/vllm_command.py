@@ -277,7 +277,7 @@ def serve_command(deployment: Deployment) -> str:
             model=model,
             engine=deployment.engine,
             scheduler=config,
-            utilization_fraction=deployment.knobs.utilization_fraction,
+            utilization_fraction=deployment.knobs.share_fraction,
         )
         return shlex.join(["vllm", "serve", name, *engine_flags(replica)])
     if isinstance(config, SglangConfig):
@@ -365,7 +365,7 @@ def _settings(deployment: Deployment) -> dict[str, object]:
         "tensor_parallel_size": engine.tensor_parallel_size,
         "quantization": engine.quantization or engine.dtype,
         "kv_cache_dtype": engine.kv_cache_dtype or engine.dtype,
-        "gpu_memory_utilization": deployment.knobs.utilization_fraction,
+        "gpu_memory_utilization": deployment.knobs.share_fraction,
     }
     return settings | {
         one.name: getattr(config, one.name)

@@ -131,7 +131,7 @@ def _changes(name: str, values: Sequence[Value], nothing: str) -> Tries:
 def _memory(now: Now) -> Tries:
     if now.deployment.kv_origin == "given" or now.deployment.hardware is None:
         return "the number of KV blocks is given, so the share of memory changes nothing"
-    used = now.deployment.knobs.utilization_fraction
+    used = now.deployment.knobs.share_fraction
     higher = [value for value in _UTILIZATIONS if value > used + 0.004]
     return _changes("gpu_memory_utilization", higher, f"{used:g} of the memory is in use")
 

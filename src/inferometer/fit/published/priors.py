@@ -109,11 +109,11 @@ _PAIR_OF_PCIE, _GROUP_OF_PCIE = 0.57, 0.45
 _PCIE_HOP_S: Final = 3.9e-6
 _PCIE_SD: Final = 0.5
 """All-reduces over PCIe by the kernels of L40S and RTX PRO 6000 (source aic-kernels): the share of
-one direction's rate that two devices reach (0.59 and 0.56), and the time of a small one for each other device (3.4 to 5.4 µs). Four or eight
-share 0.16, 0.40 and 0.37 of it there; with 0.29 whole servers of four L40S, A100 PCIe and RTX 4090 came
-out 1.5 to 2 times too slow, with 0.45 they are within a third (``bench/results/published_elsewhere.csv``
-and ``published_unseen.csv``). How the devices are joined differs from host to host: a standard deviation
-of half, of the logarithm."""
+one direction's rate that two devices reach (0.59 and 0.56), and the time of a small one for each
+other device (3.4 to 5.4 µs). Four or eight share 0.16, 0.40 and 0.37 of it there; with 0.29 whole
+servers of four L40S, A100 PCIe and RTX 4090 came out 1.5 to 2 times too slow, with 0.45 they are
+within a half (``bench/results/published_elsewhere.csv`` and ``published_unseen.csv``). How the
+devices are joined differs from host to host: a standard deviation of half, of the logarithm."""
 
 
 class DevicePrior(NamedTuple):

@@ -89,7 +89,8 @@ def _with_tables(spec: WorkloadSpec) -> WorkloadSpec:
         if not isinstance(value, dict):
             return value
         if value.get("kind") == "trace" and "column" in value:
-            plan = read_trace(TraceSource(path=value["path"], format=value["format"])).workload.plan
+            of_values = TraceSource(path=value["path"], format=value["format"])
+            plan = read_trace(of_values, needs_instants=False).workload.plan
             values, weights = np.unique(getattr(plan, value["column"]), return_counts=True)
             return {"kind": "table", "values": values.tolist(), "weights": weights.tolist()}
         return {key: ready(item) for key, item in value.items()}
@@ -98,7 +99,10 @@ def _with_tables(spec: WorkloadSpec) -> WorkloadSpec:
 
 
 def _recorded(instants: TraceArrivals) -> RecordedArrivals:
-    trace = read_trace(TraceSource(path=instants.path, format=instants.format))
+    ratio = instants.speed_up_ratio
+    trace = read_trace(
+        TraceSource(path=instants.path, format=instants.format, speed_up_ratio=ratio)
+    )
     if not trace.has_instants:
         raise SpecError(
             f"a {trace.format} trace has no instants",
@@ -108,15 +112,13 @@ def _recorded(instants: TraceArrivals) -> RecordedArrivals:
             + suggestions.flags("--workload", instants.path, "--rate", 1),
         )
     at_ns = trace.workload.plan.arrival_ns
-    return RecordedArrivals(
-        at_ns=_sped_up(at_ns[at_ns != NONE].astype(np.float64), instants.speed_up_ratio)
-    )
+    return RecordedArrivals(at_ns=_sped_up(at_ns[at_ns != NONE].astype(np.float64), ratio))
 
 
 def _replayed(
     spec: WorkloadSpec, source: TraceSource, recorded: RecordedArrivals | None
 ) -> DrawnWorkload:
-    trace = read_trace(source)
+    trace = read_trace(source, needs_instants=spec.arrivals is None)
     if spec.arrivals is None and not trace.has_instants:
         raise SpecError(
             f"a {trace.format} trace has no instants",

@@ -21,8 +21,9 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.errors import SpecError
+from inferometer.inputs.spans import is_spans_file
 from inferometer.inputs.types import Caution
-from inferometer.inputs.workload import trace_formats
+from inferometer.inputs.workload import text_formats, trace_formats
 from inferometer.inputs.workload.own_trace import read_own_trace, table_heading, table_rows
 from inferometer.inputs.workload.plan import (
     I64,
@@ -47,7 +48,7 @@ from inferometer.inputs.workload.trace_formats import (
     ns_from_trace,
 )
 from inferometer.inputs.workload.types import TraceFormat, TraceSource
-from inferometer.units import NS_PER_S, format_duration
+from inferometer.units import NS_PER_S, format_duration, format_request_rate
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -147,6 +148,11 @@ _FEWEST_FOR_A_GAP: Final = 20
 _COARSE_S: Final = 0.1
 """Times were rounded if several requests share each of them and the next is at least this
 much later."""
+
+_LEAST_GAP, _MOST_GAP = 2, 1000
+"""Mean distance of whole numbers as instants: below the first they are seconds (in milliseconds more
+than 500 requests/s), from the second on milliseconds (in seconds less than 4 requests an hour)."""
+_BURST_GPT: Final = "Request tokens"
 
 _OWN_COLUMN: Final = b"arrival_ns"
 """Column in the first line of our files without a header: a CSV's names, or a JSON line."""
@@ -270,6 +276,7 @@ def known_format(path: Path) -> TraceFormat | None:
     except SpecError:
         keys = {}
     known: TraceFormat | None = next((name for key, name in _KEYS if key in keys), None)
+    known = "otel" if is_spans_file(path) else known  # Jaeger's too, and exports on several lines
     if known is not None:
         return "aiperf" if known == "prompts" and _OBJECT_TURNS.search(line) else known
     has_texts = any(key in keys for key in _TEXTS_ONLY)
@@ -298,14 +305,17 @@ def _is_of_others(first: bytes) -> bool:
     return not names <= own and not names & (own - shared)
 
 
-def read_trace(source: TraceSource) -> ReadTrace:
+def read_trace(source: TraceSource, *, needs_instants: bool = True) -> ReadTrace:
     """The requests of a trace file of any known format, line by line.
+
+    Without ``needs_instants`` their unit may stay unknown.
 
     Raises
     ------
     SpecError
         The file cannot be read or is of no known format; or a line is malformed, out of order or
-        without tokens (the message has its number).
+        without tokens (the message has its number); or nothing says or shows the unit of its
+        instants.
     """
     path = Path(source.path)
     kind = source.format or detect_format(path)
@@ -321,11 +331,17 @@ def read_trace(source: TraceSource) -> ReadTrace:
             "the trace has no requests", where=str(path), allowed=f"requests in the format {kind}"
         )
     has_instants = all(row.arrival_ns is not None for row in rows)
+    if kind == "table" and has_instants and needs_instants and source.speed_up_ratio == 1:
+        rows = _in_their_unit(rows, path)
     start_ns = min((row.arrival_ns or 0 for row in rows), default=0)
     if has_instants and (kind in _WALL_CLOCK or start_ns > _A_YEAR_NS):
         # wall-clock times: the first request is at 0
         rows = [row._replace(arrival_ns=(row.arrival_ns or 0) - start_ns) for row in rows]
     cautions = [*_estimates(rows), *_unread(rows)]
+    if (
+        not needs_instants or source.speed_up_ratio != 1
+    ):  # nothing follows from the unit, or it is given
+        cautions = [one for one in cautions if one.code != "unit_of_instants_assumed"]
     if source.skip_empty:
         n_before = len(rows)
         rows = _without_empty(rows)
@@ -388,14 +404,14 @@ def _rows(
         "mooncake": lambda: trace_formats.mooncake_rows(path, source.hash_block_tokens),
         "llmservingsim": lambda: trace_formats.llmservingsim_rows(path),
         "otel": lambda: trace_formats.otel_rows(path),
-        "sharegpt": lambda: trace_formats.sharegpt_rows(
+        "sharegpt": lambda: text_formats.sharegpt_rows(
             path, only_first_turn=source.turns == "first", with_texts=with_texts
         ),
-        "openai-batch": lambda: trace_formats.openai_batch_rows(
+        "openai-batch": lambda: text_formats.openai_batch_rows(
             path, output_tokens=source.output_tokens, with_texts=with_texts
         ),
         "aiperf": lambda: aiperf_rows(path, output_tokens=source.output_tokens),
-        "prompts": lambda: trace_formats.prompt_rows(
+        "prompts": lambda: text_formats.prompt_rows(
             path, output_tokens=source.output_tokens, with_texts=with_texts
         ),
     }
@@ -502,6 +518,37 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[Caution]:
             ),
             remedy="a trace with counts of tokens: a batch's output file has usage.completion_tokens",
         )
+
+
+def _in_their_unit(rows: list[TraceRow], path: Path) -> list[TraceRow]:
+    """The rows with whole numbers of unknown unit as seconds or as milliseconds, by their rate.
+
+    Raises
+    ------
+    SpecError
+        Either rate is plausible.
+    """
+    at_ns = [row.arrival_ns or 0 for row in rows]
+    is_assumed = all(row.assumed_unit_ns == NS_PER_S for row in rows)
+    if len(rows) < _FEWEST_FOR_A_GAP or not is_assumed or any(one % NS_PER_S for one in at_ns):
+        return rows  # a fraction is of seconds
+    gap = (max(at_ns) - min(at_ns)) / NS_PER_S / (len(rows) - 1)
+    heading = table_heading(next(items(path))[1])
+    if gap <= _LEAST_GAP or heading is None or heading.prompt == _BURST_GPT:
+        return rows
+    if gap >= _MOST_GAP:
+        return [
+            row._replace(arrival_ns=(row.arrival_ns or 0) // 1000, assumed_unit_ns=_NS_PER_MS)
+            for row in rows
+        ]
+    raise SpecError(
+        f"the unit of {heading.at} is not known: {format_request_rate(1 / gap)} if it has seconds,"
+        f" {format_request_rate(1000 / gap)} if milliseconds",
+        where=str(path),
+        allowed="a unit in the column's name",
+        try_=f"{suggestions.flags('--speed-up', 1000)} if milliseconds; name it {heading.at}_s if"
+        " seconds",
+    )
 
 
 def _unread(rows: Sequence[TraceRow]) -> list[Caution]:

@@ -166,7 +166,9 @@ class PublishedSummary:
     engine: str | None = None
     hardware: str | None = None
     offered_requests_per_s: float | None = None
-    """The requested rate; infinite: all at once."""
+    """The requested rate; infinite: all at once, which JSON has no number for."""
+    is_all_at_once: bool = False
+    """Is the requested rate infinite?"""
     concurrency: int | None = None
     """The requested concurrency."""
     settings: tuple[tuple[str, str], ...] = ()

@@ -10,6 +10,7 @@ there with a TPOT of 0. ``vllm bench latency`` and ``throughput`` write what the
 """
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -201,6 +202,8 @@ _PRINTED_FIELDS: Final = {
     "average request latency (ms)": ("performance", "avg_request_latency_ms", 1),
     "average time-to-first-token [ttft] (ms)": ("streaming_metrics", "avg_ttft_ms", 1),
     "average time-per-output-token [tpot] (ms)": ("streaming_metrics", "avg_tpot_ms", 1),
+    "average time-to-first-token (ms)": ("streaming_metrics", "avg_ttft_ms", 1),
+    "average inter-token latency (ms)": ("streaming_metrics", "avg_tpot_ms", 1),
 }
 """Printed label in lower case -> part and field of the report, and what its number times gives."""
 _PRINTED_LATENCIES: Final = {
@@ -208,7 +211,12 @@ _PRINTED_LATENCIES: Final = {
     "TPOT": ("streaming_metrics", "tpot_percentiles"),
     "Latency": ("performance", "request_latency_percentiles_ms"),
 }
-_PRINTED_TITLE: Final = re.compile(r"= (?:PERFORMANCE OVERVIEW|STATISTICS)\s*$", re.MULTILINE)
+_ONE_BY_ONE: Final = re.compile(r"= LATENCY OVERVIEW\s*$", re.MULTILINE)
+"""``trtllm-bench latency`` of 0.12 to 0.17: one request after the other. Its "Total Token Throughput"
+is of output tokens, and the P90 of its breakdown is a median; newer ones print as ``throughput``."""
+_PRINTED_TITLE: Final = re.compile(
+    r"= (?:PERFORMANCE OVERVIEW|STATISTICS|LATENCY OVERVIEW)\s*$", re.MULTILINE
+)
 _PRINTED_START: Final = re.compile(
     r"^.*= (?:ENGINE DETAILS|[A-Za-z]+ backend)\s*$", re.MULTILINE | re.IGNORECASE
 )
@@ -234,12 +242,15 @@ def read_trtllm_printed(path: Path) -> Imported:
     text, source = read_text(path), file_source(path, "trtllm-bench")
     starts = [0, *(match.start() for match in _PRINTED_START.finditer(text)), len(text)]
     blocks = [text[first:end] for first, end in pairwise(starts)]
-    found = tuple(
-        _trtllm_summary(JsonFields(content=_printed(block), where=str(path)), source)
+    found = [
+        replace(
+            _trtllm_summary(JsonFields(content=_printed(block), where=str(path)), source),
+            concurrency=1 if _ONE_BY_ONE.search(block) else None,
+        )
         for block in blocks
         if _PRINTED_TITLE.search(block) is not None
-    )
-    return Imported(tool="trtllm-bench", summaries=found)
+    ]
+    return Imported(tool="trtllm-bench", summaries=tuple(found))
 
 
 def _printed(block: str) -> dict[str, Json]:
@@ -255,6 +266,11 @@ def _printed(block: str) -> dict[str, Json]:
         if part and value != "None":
             scaled = DOOR.number(value, label, where="the block") * ratio if ratio != 1 else value
             parts[part].setdefault(name, scaled)
+    performance = parts["performance"]
+    if _ONE_BY_ONE.search(block) and "system_total_throughput_tok_s" in performance:
+        performance["system_output_throughput_tok_s"] = performance.pop(
+            "system_total_throughput_tok_s"
+        )
     for latency, (part, name) in _PRINTED_LATENCIES.items():
         if latencies[latency]:
             parts[part][name] = dict(latencies[latency])

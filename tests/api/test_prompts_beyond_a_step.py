@@ -1,0 +1,48 @@
+"""Does TensorRT-LLM's refusal of prompts longer than a step end with the flags that accept them?"""
+
+import inferometer as im
+from inferometer.api.missed import what_takes_prompts
+from inferometer.api.server import Server, Settings, deployment_of
+from inferometer.decide.traffic import plan_at
+from inferometer.inputs.workload.reading import resolve_workload
+
+CHAT = plan_at(resolve_workload("chat"), 1.0, 200)
+
+
+def served(**more):
+    return deployment_of(
+        Server(model="qwen3-8b", hardware="h100_sxm", datasheet=True, policy="trtllm", **more)
+    )
+
+
+def test_the_flags_accept_the_prompts():
+    remedy = what_takes_prompts(served(max_num_batched_tokens=2048), CHAT)
+    assert remedy is not None
+    assert remedy.startswith("--max-num-batched-tokens 40960, or --set enable_chunked_prefill=true")
+    for cure in (
+        {"max_num_batched_tokens": 40960},
+        {"max_num_batched_tokens": 2048, "set": ("enable_chunked_prefill=true",)},
+    ):
+        assert what_takes_prompts(served(**cure), CHAT) is None
+
+
+def test_a_prompt_longer_than_the_context_is_not_cured_by_longer_steps():
+    short = served(max_num_batched_tokens=2048, settings=Settings(max_model_len=2048))
+    assert what_takes_prompts(short, CHAT) is None
+
+
+def test_a_capacity_of_nothing_names_them():
+    """It proposed longer limits and more devices, which accept none of these prompts."""
+    answer = im.capacity(
+        "qwen3-8b",
+        hardware="h100_sxm",
+        datasheet=True,
+        policy="trtllm",
+        max_num_batched_tokens=2048,
+        workload="chat",
+        slo="ttft:p95<10s",
+        requests=200,
+        probe_requests=100,
+        time_limit="2s",
+    )
+    assert answer.next_step.startswith("--max-num-batched-tokens 40960")
