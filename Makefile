@@ -75,16 +75,17 @@ COMPUTING := $(addprefix tests/,$(addprefix cli/test_,capacity.py docs.py docker
   measure/test_quality_real.py perfmodel records report serve/test_emulator_engine.py simulate inputs stats verify)
 SLOW = INFEROMETER_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q -m "slow and not gpu and not long" --durations=15
 MEASURING = $(SLOW) $(addprefix --ignore=,$(COMPUTING))
+# The longest files first (tests/slowest_files.txt).
+BY_FILE := -n 3 --dist loadfile --no-loadscope-reorder
 AGAIN := --last-failed --last-failed-no-failures none
 
 slow: setup engines
-	INFEROMETER_ALL_EXAMPLES=1 $(SLOW) -n 3 --dist loadfile $(COMPUTING)
-	INFEROMETER_ALL_EXAMPLES=1 $(BIN)/pytest -q -n 2 -m "hypothesis and not slow and not gpu" tests/simulate
-	$(MEASURING) -n 3 --dist loadfile || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
+	INFEROMETER_EXAMPLES=half $(SLOW) $(BY_FILE) $(COMPUTING)
+	$(MEASURING) $(BY_FILE) || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
 
 # Cases beside those that the slow suite has, and more draws of those: before a release.
 long: setup engines
-	INFEROMETER_ALL_EXAMPLES=1 $(subst and not long,and long,$(SLOW))
+	INFEROMETER_EXAMPLES=all $(subst and not long,and long,$(SLOW))
 
 bench: setup
 	set -e; for script in bench/bench_*.py; do $(BIN)/python $$script; done
