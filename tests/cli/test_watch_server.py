@@ -33,7 +33,8 @@ FOUND_S = 30.0
 @pytest.mark.parametrize("is_learned", [False, True])
 def test_what_happens_to_servers_under_traffic_is_said_within_30_s(is_learned):
     names = [name for name, scene in SCENES.items() if scene.is_learned == is_learned]
-    seen = staged(names, LEARNING_S if is_learned else HEALTHY_S, FOUND_S)
+    healthy_s = LEARNING_S if is_learned else HEALTHY_S
+    seen = staged(names, healthy_s, FOUND_S, ends_when_found=True)
     assert seen.false_alarms == []
     assert set(seen.found_s) == set(names)
     assert all(took_s is not None for took_s in seen.found_s.values()), seen

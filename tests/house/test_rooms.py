@@ -208,11 +208,12 @@ def note(frame, event, argument):
             return  # called while its module is imported
         above = above.f_back
     seen.add(code.co_filename)
-    if room and "ENTERED" in os.environ:  # not in the process of an engine
+    if room:
         with open(os.path.join(os.environ["ENTERED"], str(os.getpid())), "a") as file:
             file.write(name + "\\n")
-sys.setprofile(note)
-threading.setprofile(note)
+if "ENTERED" in os.environ:  # not in the process of an engine, which would take ten times as long
+    sys.setprofile(note)
+    threading.setprofile(note)
 """
 COMMANDS = {
     "simulate": "llama-3.1-8b --hardware h100_sxm --rate 5 --requests 200 --workload 1024x128",

@@ -3,7 +3,10 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
 
 collect_ignore = [
     "record_sglang_traces.py",
@@ -11,3 +14,16 @@ collect_ignore = [
     "vllm_driver.py",
     "vllm_engine_loop.py",
 ]  # for the engines' own environments
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Half of the examples of a property take seconds: a slow test. All of them: a long one."""
+    from examples import WHICH
+
+    marks = {"few": (), "half": ("slow",), "all": ("slow", "long")}[WHICH]
+    for item in items:
+        is_drawn = getattr(item.obj, "is_hypothesis_test", False) or "compared" in item.fixturenames
+        if is_drawn and HERE in item.path.parents:
+            for mark in marks:
+                item.add_marker(mark)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cases import piped_case, random_case, speculating_case, windowed_case
+from examples import SHARE
 from kernel_driver import KernelDriver
 from reference.groups import GroupedKvCache
 from reference.vllm import Scheduler
@@ -134,7 +135,7 @@ def test_kernel_decides_as_the_reference_does(seeds):
             assert reference == kernel, f"seed {seed}, step {step}, after {call}"
 
 
-JOBS = {
+ALL_JOBS = {
     "fuzz:random": 1500,
     "fuzz:drafts": 300,
     "fuzz:pipeline": 300,
@@ -144,8 +145,9 @@ JOBS = {
     "loop:pipeline": 300,
     "loop:windows": 40,
 }
-"""What is compared with vLLM itself, and in how many workloads."""
-N_STEPS = 100_000
+JOBS = {job: n_workloads // min(SHARE, 2) for job, n_workloads in ALL_JOBS.items()}
+"""What is compared with vLLM itself, and in how many workloads: all of them before a release."""
+N_STEPS = 65 * JOBS["fuzz:random"]
 
 
 @pytest.fixture(scope="module")

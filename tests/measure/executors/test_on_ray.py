@@ -86,7 +86,11 @@ def test_a_cluster_that_is_not_there(nodes, tmp_path):
 
 @pytest.mark.parametrize(
     "question",
-    [SIZE, SIMULATE, pytest.param(CAPACITY, marks=pytest.mark.long)],
+    [
+        pytest.param(SIZE, marks=pytest.mark.long),
+        SIMULATE,
+        pytest.param(CAPACITY, marks=pytest.mark.long),
+    ],
     ids=lambda question: question[0],
 )
 def test_answers_of_the_command_line_are_those_of_one_process(question, nodes, tmp_path):
