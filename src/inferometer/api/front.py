@@ -6,14 +6,17 @@ Each takes the options of the command of its name as keyword arguments (``--max-
 are exceptions of ``inferometer.errors``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+import shlex
+from collections.abc import Callable, Sequence
 from functools import wraps
-from inspect import Signature, signature
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 from inferometer.api import (
+    ab_pairs,
     capacity as capacities,
+    capacity_measured,
     catalog as catalogs,
     compare as comparisons,
     deploy as deployments,
@@ -41,14 +44,21 @@ from inferometer.api import (
     verify as verifications,
     watch as watches,
 )
+from inferometer.api.call_values import (
+    check_given,
+    option_values,
+    positional_names,
+    words_of_call,
+)
 from inferometer.api.compare import CompareAnswer
 from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.model_options import Quick, with_engine
 from inferometer.api.prediction import PredictAnswer
-from inferometer.api.progress import Listener, called_as, heard_by
-from inferometer.api.question import Field, by_field, fields_of, question_of, signature_of
+from inferometer.api.progress import Listener, called_as, command_line, heard_by
+from inferometer.api.python_words import errors_in_python, parameters_text, signature_of
+from inferometer.api.question import by_field, question_of
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
@@ -59,93 +69,59 @@ from inferometer.errors import SpecError
 Function = TypeVar("Function", bound=Callable[..., object])
 One = str | float | bool | Path | dict[str, Any] | None
 """One value of an option; several make a grid."""
-_VERBS: Final = {"read": "show", "import_results": "import"}
-"""Commands that do not have the name of their function."""
 Paths = str | Path | tuple[str | Path, ...] | list[str | Path]
 
 
-def _takes(question: type[Any]) -> Callable[[Function], Function]:
-    """Let editors and notebooks show what the function takes, and refuse more than that by name."""
+def _takes(
+    question: type[Any], *, of_servers: Callable[..., object] | None = None
+) -> Callable[[Function], Function]:
+    """Give a function the options of a question: in its signature, its help and its errors.
+
+    ``of_servers`` answers in its place where the first argument is a URL.
+    """
 
     def shown(function: Function) -> Function:
+        name, first = function.__name__.strip("_"), positional_names(function)
+        options_shown = signature_of(question, first)
+
         @wraps(function)
         def checked(*given: object, **options: object) -> object:
-            _check_given(function, given, signature_of(question))
-            options = {name: _plain(name, value) for name, value in options.items()}
-            own = dict(zip(_positional(function), given, strict=False)) | options
-            with called_as(words_of_call(function.__name__, question, own)):
-                return function(*given, **options)
+            if of_servers is not None and _is_url(next(iter(given), options.get(first[0]))):
+                return of_servers(*given, **options)
+            with errors_in_python(name, question, _questions):
+                check_given(function, given, options_shown)
+                progress = {key: options.pop(key) for key in ("progress",) if key in options}
+                named = dict(zip(first, given, strict=False))
+                if twice := named.keys() & options.keys():
+                    raise TypeError(f"{name}() got {' and '.join(twice)} twice")
+                values = option_values(question, named | options, simulations.Simulate)
+                with called_as(words_of_call(name, question, values)):
+                    return function(**values, **progress)
 
-        checked.__signature__ = signature_of(question)  # type: ignore[attr-defined]
+        checked.__signature__ = options_shown  # type: ignore[attr-defined]
+        checked.__doc__ = parameters_text(
+            question,
+            about=inspect.cleandoc(function.__doc__ or ""),
+            makes_grids=question in {verb.question for verb in (PREDICT, SIMULATE, CAPACITY)},
+        )
+        checked.question = question  # type: ignore[attr-defined]
         return cast("Function", checked)
 
     return shown
 
 
-def _plain(name: str, value: object) -> object:
-    """A duration as text; a table of pandas or polars is refused, as only its file is read.
-
-    Raises
-    ------
-    SpecError
-        The value is such a table.
-    """
-    if hasattr(value, "columns"):
-        raise SpecError(
-            f"{name} is a table in memory",
-            where=name,
-            allowed="the path of a file",
-            try_=f"frame.to_csv('trace.csv', index=False), then {name}='trace.csv'",
-        )
-    seconds = getattr(value, "total_seconds", None)  # of a timedelta
-    return value if seconds is None else f"{seconds():.12g}s"
+def _is_url(value: object) -> bool:
+    return isinstance(value, str) and value.startswith(("http://", "https://"))
 
 
-def words_of_call(name: str, question: type[Any], given: dict[str, object]) -> tuple[str, ...]:
-    """The call as a command: its verb, arguments and flags."""
-    values, words = by_field(question, given), list[str]()
-    for field in sorted(fields_of(question), key=lambda one: not one.option.is_argument):
-        value = values.get(field.name)
-        if value is not None:
-            words += _flags(field, value)
-    return (_VERBS.get(name, name), *words)
-
-
-def _flags(field: Field, value: object) -> list[str]:
-    yes, _, no = max(field.flags, key=len).partition("/")
-    if isinstance(value, bool):
-        return [yes] if value else [no] if no else []
-    if isinstance(value, Mapping):
-        value = [f"{name}={one}" for name, one in value.items()]
-    several = list(value) if isinstance(value, list | tuple | range) else [value]
-    if not field.is_many:
-        several = [",".join(map(str, several))]
-    flag = [] if field.option.is_argument else [yes]
-    return [word for one in several for word in (*flag, str(one))]
-
-
-def _positional(function: Callable[..., object]) -> list[str]:
-    parameters = signature(function, follow_wrapped=False).parameters.values()
-    return [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-
-
-def _check_given(
-    function: Callable[..., object], given: tuple[object, ...], options: Signature
-) -> None:
-    """Options have names: ``predict("llama-3.1-8b", "h100")`` is refused with what to write."""
-    names = _positional(function)
-    if len(given) > len(names):
-        first, beyond = ", ".join(map(repr, given[: len(names)])), given[len(names)]
-        raise SpecError(
-            f"{beyond!r} stands without the name of its option",
-            where=f"{function.__name__}()",
-            allowed=f"{', '.join(names)} without a name, all else by name",
-            try_=(
-                f"{function.__name__}({first}, hardware={beyond!r})"
-                if "hardware" in options.parameters
-                else None
-            ),
-        )
+def _questions() -> dict[str, type[Any]]:
+    """The question of each function of this module."""
+    functions = {name: one for name, one in globals().items() if inspect.isfunction(one)}
+    return {
+        name: function.question
+        for name, function in functions.items()
+        if hasattr(function, "question") and not name.startswith("_")
+    }
 
 
 def _asked(verb: Verb, values: dict[str, object]) -> Any:  # noqa: ANN401 -- of the verb, or a grid
@@ -200,19 +176,30 @@ def simulate(
         return answer
 
 
+@_takes(capacity_measured.ServerCapacity)
+def _capacity(url: str, *, progress: Listener | None = None, **options: object) -> CapacityAnswer:
+    """What is the highest load at which this server meets the SLO?"""
+    with heard_by(progress):
+        return capacity_measured.capacity_of_server(
+            question_of(capacity_measured.ServerCapacity, {"url": url, **options})
+        )
+
+
 @overload
 def capacity(model: str, *, progress: Listener | None = None, **options: One) -> CapacityAnswer: ...
 @overload
 def capacity(
     model: str | list[str], *, progress: Listener | None = None, **options: object
 ) -> CapacityAnswer | GridAnswer: ...
-@_takes(capacities.Capacity)
+@_takes(capacities.Capacity, of_servers=_capacity)
 def capacity(
     model: str | list[str], *, progress: Listener | None = None, **options: object
 ) -> CapacityAnswer | GridAnswer:
     """What is the highest load at which the SLO is met?
 
-    Several values of an option (``tp=[1, 2, 4]``) make a grid.
+    Several values of an option (``tp=[1, 2, 4]``) make a grid. A URL in place of the model is a
+    server that is measured: ``capacity("http://127.0.0.1:8000", slo=..., rate=2, out="runs/cap")``,
+    with the options of ``load``, ``probe_for`` and ``max_probes``.
     """
     with heard_by(progress):
         answer: CapacityAnswer | GridAnswer = _asked(CAPACITY, {"model": model, **options})
@@ -227,9 +214,10 @@ def study(
     ``name`` is one of these; the options are those of ``predict``, or of ``simulate`` for the last
     two.
     """
-    values = study_options(name, {"model": model, **options})
-    verb = STUDIES[name].verb
-    with heard_by(progress):
+    question = STUDIES[name].verb.question if name in STUDIES else predictions.Predict
+    with errors_in_python("study", question, _questions), heard_by(progress):
+        given = option_values(question, {"model": model, **options}, simulations.Simulate)
+        values, verb = study_options(name, given), STUDIES[name].verb
         return grid(verb, values, axes_of(verb.question, values))
 
 
@@ -266,15 +254,22 @@ def load(url: str, *, progress: Listener | None = None, **options: object) -> lo
         Ctrl-C; the same call resumes.
     """
     with heard_by(progress):
-        ended = load_sending.send(question_of(load_sending.LoadTest, {"url": url, **options}))
+        question = question_of(load_sending.LoadTest, {"url": url, **options})
+        ended = None if question.dry_run else load_sending.send(question)
         if ended is None:
-            raise SpecError(
-                "a dry run has no answer", where="dry_run", try_="inferometer load --dry-run"
-            )
+            raise _dry_run()
         answer, _, finish = loads.answer_of_test(ended)
         if finish is not None:
             finish()
         return answer
+
+
+def _dry_run() -> SpecError:
+    return SpecError(
+        "a dry run prints, and has no answer",
+        where="dry_run",
+        try_=f"!{shlex.join(command_line())}",
+    )
 
 
 @_takes(qualities.Quality)
@@ -416,11 +411,28 @@ def report(
         return reports.report(question_of(reports.Report, {"runs": runs, **options}))
 
 
-@_takes(comparisons.Compare)
+@_takes(ab_pairs.CompareServers)
+def _compare(
+    url: str, other_url: str | None = None, *, progress: Listener | None = None, **options: object
+) -> CompareAnswer:
+    """Is server B better than A?"""
+    given = {"url": url, "other_url": other_url, "ab": True, **options}
+    with heard_by(progress):
+        answer = ab_pairs.compare_servers(question_of(ab_pairs.CompareServers, given))
+    if answer is None:
+        raise _dry_run()
+    return answer
+
+
+@_takes(comparisons.Compare, of_servers=_compare)
 def compare(
     old: str | Path, new: str | Path, *, progress: Listener | None = None, **options: object
 ) -> CompareAnswer:
-    """Is B better than A, worse, equivalent, or is that undecided?"""
+    """Is B better than A, worse, equivalent, or is that undecided?
+
+    URLs in place of runs are servers that are loaded in turns, with the options of ``load`` and
+    ``repeats``, the number of pairs.
+    """
     question = question_of(comparisons.Compare, {"old": old, "new": new, **options})
     with heard_by(progress):
         return comparisons.compare(question)
@@ -431,16 +443,21 @@ def catalog(
     kind: Literal["models", "hardware", "slos", "workloads"],
     name: str | None = None,
     *,
-    tokenizer: Sequence[str] = (),
+    progress: Listener | None = None,
+    **options: object,
 ) -> catalogs.CatalogAnswer:
     """Which models, devices, SLOs and workloads are known, and from which sources?"""
-    return catalogs.catalog(catalogs.Catalog(kind=kind, name=name, tokenizer=tuple(tokenizer)))
+    with heard_by(progress):
+        return catalogs.catalog(
+            question_of(catalogs.Catalog, {"kind": kind, "name": name, **options})
+        )
 
 
 @_takes(machine.Doctor)
-def doctor() -> machine.DoctorAnswer:
+def doctor(*, progress: Listener | None = None) -> machine.DoctorAnswer:
     """What would make numbers bad on this machine?"""
-    return machine.doctor(machine.Doctor())
+    with heard_by(progress):
+        return machine.doctor(machine.Doctor())
 
 
 @_takes(machine.Engines)

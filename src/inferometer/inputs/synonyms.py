@@ -244,6 +244,25 @@ ALIKE: Final = {
 }
 """Flags with values written differently, or that are arguments here."""
 
+ENGINE_SWITCHES: Final = (
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "async_scheduling",
+    "disable_radix_cache",
+    "disable_overlap_schedule",
+    "enable_mixed_chunk",
+    "enable_priority_scheduling",
+)
+ENGINE_SETTINGS: Final = {
+    "--scheduling-policy": "policy",
+    "--schedule-policy": "schedule_policy",
+    "--num-speculative-tokens": "num_speculative_tokens",
+    "--long-prefill-token-threshold": "long_prefill_token_threshold",
+    "--max-prefill-tokens": "max_prefill_tokens",
+    "--capacity-scheduler-policy": "capacity_scheduler_policy",
+}
+"""Flags of an engine, whose settings have a name and a value in ``--set`` here."""
+
 PROMPT: Final = (
     "--input",
     "--input-length",
@@ -515,6 +534,21 @@ def our_flag(flag: str, own: Collection[str]) -> str:
     return ours if ours in own else flag
 
 
+def engine_setting(name: str) -> str | None:
+    """An engine's own setting under its name or its flag's; None for other names.
+
+    Example
+    -------
+    >>> engine_setting("enable_prefix_caching"), engine_setting("scheduling_policy")
+    ('enable_prefix_caching', 'policy')
+    """
+    return (
+        name
+        if name in {*ENGINE_SWITCHES, *ENGINE_SETTINGS.values()}
+        else ENGINE_SETTINGS.get(f"--{name.replace('_', '-')}")
+    )
+
+
 def nearest_option(name: str, names: Mapping[str, str]) -> str | None:
     """The option of a Python function that is a synonym of the name, or spelled like it.
 
@@ -536,5 +570,5 @@ def nearest_option(name: str, names: Mapping[str, str]) -> str | None:
     ours = ours if ours.startswith("--") else f"--{ours}"
     if ours in options or flag in SAME:  # a known synonym of another option is not a typo
         return options.get(ours)
-    close = get_close_matches(name, names, n=1)
+    close = get_close_matches(name, names, n=1, cutoff=0.7)
     return names[close[0]] if close else None
