@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import inferometer as im
-from inferometer.api.call_values import words_of_call
 from inferometer.api.progress import PartsDone, command_line as of_process
+from inferometer.api.python_calls import words_of_call
 from inferometer.api.question import question_of
 from inferometer.api.show import Show
 from inferometer.api.simulate import Simulate

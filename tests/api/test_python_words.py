@@ -1,5 +1,6 @@
 """Errors and help for callers in Python: keyword arguments, not flags."""
 
+import inspect
 import re
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import inferometer as im
 from inferometer.api import front
 from inferometer.api.load_sending import LoadTest
+from inferometer.api.python_calls import questions_of
 from inferometer.api.python_words import in_python, own_flags
 from inferometer.api.simulate import Simulate
 from inferometer.errors import InferometerError
@@ -44,7 +46,7 @@ SIMULATED = own_flags(Simulate)
     ],
 )
 def test_texts_for_the_command_line_are_translated(text, python):
-    assert in_python(text, SIMULATED, front._questions()) == python
+    assert in_python(text, SIMULATED, questions_of(vars(front))) == python
 
 
 @pytest.mark.parametrize(
@@ -83,10 +85,10 @@ def test_errors_name_keyword_arguments(ask, where, try_):
 
 
 def test_the_help_of_every_function_has_its_keyword_arguments():
-    for name in front._questions():
+    for name in questions_of(vars(front)):
         text = getattr(im, name).__doc__
         assert "\nParameters\n----------\n" in text, name
-        own = own_flags(front._questions()[name])
+        own = own_flags(questions_of(vars(front))[name])
         assert not [flag for flag in own if re.search(rf"(?<!-){flag}(?![-\w])", text)], name
     assert (
         "rate : float or several, above 0, optional\n    Requests per second" in im.simulate.__doc__
@@ -99,7 +101,7 @@ def test_the_help_of_every_function_has_its_keyword_arguments():
 def test_what_stands_without_a_name_does_so_in_the_signature():
     """An editor marked ``read("run")`` as an error."""
     for function in (im.read, im.report, im.fit, im.sweep, im.watch, im.import_results):
-        assert next(iter(front.inspect.signature(function).parameters.values())).kind == 1
+        assert next(iter(inspect.signature(function).parameters.values())).kind == 1
 
 
 def test_an_option_of_one_other_function_is_a_keyword_too():

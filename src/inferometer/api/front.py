@@ -6,12 +6,10 @@ Each takes the options of the command of its name as keyword arguments (``--max-
 are exceptions of ``inferometer.errors``.
 """
 
-import inspect
-import shlex
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import Any, Literal, overload
 
 from inferometer.api import (
     ab_pairs,
@@ -44,84 +42,32 @@ from inferometer.api import (
     verify as verifications,
     watch as watches,
 )
-from inferometer.api.call_values import (
-    check_given,
-    option_values,
-    positional_names,
-    words_of_call,
-)
 from inferometer.api.compare import CompareAnswer
 from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.model_options import Quick, with_engine
 from inferometer.api.prediction import PredictAnswer
-from inferometer.api.progress import Listener, called_as, command_line, heard_by
-from inferometer.api.python_words import errors_in_python, parameters_text, signature_of
+from inferometer.api.progress import Listener, heard_by
+from inferometer.api.python_calls import called, dry_run_refused, option_values, takes
 from inferometer.api.question import by_field, question_of
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
 from inferometer.api.tuning import MeasuredTune, PlannedTune, PresetAnswer, TuneAnswer
 from inferometer.api.watch_state import WatchAnswer
-from inferometer.errors import SpecError
 
-Function = TypeVar("Function", bound=Callable[..., object])
 One = str | float | bool | Path | dict[str, Any] | None
 """One value of an option; several make a grid."""
 Paths = str | Path | tuple[str | Path, ...] | list[str | Path]
 
 
-def _takes(
-    question: type[Any], *, of_servers: Callable[..., object] | None = None
-) -> Callable[[Function], Function]:
-    """Give a function the options of a question: in its signature, its help and its errors.
-
-    ``of_servers`` answers in its place where the first argument is a URL.
-    """
-
-    def shown(function: Function) -> Function:
-        name, first = function.__name__.strip("_"), positional_names(function)
-        options_shown = signature_of(question, first)
-
-        @wraps(function)
-        def checked(*given: object, **options: object) -> object:
-            if of_servers is not None and _is_url(next(iter(given), options.get(first[0]))):
-                return of_servers(*given, **options)
-            with errors_in_python(name, question, _questions):
-                check_given(function, given, options_shown)
-                progress = {key: options.pop(key) for key in ("progress",) if key in options}
-                named = dict(zip(first, given, strict=False))
-                if twice := named.keys() & options.keys():
-                    raise TypeError(f"{name}() got {' and '.join(twice)} twice")
-                values = option_values(question, named | options, simulations.Simulate)
-                with called_as(words_of_call(name, question, values)):
-                    return function(**values, **progress)
-
-        checked.__signature__ = options_shown  # type: ignore[attr-defined]
-        checked.__doc__ = parameters_text(
-            question,
-            about=inspect.cleandoc(function.__doc__ or ""),
-            makes_grids=question in {verb.question for verb in (PREDICT, SIMULATE, CAPACITY)},
-        )
-        checked.question = question  # type: ignore[attr-defined]
-        return cast("Function", checked)
-
-    return shown
+def _functions() -> dict[str, object]:
+    return globals()
 
 
-def _is_url(value: object) -> bool:
-    return isinstance(value, str) and value.startswith(("http://", "https://"))
-
-
-def _questions() -> dict[str, type[Any]]:
-    """The question of each function of this module."""
-    functions = {name: one for name, one in globals().items() if inspect.isfunction(one)}
-    return {
-        name: function.question
-        for name, function in functions.items()
-        if hasattr(function, "question") and not name.startswith("_")
-    }
+_takes = partial(takes, functions=_functions)
+"""Gives a function of this module the options of a question."""
 
 
 def _asked(verb: Verb, values: dict[str, object]) -> Any:  # noqa: ANN401 -- of the verb, or a grid
@@ -215,9 +161,9 @@ def study(
     two.
     """
     question = STUDIES[name].verb.question if name in STUDIES else predictions.Predict
-    with errors_in_python("study", question, _questions), heard_by(progress):
-        given = option_values(question, {"model": model, **options}, simulations.Simulate)
-        values, verb = study_options(name, given), STUDIES[name].verb
+    with called(name="study", question=question, functions=_functions), heard_by(progress):
+        values = study_options(name, option_values(question, {"model": model, **options}))
+        verb = STUDIES[name].verb
         return grid(verb, values, axes_of(verb.question, values))
 
 
@@ -257,19 +203,11 @@ def load(url: str, *, progress: Listener | None = None, **options: object) -> lo
         question = question_of(load_sending.LoadTest, {"url": url, **options})
         ended = None if question.dry_run else load_sending.send(question)
         if ended is None:
-            raise _dry_run()
+            raise dry_run_refused()
         answer, _, finish = loads.answer_of_test(ended)
         if finish is not None:
             finish()
         return answer
-
-
-def _dry_run() -> SpecError:
-    return SpecError(
-        "a dry run prints, and has no answer",
-        where="dry_run",
-        try_=f"!{shlex.join(command_line())}",
-    )
 
 
 @_takes(qualities.Quality)
@@ -420,7 +358,7 @@ def _compare(
     with heard_by(progress):
         answer = ab_pairs.compare_servers(question_of(ab_pairs.CompareServers, given))
     if answer is None:
-        raise _dry_run()
+        raise dry_run_refused()
     return answer
 
 

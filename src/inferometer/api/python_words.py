@@ -16,10 +16,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, Final
 
-from inferometer.api.call_values import VERBS
 from inferometer.api.question import Field, bounds_in_words, fields_of
 from inferometer.errors import COMMAND, InferometerError
 
+VERBS: Final = {"read": "show", "import_results": "import"}
+"""Commands that do not have the name of their function."""
 Questions = Mapping[str, type[Any]]
 """The question of each function of the front door, by the function's name."""
 _WORD: Final = r"(?:'[^']*'|[^\s,;()]+)"

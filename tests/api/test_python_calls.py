@@ -2,13 +2,12 @@
 
 from datetime import timedelta
 
-import duckdb
 import numpy as np
 import pytest
 
 import inferometer as im
-from inferometer.api.call_values import option_values, plain_value
 from inferometer.api.predict import Predict
+from inferometer.api.python_calls import option_values, plain_value
 from inferometer.api.simulate import Simulate
 from inferometer.api.size import Size
 from inferometer.errors import SpecError
@@ -43,7 +42,6 @@ def test_lengths_may_be_a_dictionary():
         ("workload", {"classes": []}, "workload='traffic.json'"),
         ("workload", {"prompt": {"mean": 3}, "output": 4}, "workload='traffic.json'"),
         ("workload", [{"prompt_tokens": 4, "output_tokens": 2}], "workload='trace.json'"),
-        ("workload", duckdb.sql("select 0 as timestamp"), "frame.to_csv('trace.csv'"),
     ],
     ids=str,
 )
@@ -64,11 +62,9 @@ def test_values_of_numpy_and_of_python_are_plain_ones():
 
 def test_settings_of_an_engine_may_be_keywords():
     given = {"model": "m", "enable_prefix_caching": False, "scheduling_policy": "priority"}
-    values = option_values(Simulate, given | {"set": {"block_size": 32}}, Simulate)
+    values = option_values(Simulate, given | {"set": {"block_size": 32}})
     assert values["set"] == ("block_size=32", "enable_prefix_caching=false", "policy=priority")
-    sizes = option_values(
-        Size, {"model": "m", "set": {"enable_chunked_prefill": [True, False]}}, Size
-    )
+    sizes = option_values(Size, {"model": "m", "set": {"enable_chunked_prefill": [True, False]}})
     assert im.simulate.question is Simulate
     assert sizes["set"] == {"enable_chunked_prefill": [True, False]}
 
@@ -78,16 +74,23 @@ def test_dictionaries_are_written_as_the_option_has_them(monkeypatch):
     seen = []
     monkeypatch.setattr("inferometer.api.load_sending.send", seen.append)
     with pytest.raises(SpecError, match="a dry run prints") as refused:
-        im.load("http://h", header={"X-Key": "a"}, body={"stop": ["x"], "n": 1}, dry_run=True)
+        im.load(
+            "http://h",
+            header={"X-Key": "a"},
+            body={"stop": ["x"], "n": 1},
+            duration=5,
+            dry_run=True,
+        )
     assert not seen
     assert refused.value.try_.startswith("!inferometer load http://h ")
+    assert " --for 5s " in refused.value.try_
     assert "'X-Key: a'" in refused.value.try_
     assert """'stop=["x"]'""" in refused.value.try_
 
 
 def test_an_option_of_servers_under_load_names_simulate():
     with pytest.raises(SpecError) as refused:
-        option_values(Predict, {"model": "m", "max_num_seqs": 32}, Simulate)
+        option_values(Predict, {"model": "m", "max_num_seqs": 32})
     assert refused.value.try_ == "im.simulate(model, max_num_seqs=32)"
 
 

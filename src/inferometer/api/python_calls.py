@@ -1,35 +1,114 @@
-"""What does a Python caller give: how is it written as the value of an option, and as a command?
+"""How does a call of the front door become a question, and what does its function show of itself?
 
 Notebooks hold numbers of NumPy, durations, dictionaries and earlier answers; options are numbers,
 text, paths, and lists of these.
 """
 
+import inspect
+import shlex
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, ValuesView
+from contextlib import AbstractContextManager
 from datetime import timedelta
-from inspect import Signature, signature
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
 from inferometer.api.answer import Answer
+from inferometer.api.progress import called_as, command_line
+from inferometer.api.python_words import (
+    VERBS,
+    errors_in_python,
+    parameters_text,
+    signature_of,
+)
 from inferometer.api.question import Field, by_field, fields_of, named_parts, names_of
+from inferometer.api.simulate import Simulate
+from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE
 from inferometer.errors import SpecError
 from inferometer.inputs.synonyms import OUTPUT, PROMPT, engine_setting, nearest_option
 
-VERBS: Final = {"read": "show", "import_results": "import"}
-"""Commands that do not have the name of their function."""
+Function = TypeVar("Function", bound=Callable[..., object])
 _STORED: Final = ("record", "run", "model_file")
 """Fields of answers that name what is stored: a run, a fit."""
 
 
-def option_values(
-    question: type[Any], given: Mapping[str, object], simulated: type[Any]
-) -> dict[str, object]:
+def takes(
+    question: type[Any],
+    *,
+    functions: Callable[[], Mapping[str, object]],
+    of_servers: Callable[..., object] | None = None,
+) -> Callable[[Function], Function]:
+    """Give a function the options of a question: in its signature, its help and its errors.
+
+    ``of_servers`` answers in its place where the first argument is a URL. ``functions`` gives the
+    names of the front door.
+    """
+
+    def shown(function: Function) -> Function:
+        name, first = function.__name__.strip("_"), positional_names(function)
+        options_shown = signature_of(question, first)
+
+        @wraps(function)
+        def checked(*given: object, **options: object) -> object:
+            if of_servers is not None and _is_url(next(iter(given), options.get(first[0]))):
+                return of_servers(*given, **options)
+            with called(name=name, question=question, functions=functions):
+                check_given(function, given, options_shown)
+                progress = {key: options.pop(key) for key in ("progress",) if key in options}
+                named = dict(zip(first, given, strict=False))
+                if twice := named.keys() & options.keys():
+                    raise TypeError(f"{name}() got {' and '.join(twice)} twice")
+                values = option_values(question, named | options)
+                with called_as(words_of_call(name, question, values)):
+                    return function(**values, **progress)
+
+        checked.__signature__ = options_shown  # type: ignore[attr-defined]
+        checked.__doc__ = parameters_text(
+            question,
+            about=inspect.cleandoc(function.__doc__ or ""),
+            makes_grids=question in {verb.question for verb in (PREDICT, SIMULATE, CAPACITY)},
+        )
+        checked.question = question  # type: ignore[attr-defined]
+        return cast("Function", checked)
+
+    return shown
+
+
+def called(
+    *, name: str, question: type[Any], functions: Callable[[], Mapping[str, object]]
+) -> AbstractContextManager[None]:
+    """Translate the errors of a call into Python's words."""
+    return errors_in_python(name, question, lambda: questions_of(functions()))
+
+
+def questions_of(functions: Mapping[str, object]) -> dict[str, type[Any]]:
+    """The question of each public function that ``takes`` one."""
+    return {
+        name: one.question
+        for name, one in functions.items()
+        if inspect.isfunction(one) and hasattr(one, "question") and not name.startswith("_")
+    }
+
+
+def _is_url(value: object) -> bool:
+    return isinstance(value, str) and value.startswith(("http://", "https://"))
+
+
+def dry_run_refused() -> SpecError:
+    """The error for a dry run, with the command that prints it."""
+    return SpecError(
+        "a dry run prints, and has no answer",
+        where="dry_run",
+        try_=f"!{shlex.join(command_line())}",
+    )
+
+
+def option_values(question: type[Any], given: Mapping[str, object]) -> dict[str, object]:
     """The options that a caller gave, with values as the command line has them.
 
-    Settings of an engine, such as ``enable_prefix_caching``, go to ``set``. ``simulated`` is the
-    question that has the options of servers under load.
+    Settings of an engine, such as ``enable_prefix_caching``, go to ``set``.
 
     Raises
     ------
@@ -45,7 +124,7 @@ def option_values(
             settings[setting] = plain_value(name, value)
             continue
         ours = names.get(name)
-        if ours is None and name in names_of(simulated) and nearest_option(name, names) is None:
+        if ours is None and name in names_of(Simulate) and nearest_option(name, names) is None:
             raise SpecError(
                 f"there is no option {name!r}",
                 where=question.__name__,
@@ -203,6 +282,8 @@ def _flags(field: Field, value: object) -> list[str]:
         return [yes] if value else [no] if no else []
     if isinstance(value, Mapping):
         value = named_parts(field, value)
+    if isinstance(value, int | float) and field.option.metavar == "DURATION":
+        value = f"{value:.12g}s"  # a command line wants the unit
     several = list(value) if isinstance(value, list | tuple | range) else [value]
     if not field.is_many:
         several = [",".join(map(str, several))]
@@ -212,12 +293,12 @@ def _flags(field: Field, value: object) -> list[str]:
 
 def positional_names(function: Callable[..., object]) -> list[str]:
     """The parameters of a function that may be given without their names."""
-    parameters = signature(function, follow_wrapped=False).parameters.values()
+    parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
     return [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
 
 
 def check_given(
-    function: Callable[..., object], given: tuple[object, ...], options: Signature
+    function: Callable[..., object], given: tuple[object, ...], options: inspect.Signature
 ) -> None:
     """Options have names: ``predict("llama-3.1-8b", "h100")`` is refused with what to write."""
     names = positional_names(function)
