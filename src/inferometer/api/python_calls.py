@@ -85,11 +85,12 @@ def called(
 
 def questions_of(functions: Mapping[str, object]) -> dict[str, type[Any]]:
     """The question of each public function that ``takes`` one."""
-    return {
-        name: one.question
+    found = {
+        name: getattr(one, "question", None)
         for name, one in functions.items()
-        if inspect.isfunction(one) and hasattr(one, "question") and not name.startswith("_")
+        if inspect.isfunction(one) and not name.startswith("_")
     }
+    return {name: question for name, question in found.items() if question is not None}
 
 
 def _is_url(value: object) -> bool:
