@@ -41,6 +41,16 @@ def nearest(flag: str, word: str, allowed: Sequence[str]) -> str | None:
     return flags(flag, close[0]) if close else None
 
 
+def nearest_setting(flag: str, name: str, known: Sequence[str]) -> str | None:
+    """The most alike setting of an engine, with the flag that sets it; None where none is.
+
+    >>> nearest_setting("--set", "max_num_seq", ["max_num_seqs", "policy"])
+    '--set max_num_seqs=VALUE'
+    """
+    close = get_close_matches(name, known, n=1)
+    return flags(flag, f"{close[0]}=VALUE") if close else None
+
+
 def _word(word: object) -> str:
     """A whole number without its point, as people type it."""
     is_whole = isinstance(word, float) and word.is_integer() and abs(word) < 1e15

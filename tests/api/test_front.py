@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import inferometer as im
-from inferometer.api.front import words_of_call
 from inferometer.api.predict import Predict
 from inferometer.api.progress import PartsDone, command_line as of_process
+from inferometer.api.python_calls import words_of_call
 from inferometer.api.question import by_field, question_of
 from inferometer.api.show import Show
 from inferometer.api.simulate import Simulate
@@ -167,7 +167,7 @@ def test_a_duration_may_be_a_timedelta_and_a_table_is_refused_with_what_to_do():
 def test_nothing_and_a_folder_are_refused_in_words(tmp_path):
     """They were an IndexError, a ValueError and a TypeError."""
     for function in (im.read, im.report, im.fit, im.explain):
-        with pytest.raises(SpecError, match="RUNS missing"):
+        with pytest.raises(SpecError, match="runs missing"):
             function([])
     answer = im.predict("llama-3.1-8b", **STATIC)
     for folder in (tmp_path, "."):

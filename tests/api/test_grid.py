@@ -101,11 +101,11 @@ def test_a_grid_of_nothing_but_refusals_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("options", "where"),
     [
-        ({"batch": [0, 1]}, "--batch"),
-        ({"batch": "1,x"}, "--batch"),
-        ({"batch": []}, "--batch"),
-        ({"dtype": "bf16,float99"}, "--dtype"),
-        ({"batch": "1..5000:1", "prompt": "1,2"}, "--batch, --prompt"),
+        ({"batch": [0, 1]}, "batch"),
+        ({"batch": "1,x"}, "batch"),
+        ({"batch": []}, "batch"),
+        ({"dtype": "bf16,float99"}, "dtype"),
+        ({"batch": "1..5000:1", "prompt": "1,2"}, "batch, prompt"),
     ],
 )
 def test_a_bad_list_names_its_option(options: dict[str, object], where: str) -> None:

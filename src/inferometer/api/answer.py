@@ -81,6 +81,11 @@ class Answer:
     table: ClassVar[str | None] = None
     """The field that is the main table, with dots into records; None: the answer is one row."""
 
+    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401 -- of any class
+        """Let no dataclass print its fields instead: they are hundreds of lines."""
+        super().__init_subclass__(**options)
+        cls.__repr__ = Answer.__repr__  # type: ignore[method-assign]
+
     @property
     def exit_code(self) -> int:
         """Exit code of the command: 0, or that of its verdict."""
@@ -158,6 +163,11 @@ class Answer:
             return cast("RenderableType", _called(_LINES_BY, self))
         terminal = importlib.import_module("inferometer.report.terminal")
         return Group(*(terminal.page_text(page, is_verbose=is_verbose) for page in self.pages()))
+
+    def __repr__(self) -> str:
+        """Its title; ``print`` shows it in full, and ``dir`` its fields."""
+        title = self.pages()[0].title if self.has_pages else str(self).partition("\n")[0]
+        return f"<{type(self).__name__}: {title}>"
 
     def __str__(self) -> str:
         """The answer in words and tables."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
+from inferometer import suggestions
 from inferometer.api.diagnose_check import sealed_check
 from inferometer.api.diagnose_probe import Probe, probe
 from inferometer.api.diagnose_source import (
@@ -165,7 +166,7 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
             f"{question.duration:g} s of metrics",
             where="--for",
             allowed=f"{_LEAST_S:g} s or more",
-            try_="60s",
+            try_=suggestions.flags("--for", "60s"),
         )
     if _is_steps_alone(question):
         if question.replica is not None:

@@ -6,14 +6,15 @@ Each takes the options of the command of its name as keyword arguments (``--max-
 are exceptions of ``inferometer.errors``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from inspect import Signature, signature
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast, overload
+from typing import Any, Literal, overload
 
 from inferometer.api import (
+    ab_pairs,
     capacity as capacities,
+    capacity_measured,
     catalog as catalogs,
     compare as comparisons,
     deploy as deployments,
@@ -47,105 +48,26 @@ from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.model_options import Quick, with_engine
 from inferometer.api.prediction import PredictAnswer
-from inferometer.api.progress import Listener, called_as, heard_by
-from inferometer.api.question import Field, by_field, fields_of, question_of, signature_of
+from inferometer.api.progress import Listener, heard_by
+from inferometer.api.python_calls import called, dry_run_refused, option_values, takes
+from inferometer.api.question import by_field, question_of
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
 from inferometer.api.tuning import MeasuredTune, PlannedTune, PresetAnswer, TuneAnswer
 from inferometer.api.watch_state import WatchAnswer
-from inferometer.errors import SpecError
 
-Function = TypeVar("Function", bound=Callable[..., object])
 One = str | float | bool | Path | dict[str, Any] | None
 """One value of an option; several make a grid."""
-_VERBS: Final = {"read": "show", "import_results": "import"}
-"""Commands that do not have the name of their function."""
 Paths = str | Path | tuple[str | Path, ...] | list[str | Path]
 
 
-def _takes(question: type[Any]) -> Callable[[Function], Function]:
-    """Let editors and notebooks show what the function takes, and refuse more than that by name."""
-
-    def shown(function: Function) -> Function:
-        @wraps(function)
-        def checked(*given: object, **options: object) -> object:
-            _check_given(function, given, signature_of(question))
-            options = {name: _plain(name, value) for name, value in options.items()}
-            own = dict(zip(_positional(function), given, strict=False)) | options
-            with called_as(words_of_call(function.__name__, question, own)):
-                return function(*given, **options)
-
-        checked.__signature__ = signature_of(question)  # type: ignore[attr-defined]
-        return cast("Function", checked)
-
-    return shown
+def _functions() -> dict[str, object]:
+    return globals()
 
 
-def _plain(name: str, value: object) -> object:
-    """A duration as text; a table of pandas or polars is refused, as only its file is read.
-
-    Raises
-    ------
-    SpecError
-        The value is such a table.
-    """
-    if hasattr(value, "columns"):
-        raise SpecError(
-            f"{name} is a table in memory",
-            where=name,
-            allowed="the path of a file",
-            try_=f"frame.to_csv('trace.csv', index=False), then {name}='trace.csv'",
-        )
-    seconds = getattr(value, "total_seconds", None)  # of a timedelta
-    return value if seconds is None else f"{seconds():.12g}s"
-
-
-def words_of_call(name: str, question: type[Any], given: dict[str, object]) -> tuple[str, ...]:
-    """The call as a command: its verb, arguments and flags."""
-    values, words = by_field(question, given), list[str]()
-    for field in sorted(fields_of(question), key=lambda one: not one.option.is_argument):
-        value = values.get(field.name)
-        if value is not None:
-            words += _flags(field, value)
-    return (_VERBS.get(name, name), *words)
-
-
-def _flags(field: Field, value: object) -> list[str]:
-    yes, _, no = max(field.flags, key=len).partition("/")
-    if isinstance(value, bool):
-        return [yes] if value else [no] if no else []
-    if isinstance(value, Mapping):
-        value = [f"{name}={one}" for name, one in value.items()]
-    several = list(value) if isinstance(value, list | tuple | range) else [value]
-    if not field.is_many:
-        several = [",".join(map(str, several))]
-    flag = [] if field.option.is_argument else [yes]
-    return [word for one in several for word in (*flag, str(one))]
-
-
-def _positional(function: Callable[..., object]) -> list[str]:
-    parameters = signature(function, follow_wrapped=False).parameters.values()
-    return [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-
-
-def _check_given(
-    function: Callable[..., object], given: tuple[object, ...], options: Signature
-) -> None:
-    """Options have names: ``predict("llama-3.1-8b", "h100")`` is refused with what to write."""
-    names = _positional(function)
-    if len(given) > len(names):
-        first, beyond = ", ".join(map(repr, given[: len(names)])), given[len(names)]
-        raise SpecError(
-            f"{beyond!r} stands without the name of its option",
-            where=f"{function.__name__}()",
-            allowed=f"{', '.join(names)} without a name, all else by name",
-            try_=(
-                f"{function.__name__}({first}, hardware={beyond!r})"
-                if "hardware" in options.parameters
-                else None
-            ),
-        )
+_takes = partial(takes, functions=_functions)
+"""Gives a function of this module the options of a question."""
 
 
 def _asked(verb: Verb, values: dict[str, object]) -> Any:  # noqa: ANN401 -- of the verb, or a grid
@@ -200,19 +122,30 @@ def simulate(
         return answer
 
 
+@_takes(capacity_measured.ServerCapacity)
+def _capacity(url: str, *, progress: Listener | None = None, **options: object) -> CapacityAnswer:
+    """What is the highest load at which this server meets the SLO?"""
+    with heard_by(progress):
+        return capacity_measured.capacity_of_server(
+            question_of(capacity_measured.ServerCapacity, {"url": url, **options})
+        )
+
+
 @overload
 def capacity(model: str, *, progress: Listener | None = None, **options: One) -> CapacityAnswer: ...
 @overload
 def capacity(
     model: str | list[str], *, progress: Listener | None = None, **options: object
 ) -> CapacityAnswer | GridAnswer: ...
-@_takes(capacities.Capacity)
+@_takes(capacities.Capacity, of_servers=_capacity)
 def capacity(
     model: str | list[str], *, progress: Listener | None = None, **options: object
 ) -> CapacityAnswer | GridAnswer:
     """What is the highest load at which the SLO is met?
 
-    Several values of an option (``tp=[1, 2, 4]``) make a grid.
+    Several values of an option (``tp=[1, 2, 4]``) make a grid. A URL in place of the model is a
+    server that is measured: ``capacity("http://127.0.0.1:8000", slo=..., rate=2, out="runs/cap")``,
+    with the options of ``load``, ``probe_for`` and ``max_probes``.
     """
     with heard_by(progress):
         answer: CapacityAnswer | GridAnswer = _asked(CAPACITY, {"model": model, **options})
@@ -227,9 +160,10 @@ def study(
     ``name`` is one of these; the options are those of ``predict``, or of ``simulate`` for the last
     two.
     """
-    values = study_options(name, {"model": model, **options})
-    verb = STUDIES[name].verb
-    with heard_by(progress):
+    question = STUDIES[name].verb.question if name in STUDIES else predictions.Predict
+    with called(name="study", question=question, functions=_functions), heard_by(progress):
+        values = study_options(name, option_values(question, {"model": model, **options}))
+        verb = STUDIES[name].verb
         return grid(verb, values, axes_of(verb.question, values))
 
 
@@ -266,11 +200,10 @@ def load(url: str, *, progress: Listener | None = None, **options: object) -> lo
         Ctrl-C; the same call resumes.
     """
     with heard_by(progress):
-        ended = load_sending.send(question_of(load_sending.LoadTest, {"url": url, **options}))
+        question = question_of(load_sending.LoadTest, {"url": url, **options})
+        ended = None if question.dry_run else load_sending.send(question)
         if ended is None:
-            raise SpecError(
-                "a dry run has no answer", where="dry_run", try_="inferometer load --dry-run"
-            )
+            raise dry_run_refused()
         answer, _, finish = loads.answer_of_test(ended)
         if finish is not None:
             finish()
@@ -416,11 +349,28 @@ def report(
         return reports.report(question_of(reports.Report, {"runs": runs, **options}))
 
 
-@_takes(comparisons.Compare)
+@_takes(ab_pairs.CompareServers)
+def _compare(
+    url: str, other_url: str | None = None, *, progress: Listener | None = None, **options: object
+) -> CompareAnswer:
+    """Is server B better than A?"""
+    given = {"url": url, "other_url": other_url, "ab": True, **options}
+    with heard_by(progress):
+        answer = ab_pairs.compare_servers(question_of(ab_pairs.CompareServers, given))
+    if answer is None:
+        raise dry_run_refused()
+    return answer
+
+
+@_takes(comparisons.Compare, of_servers=_compare)
 def compare(
     old: str | Path, new: str | Path, *, progress: Listener | None = None, **options: object
 ) -> CompareAnswer:
-    """Is B better than A, worse, equivalent, or is that undecided?"""
+    """Is B better than A, worse, equivalent, or is that undecided?
+
+    URLs in place of runs are servers that are loaded in turns, with the options of ``load`` and
+    ``repeats``, the number of pairs.
+    """
     question = question_of(comparisons.Compare, {"old": old, "new": new, **options})
     with heard_by(progress):
         return comparisons.compare(question)
@@ -431,16 +381,21 @@ def catalog(
     kind: Literal["models", "hardware", "slos", "workloads"],
     name: str | None = None,
     *,
-    tokenizer: Sequence[str] = (),
+    progress: Listener | None = None,
+    **options: object,
 ) -> catalogs.CatalogAnswer:
     """Which models, devices, SLOs and workloads are known, and from which sources?"""
-    return catalogs.catalog(catalogs.Catalog(kind=kind, name=name, tokenizer=tuple(tokenizer)))
+    with heard_by(progress):
+        return catalogs.catalog(
+            question_of(catalogs.Catalog, {"kind": kind, "name": name, **options})
+        )
 
 
 @_takes(machine.Doctor)
-def doctor() -> machine.DoctorAnswer:
+def doctor(*, progress: Listener | None = None) -> machine.DoctorAnswer:
     """What would make numbers bad on this machine?"""
-    return machine.doctor(machine.Doctor())
+    with heard_by(progress):
+        return machine.doctor(machine.Doctor())
 
 
 @_takes(machine.Engines)

@@ -8,12 +8,12 @@ the server of a plan file, and checks every value. Several values of one field a
 """
 
 import dataclasses
-import inspect
+import json
 import math
 import os
 import re
 import types
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -33,8 +33,10 @@ from typing import (
     get_type_hints,
 )
 
+from inferometer import suggestions
 from inferometer.errors import COMMAND, InferometerError, SpecError
-from inferometer.inputs.synonyms import in_our_names, nearest_option, number_format, plain_number
+from inferometer.inputs.option_names import in_our_names, nearest_option
+from inferometer.inputs.synonyms import number_format, plain_number
 from inferometer.units import check_number, parse_duration_s
 
 P = ParamSpec("P")
@@ -201,7 +203,7 @@ def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
                 f"there is no option {name!r}",
                 where=question.__name__,
                 allowed=", ".join(sorted(known)),
-                try_=_METHODS.get(name) or nearest_option(name, _names_of(question)),
+                try_=_METHODS.get(name) or nearest_option(name, names_of(question)),
             )
     missing = [
         field.flag
@@ -214,7 +216,7 @@ def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
     return _built(question, checked, frozenset(values))
 
 
-def _names_of(question: type[Any]) -> dict[str, str]:
+def names_of(question: type[Any]) -> dict[str, str]:
     """Field of each flag, in Python's spelling and by its own name."""
     flags = {flag.partition("/")[0]: one.name for one in fields_of(question) for flag in one.flags}
     names = {flag.strip("-").replace("-", "_"): name for flag, name in flags.items()}
@@ -229,15 +231,13 @@ def by_field(question: type[Any], values: Mapping[str, object]) -> dict[str, obj
     SpecError
         An option is given under two names.
     """
-    names = _names_of(question)
+    names = names_of(question)
     found = dict[str, object]()
     for name, value in in_our_names(values, names).items():
         ours = names.get(name, name)
         if ours != name and ours in values:
             raise SpecError(f"{name} and {ours} are one option", where=ours, allowed="one of them")
-        # an array of NumPy, or a column of pandas, as the list that it is
-        as_list = getattr(value, "tolist", None)
-        found[ours] = value if as_list is None else as_list()
+        found[ours] = value
     return found
 
 
@@ -324,14 +324,29 @@ def value_of(field: Field, value: object) -> object:
     if not field.is_many:
         return _one(field, value)
     if isinstance(value, Mapping):
-        value = [
-            f"{name}={str(one).lower() if one in {True, False} else one}"
-            for name, one in value.items()
-        ]
+        value = named_parts(field, value)
     values = (value,) if isinstance(value, str | Path) else value
     if not isinstance(values, list | tuple):
         raise _refused(field, value, "a list")
     return tuple(_one(field, one) for one in values)
+
+
+def named_parts(field: Field, values: Mapping[Any, object]) -> list[str]:
+    """A dictionary as the texts of an option that takes names with values."""
+    metavar = field.option.metavar or ""
+    if ":" in metavar:  # headers
+        return [f"{name}: {value}" for name, value in values.items()]
+    if "JSON" in metavar:
+        return [f"{name}={json.dumps(value)}" for name, value in values.items()]
+    return [f"{name}={','.join(map(_word, _several(value)))}" for name, value in values.items()]
+
+
+def _several(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _one(field: Field, value: object) -> object:  # noqa: PLR0911 -- one kind after the other
@@ -395,7 +410,12 @@ def bounds_in_words(
 
 
 def _refused(field: Field, value: object, allowed: str) -> SpecError:
-    return SpecError(f"{value!r} is not {allowed}", where=field.flag, allowed=allowed)
+    return SpecError(
+        f"{value!r} is not {allowed}",
+        where=field.flag,
+        allowed=allowed,
+        try_=suggestions.nearest(field.flag, str(value), field.choices),
+    )
 
 
 def refuse_unused(
@@ -439,27 +459,6 @@ def SERVER(text: str, where: str) -> str:  # noqa: N802 -- reads as a type in op
 def DURATION(text: str, where: str) -> float:  # noqa: N802 -- reads as a type in options
     """Seconds, of ``60s`` or ``10min``."""
     return parse_duration_s(text, where=where)
-
-
-def signature_of(question: type[Any]) -> inspect.Signature:
-    """Signature of a question's Python function, for editors and notebooks."""
-    parameters = [
-        inspect.Parameter(
-            field.name,
-            (
-                inspect.Parameter.POSITIONAL_OR_KEYWORD
-                if field.option.is_argument and not field.is_many
-                else inspect.Parameter.KEYWORD_ONLY
-            ),
-            default=(
-                inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-            ),
-            annotation=field.kind | None if field.is_optional else field.kind,
-        )
-        for field in sorted(fields_of(question), key=lambda one: not one.option.is_argument)
-    ]
-    progress = inspect.Parameter("progress", inspect.Parameter.KEYWORD_ONLY, default=None)
-    return inspect.Signature([*parameters, progress])
 
 
 def is_listed(text: str) -> bool:

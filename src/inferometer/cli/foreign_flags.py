@@ -17,6 +17,8 @@ from inferometer.inputs.synonyms import (
     A_FILE_ELSEWHERE,
     ALIKE,
     ARGUMENTS,
+    ENGINE_SETTINGS,
+    ENGINE_SWITCHES,
     OUTPUT,
     PROMPT,
     SAME,
@@ -25,30 +27,10 @@ from inferometer.inputs.synonyms import (
     our_flag,
 )
 
-_SWITCHES: Final = {
-    f"--{name.replace('_', '-')}": f"{name}=true"
-    for name in (
-        "enable_prefix_caching",
-        "enable_chunked_prefill",
-        "async_scheduling",
-        "disable_radix_cache",
-        "disable_overlap_schedule",
-        "enable_mixed_chunk",
-        "enable_priority_scheduling",
-    )
-} | {
+_SWITCHES: Final = {f"--{name.replace('_', '-')}": f"{name}=true" for name in ENGINE_SWITCHES} | {
     f"--no-{name.replace('_', '-')}": f"{name}=false"
     for name in ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
 }
-_SETTINGS: Final = {
-    "--scheduling-policy": "policy",
-    "--schedule-policy": "schedule_policy",
-    "--num-speculative-tokens": "num_speculative_tokens",
-    "--long-prefill-token-threshold": "long_prefill_token_threshold",
-    "--max-prefill-tokens": "max_prefill_tokens",
-    "--capacity-scheduler-policy": "capacity_scheduler_policy",
-}
-"""Flags of an engine, whose settings have a name and a value in ``--set`` here."""
 
 _SPECULATION: Final = (
     "--speculative",
@@ -106,7 +88,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
 def _hyphenated(words: Sequence[str], own: set[str]) -> list[str]:
     """Flags with hyphens for those with underscores, as vLLM reads them; values stay."""
     known = own.union(
-        SAME, ARGUMENTS, ALIKE, _SWITCHES, _SETTINGS, _SPECULATION, PROMPT, OUTPUT, SWEPT
+        SAME, ARGUMENTS, ALIKE, _SWITCHES, ENGINE_SETTINGS, _SPECULATION, PROMPT, OUTPUT, SWEPT
     )
     ended = list(words).index("--") if "--" in words else len(words)
     written = list[str]()
@@ -132,9 +114,9 @@ def _as_settings(words: Sequence[str], own: set[str]) -> list[str]:
             name = ""
         elif is_engines and word in _SWITCHES:
             written += ["--set", _SWITCHES[word]]
-        elif is_engines and flag in _SETTINGS:
-            name = "" if equals else _SETTINGS[flag]
-            written += ["--set", *([f"{_SETTINGS[flag]}={value}"] if equals else [])]
+        elif is_engines and flag in ENGINE_SETTINGS:
+            name = "" if equals else ENGINE_SETTINGS[flag]
+            written += ["--set", *([f"{ENGINE_SETTINGS[flag]}={value}"] if equals else [])]
         else:
             written.append(word)
     return [*written, *words[ended:]]

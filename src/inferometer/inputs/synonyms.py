@@ -5,7 +5,7 @@ known to one reader is known to all.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -243,6 +243,25 @@ ALIKE: Final = {
     **dict.fromkeys(("--precision", "--weights", "--weight-dtype"), "--quantization"),
 }
 """Flags with values written differently, or that are arguments here."""
+
+ENGINE_SWITCHES: Final = (
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "async_scheduling",
+    "disable_radix_cache",
+    "disable_overlap_schedule",
+    "enable_mixed_chunk",
+    "enable_priority_scheduling",
+)
+ENGINE_SETTINGS: Final = {
+    "--scheduling-policy": "policy",
+    "--schedule-policy": "schedule_policy",
+    "--num-speculative-tokens": "num_speculative_tokens",
+    "--long-prefill-token-threshold": "long_prefill_token_threshold",
+    "--max-prefill-tokens": "max_prefill_tokens",
+    "--capacity-scheduler-policy": "capacity_scheduler_policy",
+}
+"""Flags of an engine, whose settings have a name and a value in ``--set`` here."""
 
 PROMPT: Final = (
     "--input",
@@ -520,76 +539,3 @@ def our_flag(flag: str, own: Collection[str]) -> str:
     ours = flag if flag in own else SAME.get(flag, flag)
     ours = ours if ours in own else SAME.get(ours, ours)
     return ours if ours in own else flag
-
-
-def in_our_names(values: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:
-    """The values of a Python call under our names, where the command line takes theirs too.
-
-    ``names``: accepted names -> option. Names without one of ours stay.
-
-    Raises
-    ------
-    SpecError
-        Two names mean the same option.
-
-    Example
-    -------
-    >>> names = {"rate": "rate", "workload": "workload", "hardware": "hardware", "tp": "tp"}
-    >>> in_our_names({"request_rate": 2, "isl": 1024, "osl": 256, "gpu": "2xH100"}, names)
-    {'rate': 2, 'hardware': 'H100', 'tp': 2, 'workload': '1024x256'}
-    """
-    options = {f"--{one.replace('_', '-')}": one for one in names}
-    found, lengths = dict[str, object](), dict[str, tuple[str, object]]()
-    for name, value in values.items():
-        flag = f"--{name.replace('_', '-')}"
-        side = "prompt" if flag in PROMPT else "output" if flag in OUTPUT else ""
-        ours = name if name in names else options.get(our_flag(flag, options), side or name)
-        if side and ours == side and side not in names:
-            lengths[side] = (name, value)
-        elif ours in found:
-            raise SpecError(f"{ours!r} is given under two names", where=name, allowed="one of them")
-        else:
-            found |= _counted(ours, value, names, values)
-    if (
-        len(lengths) == len(("prompt", "output"))
-        and "workload" in names
-        and "workload" not in found
-    ):
-        return found | {"workload": f"{lengths['prompt'][1]}x{lengths['output'][1]}"}
-    return found | dict(lengths.values())
-
-
-def _counted(
-    name: str, value: object, names: Mapping[str, str], given: Mapping[str, object]
-) -> dict[str, object]:
-    """``8xH100`` as device and number, where a call has one meaning for the number."""
-    number = "total_gpus" if name == "gpus" else "tp" if name == "hardware" else ""
-    counted = counted_devices(value) if isinstance(value, str) and number in names else None
-    if counted is None or number in given or (number == "tp" and "replicas" in names):
-        return {name: value}
-    return {name: counted[1], number: counted[0]}
-
-
-def nearest_option(name: str, names: Mapping[str, str]) -> str | None:
-    """The option of a Python function that is a synonym of the name, or spelled like it.
-
-    ``names``: accepted names -> option.
-
-    Example
-    -------
-    >>> names = {"rate": "rate", "workload": "workload"}
-    >>> nearest_option("qps", names), nearest_option("isl", names)
-    ('rate', 'workload="1024x256"')
-    """
-    flag = f"--{name.replace('_', '-')}"
-    options = {f"--{one.replace('_', '-')}": option for one, option in names.items()}
-    side = "--prompt" if flag in PROMPT else "--output" if flag in OUTPUT else ""
-    if side and "--workload" in options:
-        return f'{options["--workload"]}="1024x256"'
-    ours = side if side in options else our_flag(flag, options)
-    ours = ours if ours in options else ALIKE.get(flag, ARGUMENTS.get(flag, flag))
-    ours = ours if ours.startswith("--") else f"--{ours}"
-    if ours in options or flag in SAME:  # a known synonym of another option is not a typo
-        return options.get(ours)
-    close = get_close_matches(name, names, n=1)
-    return names[close[0]] if close else None

@@ -420,7 +420,12 @@ def check_knob(engine: str, name: str, *, where: str) -> None:
     """Refuse a name that is not a setting of this engine."""
     known = [field.name for field in fields(_ENGINES[engine].config)]
     if name not in known:
-        raise SpecError(f"{engine} has no {name}", where=where, allowed=", ".join(known))
+        raise SpecError(
+            f"{engine} has no {name}",
+            where=where,
+            allowed=", ".join(known),
+            try_=suggestions.nearest_setting(where, name, known) if where == "--set" else None,
+        )
 
 
 def with_defaults(

@@ -1,0 +1,105 @@
+"""Names of options in Python calls: those of other tools, and an engine's own settings."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from inferometer.errors import SpecError
+from inferometer.inputs.synonyms import (
+    ALIKE,
+    ARGUMENTS,
+    ENGINE_SETTINGS,
+    ENGINE_SWITCHES,
+    OUTPUT,
+    PROMPT,
+    SAME,
+    counted_devices,
+    our_flag,
+)
+
+
+def in_our_names(values: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:
+    """The values of a Python call under our names, where the command line takes theirs too.
+
+    ``names``: accepted names -> option. Names without one of ours stay.
+
+    Raises
+    ------
+    SpecError
+        Two names mean the same option.
+
+    Example
+    -------
+    >>> names = {"rate": "rate", "workload": "workload", "hardware": "hardware", "tp": "tp"}
+    >>> in_our_names({"request_rate": 2, "isl": 1024, "osl": 256, "gpu": "2xH100"}, names)
+    {'rate': 2, 'hardware': 'H100', 'tp': 2, 'workload': '1024x256'}
+    """
+    options = {f"--{one.replace('_', '-')}": one for one in names}
+    found, lengths = dict[str, object](), dict[str, tuple[str, object]]()
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        side = "prompt" if flag in PROMPT else "output" if flag in OUTPUT else ""
+        ours = name if name in names else options.get(our_flag(flag, options), side or name)
+        if side and ours == side and side not in names:
+            lengths[side] = (name, value)
+        elif ours in found:
+            raise SpecError(f"{ours!r} is given under two names", where=name, allowed="one of them")
+        else:
+            found |= _counted(ours, value, names, values)
+    if (
+        len(lengths) == len(("prompt", "output"))
+        and "workload" in names
+        and "workload" not in found
+    ):
+        return found | {"workload": f"{lengths['prompt'][1]}x{lengths['output'][1]}"}
+    return found | dict(lengths.values())
+
+
+def _counted(
+    name: str, value: object, names: Mapping[str, str], given: Mapping[str, object]
+) -> dict[str, object]:
+    """``8xH100`` as device and number, where a call has one meaning for the number."""
+    number = "total_gpus" if name == "gpus" else "tp" if name == "hardware" else ""
+    counted = counted_devices(value) if isinstance(value, str) and number in names else None
+    if counted is None or number in given or (number == "tp" and "replicas" in names):
+        return {name: value}
+    return {name: counted[1], number: counted[0]}
+
+
+def engine_setting(name: str) -> str | None:
+    """An engine's own setting under its name or its flag's; None for other names.
+
+    Example
+    -------
+    >>> engine_setting("enable_prefix_caching"), engine_setting("scheduling_policy")
+    ('enable_prefix_caching', 'policy')
+    """
+    return (
+        name
+        if name in {*ENGINE_SWITCHES, *ENGINE_SETTINGS.values()}
+        else ENGINE_SETTINGS.get(f"--{name.replace('_', '-')}")
+    )
+
+
+def nearest_option(name: str, names: Mapping[str, str]) -> str | None:
+    """The option of a Python function that is a synonym of the name, or spelled like it.
+
+    ``names``: accepted names -> option.
+
+    Example
+    -------
+    >>> names = {"rate": "rate", "workload": "workload"}
+    >>> nearest_option("qps", names), nearest_option("isl", names)
+    ('rate', 'workload="1024x256"')
+    """
+    flag = f"--{name.replace('_', '-')}"
+    options = {f"--{one.replace('_', '-')}": option for one, option in names.items()}
+    side = "--prompt" if flag in PROMPT else "--output" if flag in OUTPUT else ""
+    if side and "--workload" in options:
+        return f'{options["--workload"]}="1024x256"'
+    ours = side if side in options else our_flag(flag, options)
+    ours = ours if ours in options else ALIKE.get(flag, ARGUMENTS.get(flag, flag))
+    ours = ours if ours.startswith("--") else f"--{ours}"
+    if ours in options or flag in SAME:  # a known synonym of another option is not a typo
+        return options.get(ours)
+    close = get_close_matches(name, names, n=1, cutoff=0.7)
+    return names[close[0]] if close else None
