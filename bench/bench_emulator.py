@@ -19,7 +19,7 @@ from results_log import log_row, words
 from inferometer.serve.emission_log import read_emission_log
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
-from inferometer.serve.emulator_requests import content_ids
+from inferometer.serve.emulator_words import content_ids
 from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.live import LiveFleet, LiveRequest
 from inferometer.simulate.outcome import FAR_NS

@@ -19,6 +19,7 @@ PLAN = EmulatorPlan(
         linear_cost(launch_s=1e-3),
     ),
     mean_output_tokens=None,
+    enable_prompt_tokens_details=True,
 )
 
 

@@ -354,6 +354,44 @@ def test_likelihoods_of_a_chat():
     assert [len(one["top_logprobs"]) for one in told] == [3, 3]
 
 
+@pytest.mark.parametrize("includes_stop", [False, True])
+def test_an_answer_stops_at_the_id_of_a_token(includes_stop):
+    """``stop_token_ids`` was ignored; the stop token counts, and is sent where that is asked."""
+
+    async def main():
+        async with talking() as client:
+            words = (await client.complete(max_tokens=9)).json["choices"][0]["text"].split()
+            page = await client.ask("POST", "/tokenize", {"prompt": " ".join(words)})
+        ids = page.json["tokens"]
+        body = {"stop_token_ids": [ids[6], ids[4]], "include_stop_str_in_output": includes_stop}
+        async with talking() as client:
+            stopped = await client.complete(max_tokens=9, **body)
+        async with talking() as client:
+            late = await client.complete(max_tokens=9, min_tokens=6, **body)
+        return words, ids, stopped.json, late.json
+
+    words, ids, stopped, late = asyncio.run(main())
+    (choice,) = stopped["choices"]
+    assert choice["text"].split() == words[: 4 + includes_stop]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", ids[4])
+    assert stopped["usage"]["completion_tokens"] == 5
+    assert late["choices"][0]["stop_reason"] == ids[6]
+
+
+def test_cached_tokens_are_sent_where_the_server_is_started_so():
+    """vLLM sends ``prompt_tokens_details`` with --enable-prompt-tokens-details alone."""
+
+    async def main():
+        async with talking(enable_prompt_tokens_details=False) as client:
+            whole = await client.complete(max_tokens=2)
+            options = {"include_usage": True}
+            return whole, await client.complete(max_tokens=2, stream=True, stream_options=options)
+
+    whole, streamed = asyncio.run(main())
+    assert whole.json["usage"]["prompt_tokens_details"] is None
+    assert "prompt_tokens_details" not in streamed.chunks[-1]["usage"]
+
+
 def test_a_stop_text_is_kept_where_that_is_asked():
     async def main():
         async with talking() as client:

@@ -5,7 +5,7 @@ What they send and count is what we send and count.
 
 import json
 
-from inferometer.serve.emulator_requests import WORDS
+from inferometer.serve.emulator_words import WORDS
 
 
 def write_word_tokenizer(folder):

@@ -264,10 +264,9 @@ def capacity(question: Capacity) -> CapacityAnswer:
         + without_end(question.workload.duration),
         n_kv_blocks_low=None if blocks is None else blocks[0],
         n_kv_blocks_high=None if blocks is None else blocks[1],
-        next_step=_what_takes_prompts(servers, requests, found)
+        next_step=_what_takes_prompts(servers, requests, is_resolved=found.is_resolved)
         or next_step_of(
-            levels,
-            alone,
+            *(levels, alone),
             has_fit=(question.server.fit or question.groups) is not None,
             is_trace=requests.is_trace,
             has_blocks=blocks is not None,
@@ -289,10 +288,10 @@ def _traffic(question: Capacity, workload: types.WorkloadSpec, servers: Servers)
 
 
 def _what_takes_prompts(
-    servers: Servers, requests: traffic.Traffic, found: searches.Capacity
+    servers: Servers, requests: traffic.Traffic, *, is_resolved: bool
 ) -> str | None:
     """A remedy where the SLO is missed as the servers refuse prompts longer than a step."""
-    if found.is_resolved:
+    if is_resolved:
         return None
     plan = traffic.plan_at(requests.spec, start_load_of(requests.spec), requests.most_requests)
     remedies = (misses.what_takes_prompts(one, plan) for one in servers.kinds)

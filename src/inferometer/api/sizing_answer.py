@@ -494,18 +494,18 @@ def size_answer(
             *sizing_cautions.cautions_of(best),
             *sizing_cautions.box_cautions(question, candidates),
         ),
-        next_step=misses.what_decides(question)
-        if asked_verdict == "undecided"
-        else None
-        if rows
-        else _what_takes_prompts(question, searched),
+        next_step=_next_step(question, () if rows else searched, asked_verdict),
     )
 
 
-def _what_takes_prompts(question: SizingQuestion, searched: Sequence[Searched]) -> str | None:
-    """A remedy where nothing meets the SLO as prompts longer than a step are refused."""
+def _next_step(
+    question: SizingQuestion, missing: Sequence[Searched], verdict: Verdict
+) -> str | None:
+    """What decides an open answer, or lets the ``missing`` kinds accept prompts beyond a step."""
+    if verdict == "undecided":
+        return misses.what_decides(question)
     plan = plan_at(question.spec, question.offered_load, question.n_requests)
-    remedies = (misses.what_takes_prompts(one.candidate.deployment, plan) for one in searched)
+    remedies = (misses.what_takes_prompts(one.candidate.deployment, plan) for one in missing)
     return next((remedy for remedy in remedies if remedy is not None), None)
 
 

@@ -140,6 +140,9 @@ class Emulate:
         metavar="FAULTS",
     )
     time_scale: float = option(1.0, "Factor by which every step takes longer.")
+    enable_prompt_tokens_details: bool = option(
+        False, "Send the number of cached prompt tokens with the usage, as vLLM with this flag."
+    )
     tokenizer: Path | None = option(None, "A tokenizer.json. [a token is a word between spaces]")
     emission_log: Path | None = option(
         None, "File to write the due time and the send time of each token to."
@@ -217,6 +220,7 @@ def plan_of(question: Emulate, servers: Servers) -> EmulatorPlan:
         otlp_endpoint=question.otlp_endpoint,
         tokenizer=question.tokenizer,
         for_s=question.duration,
+        enable_prompt_tokens_details=question.enable_prompt_tokens_details,
     )
 
 

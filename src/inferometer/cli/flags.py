@@ -388,11 +388,11 @@ def asks(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the flags of ``question``, ``--json`` and ``--csv``: it gets ``(question, as_json)``.
 
-    With ``grid`` options take several values, too: it gets what was given and whether JSON is
-    wanted, and is true where that was a grid, whose answer it has printed. Without ``has_page`` the
-    answer is a line or text of its own form: no ``--csv``, ``--report`` and ``--verbose``.
+    With ``grid`` options take several values: it gets what was given and whether JSON is wanted, and
+    is true where it printed a grid. Without ``has_page``: no --csv, --report and --verbose.
     """
-    has_report = not has_page or any("--report" in field.flags for field in fields_of(question))
+    named = {name for field in fields_of(question) for name in (field.name, *field.flags)}
+    has_report = not has_page or not named.isdisjoint({"report", "--report"})
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         def with_question(**values: Any) -> Any:

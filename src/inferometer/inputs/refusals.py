@@ -71,8 +71,11 @@ _REFUSED: Final = {
     "reformer": "hashed attention",
     "xlnet": "two streams of attention",
     "xlstm": "mLSTM's matrix memory, without attention",
-    "zamba": "attention blocks that several layers share",
-    "zamba2": "attention blocks that several layers share",
+    **dict.fromkeys(
+        ("zamba", "zamba2"),
+        "attention blocks that several layers share: memory holds their weights once, and a step reads"
+        " them for each of these layers",
+    ),
 }
 """``model_type`` of decoders whose layers are not modelled, and what they have."""
 

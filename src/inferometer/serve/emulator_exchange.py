@@ -22,14 +22,17 @@ from inferometer.serve.emulator_pages import (
 )
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_requests import (
-    Answer,
     Limits,
     ParsedRequest,
+    read_chat,
+    read_completion,
+)
+from inferometer.serve.emulator_words import (
+    Answer,
     Tokenizer,
     content_ids,
     draw_answer,
-    read_chat,
-    read_completion,
+    stopped,
 )
 from inferometer.serve.http_line import HttpRequest, Line
 from inferometer.simulate.live import LiveRequest
@@ -347,8 +350,8 @@ class Exchange:
 
 
 def _end(choice: Choice) -> End:
-    if choice.answer.stop_text is not None and choice.n_due >= choice.answer.n_tokens:
-        return End("stop", choice.answer.stop_text)
+    if choice.answer.stop_reason is not None and choice.n_due >= choice.answer.n_tokens:
+        return End("stop", choice.answer.stop_reason)
     return End("stop" if choice.request.status is Status.STOPPED else "length", None)
 
 
@@ -385,6 +388,7 @@ class Desk:
             model_name=self._plan.model_name,
             created_s=int(datetime.now(UTC).timestamp()),
             is_chat=is_chat,
+            has_details=self._plan.enable_prompt_tokens_details,
         )
         return Served(
             number=number,
@@ -429,10 +433,13 @@ class Desk:
         answer = drawn._replace(n_tokens=max(drawn.n_tokens, min(parsed.least_tokens, most_tokens)))
         if parsed.is_silent:
             return answer._replace(n_chars=0)
-        return (
-            answer.stopped_at(parsed.stops, parsed.least_tokens, includes_stop=parsed.includes_stop)
-            if parsed.stops
-            else answer
+        return stopped(
+            answer,
+            self.tokenizer,
+            stops=parsed.stops,
+            stop_ids=parsed.stop_ids,
+            least_tokens=parsed.least_tokens,
+            includes_stop=parsed.includes_stop,
         )
 
     def _request(

@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import math
-import zlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -16,11 +15,11 @@ from inferometer.serve.emulator_requests import (
     Limits,
     Message,
     Refusal,
-    Tokenizer,
     chat_texts,
     check_model,
     decoded_body,
 )
+from inferometer.serve.emulator_words import Tokenizer
 from inferometer.serve.http_line import HttpRequest, Line
 from inferometer.units import s_from_ns
 
@@ -112,9 +111,7 @@ class Pages:
         if text is None:
             raise Refusal(400, "prompt or messages must be given", param="prompt")
         tokens = self._tokenizer.tokens(text)
-        ids = [
-            token if isinstance(token, int) else zlib.crc32(str(token).encode()) for token in tokens
-        ]
+        ids = self._tokenizer.ids(tokens)
         reply = {"count": len(ids), "max_model_len": self._limits.max_model_len, "tokens": ids}
         return msgspec.json.encode(
             reply
@@ -220,25 +217,25 @@ class Usage(NamedTuple):
     output_tokens: int
     cached_tokens: int
 
-    def counts(self, *, has_details: bool) -> dict[str, Any]:
-        """The counts as JSON."""
-        counts: dict[str, Any] = {
+    def counts(self) -> dict[str, Any]:
+        """The counts as JSON, without the cached tokens."""
+        return {
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + self.output_tokens,
             "completion_tokens": self.output_tokens,
         }
-        return (
-            counts | {"prompt_tokens_details": {"cached_tokens": self.cached_tokens}}
-            if has_details
-            else counts
-        )
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The cached tokens as JSON."""
+        return {"prompt_tokens_details": {"cached_tokens": self.cached_tokens}}
 
 
 class End(NamedTuple):
     """Why a choice ended."""
 
     finish_reason: str
-    stop_reason: str | None
+    stop_reason: str | int | None
 
 
 class Delta(NamedTuple):
@@ -252,8 +249,17 @@ class Delta(NamedTuple):
 class Wording:
     """Writes replies in OpenAI's format; the emulator's words need no escaping in JSON."""
 
-    def __init__(self, *, reply_id: str, model_name: str, created_s: int, is_chat: bool) -> None:
+    def __init__(
+        self,
+        *,
+        reply_id: str,
+        model_name: str,
+        created_s: int,
+        is_chat: bool,
+        has_details: bool,
+    ) -> None:
         self._is_chat = is_chat
+        self._has_details = has_details
         self._head = {
             "id": reply_id,
             "object": "chat.completion.chunk" if is_chat else "text_completion",
@@ -312,7 +318,7 @@ class Wording:
         return (
             self._opened
             + b'],"usage":'
-            + msgspec.json.encode(usage.counts(has_details=True))
+            + msgspec.json.encode(usage.counts() | (usage.details if self._has_details else {}))
             + b"}\n\n"
         )
 
@@ -324,9 +330,10 @@ class Wording:
             "service_tier": None,
             "system_fingerprint": None,
         }
-        return msgspec.json.encode(
-            body if usage is None else body | {"usage": usage.counts(has_details=True)}
-        )
+        if usage is None:
+            return msgspec.json.encode(body)
+        details = usage.details if self._has_details else {"prompt_tokens_details": None}
+        return msgspec.json.encode(body | {"usage": usage.counts() | details})
 
     def _choice(self, delta: Delta, end: End) -> dict[str, Any]:
         ended: dict[str, Any] = {
@@ -355,11 +362,7 @@ def error_event(message: str, kind: str, status: int) -> bytes:
 
 
 def _counts(usage: Usage | None) -> bytes:
-    return (
-        b""
-        if usage is None
-        else b',"usage":' + msgspec.json.encode(usage.counts(has_details=False))
-    )
+    return b"" if usage is None else b',"usage":' + msgspec.json.encode(usage.counts())
 
 
 class Likelihoods(NamedTuple):

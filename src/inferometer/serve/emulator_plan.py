@@ -220,6 +220,8 @@ class EmulatorPlan:
     """Tenants that the gate and the router know; all others count as one more, the last."""
     for_s: float | None = None
     """Stop by itself after this time."""
+    enable_prompt_tokens_details: bool = False
+    """Do replies name the cached tokens of prompts?"""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.time_scale_ratio) and self.time_scale_ratio > 0):

@@ -1,192 +1,19 @@
 """Which request do a client's headers and JSON make, with which tokens, and when is it refused?
 
 Unknown keys are ignored, as vLLM does.
-
-Without a tokenizer a token is what stands between spaces, in prompts and in answers. Answers are
-drawn words; those of a request are the same under the same seed.
 """
 
 import ipaddress
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
-import numpy as np
 
 from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.measure.load.bodies import tokenizer_of
+from inferometer.serve.emulator_words import Tokenizer
 from inferometer.serve.http_line import HttpRequest
-
-_ONSETS: Final = ("b", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z")
-_RHYMES: Final = (
-    "an",
-    "ar",
-    "ay",
-    "ed",
-    "en",
-    "ill",
-    "in",
-    "ip",
-    "it",
-    "ob",
-    "od",
-    "on",
-    "ot",
-    "ow",
-    "um",
-    "un",
-)
-WORDS: Final = tuple(onset + rhyme for onset in _ONSETS for rhyme in _RHYMES)
-"""The vocabulary: 256 words without a meaning."""
-
-
-class Answer(NamedTuple):
-    """The answer to a request: ``n_tokens`` words in an order that two numbers fix."""
-
-    vocabulary: tuple[str, ...]
-    n_tokens: int
-    start: int
-    stride: int
-    n_chars: int | None = None
-    """Characters that are sent, up to a stop text; None: all."""
-    stop_text: str | None = None
-
-    def places(self) -> range:
-        """Index in the endlessly repeated vocabulary of each token."""
-        return range(self.start, self.start + self.n_tokens * self.stride, self.stride)
-
-    def word(self, i_token: int) -> str:
-        """Word of the i-th token, with a leading space."""
-        return self.vocabulary[(self.start + i_token * self.stride) % len(self.vocabulary)]
-
-    def text(self, first: int, end: int) -> str:
-        """The words from one token to before another."""
-        text = "".join(" " + self.word(i) for i in range(first, end))
-        if self.n_chars is None:
-            return text
-        n_before = sum(1 + len(self.word(i)) for i in range(first))
-        return text[: max(self.n_chars - n_before, 0)]
-
-    def stopped_at(
-        self, stops: Sequence[str], least_tokens: int, *, includes_stop: bool = False
-    ) -> "Answer":
-        """The answer cut at the first stop text after ``least_tokens`` tokens."""
-        full = self._replace(n_chars=None).text(0, self.n_tokens)
-        n_least = len(self._replace(n_chars=None).text(0, least_tokens))
-        found = [(full.find(stop, n_least), stop) for stop in stops if stop]
-        hits = [hit for hit in found if hit[0] >= 0]
-        if not hits:
-            return self
-        n_chars, stop_text = min(hits)
-        n_tokens = full[: n_chars + len(stop_text)].count(" ")  # each token is led by one
-        return self._replace(
-            n_tokens=n_tokens, n_chars=n_chars + len(stop_text) * includes_stop, stop_text=stop_text
-        )
-
-
-class _Encoding(Protocol):
-    @property
-    def ids(self) -> list[int]: ...
-
-
-class _Real(Protocol):
-    def encode(self, sequence: str, *, add_special_tokens: bool = True) -> _Encoding: ...
-    def decode(self, ids: list[int]) -> str: ...
-
-
-class Tokenizer:
-    """Text to tokens: words, or by a ``tokenizer.json``."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._real: _Real | None = None if path is None else tokenizer_of(str(path))
-
-    @cached_property
-    def vocabulary(self) -> tuple[str, ...]:
-        """Words that are one token each, also when the whole answer is encoded."""
-        if self._real is None:
-            return WORDS
-        single = tuple(
-            word
-            for word in WORDS
-            if len(self._real.encode(" " + word, add_special_tokens=False).ids) == 1
-        )
-        if len(single) < 2:
-            raise SpecError(
-                "no two of the emulator's words are one token each",
-                where="--tokenizer",
-                try_="another tokenizer, or none",
-            )
-        return single
-
-    @cached_property
-    def vocabulary_tokens(self) -> tuple[Hashable, ...]:
-        """The token of each word."""
-        if self._real is None:
-            return WORDS
-        return tuple(
-            self._real.encode(" " + word, add_special_tokens=False).ids[0]
-            for word in self.vocabulary
-        )
-
-    def spoken(self, answer: Answer) -> list[Hashable]:
-        """The tokens of an answer."""
-        tokens = self.vocabulary_tokens
-        return [tokens[place % len(tokens)] for place in answer.places()]
-
-    def tokens(self, text: str) -> Sequence[Hashable]:
-        """The tokens of a text: words, or ids."""
-        if self._real is None:
-            return text.split()
-        return self._real.encode(text).ids
-
-    def pieces(self, tokens: Sequence[Hashable]) -> tuple[str, ...]:
-        """Text of each of these tokens."""
-        if self._real is not None or all(isinstance(token, int) for token in tokens):
-            return tuple(self.text([token]) for token in tokens if isinstance(token, int))
-        return tuple(f" {token}" if place else str(token) for place, token in enumerate(tokens))
-
-    def text(self, ids: Sequence[int]) -> str:
-        """The text of these ids; without a tokenizer, ids are places in the vocabulary."""
-        if self._real is None:
-            return "".join(" " + WORDS[i % len(WORDS)] for i in ids)
-        return self._real.decode(list(ids))
-
-
-def draw_answer(
-    vocabulary: tuple[str, ...],
-    mean_tokens: float | None,
-    most_tokens: int,
-    *,
-    seed: int,
-    number: int,
-    place: int = 0,
-) -> Answer:
-    """Draw the answer to the request with this number.
-
-    Its length is geometric with this mean, or ``most_tokens``.
-    """
-    draws = np.random.default_rng((seed, number, place))
-    n_tokens = (
-        most_tokens
-        if mean_tokens is None
-        else min(int(draws.geometric(1 / mean_tokens)), most_tokens)
-    )
-    start, stride = (int(value) for value in draws.integers(0, len(vocabulary), 2))
-    return Answer(vocabulary, n_tokens, start, stride | 1)
-
-
-def content_ids(tokens: Sequence[Hashable], block_size: int) -> list[int]:
-    """Id of each full block's content: equal if all tokens up to its end are equal."""
-    ids, before = list[int](), 0
-    for end in range(block_size, len(tokens) + 1, block_size):
-        before = hash((before, *tokens[end - block_size : end]))
-        ids.append(before)
-    return ids
-
 
 _BODY: Final = Door(noun="body", allowed="JSON of OpenAI's interface")
 
@@ -283,6 +110,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool | None = None
     n: int | None = None
     priority: int | None = None
@@ -342,6 +170,8 @@ class ParsedRequest:
     least_tokens: int
     ignores_eos: bool
     stops: tuple[str, ...]
+    stop_ids: frozenset[int]
+    """``stop_token_ids``: ids as ``/tokenize`` gives them."""
     includes_stop: bool
     priority: int
     temperature_ratio: float
@@ -501,6 +331,7 @@ def _asked(
         least_tokens=read.min_tokens or 0,
         ignores_eos=bool(read.ignore_eos),
         stops=(read.stop,) if isinstance(read.stop, str) else tuple(read.stop or ()),
+        stop_ids=frozenset(read.stop_token_ids or ()),
         includes_stop=bool(read.include_stop_str_in_output),
         priority=read.priority or 0,
         **_sampling(read),

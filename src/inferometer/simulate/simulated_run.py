@@ -347,13 +347,10 @@ def _refusal_cautions(
 
 def _too_long(config: EngineConfig, model: ModelSpec | None) -> tuple[str, str]:
     """Which prompts the server refuses, and the setting that would accept them."""
-    remedy = larger_steps(config)
-    if remedy is not None:
+    if (remedy := larger_steps(config)) is not None:
         return f"have more than max_num_tokens = {config.step_budget_tokens} tokens", remedy
-    return (
-        f"reach max_model_len = {config.max_model_len}",
-        _longer(config, model, "shorter prompts"),
-    )
+    why = f"reach max_model_len = {config.max_model_len}"
+    return why, _longer(config, model, "shorter prompts")
 
 
 def larger_steps(config: EngineConfig) -> str | None:
