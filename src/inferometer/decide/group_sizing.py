@@ -141,6 +141,7 @@ class GroupsQuestion:
 
 
 def _fleet(placement: Placement, front_end_s: float, dealt: Dealt | None = None) -> Fleet:
+    """The servers of a placement; ``dealt``: with the requests of one group alone."""
     return Fleet(
         replicas=placement.cluster,
         step_times=placement.groups[0].step_times,

@@ -539,7 +539,7 @@ def _judged(threshold: Threshold, samples: LatencySamples, *, is_growing: bool) 
         why = f"{format_duration(seen.seconds.value)}, and the queue grows without bound"
         return JudgedThreshold(threshold=threshold, seen=seen, verdict="missed", why=why)
     return JudgedThreshold(
-        threshold=threshold, seen=seen, verdict=verdict, why=_why(threshold, seen, verdict)
+        threshold=threshold, seen=seen, verdict=verdict, why=_reason(threshold, seen, verdict)
     )
 
 
@@ -571,7 +571,8 @@ def _why_missed(threshold: Threshold, seen: Percentile, within: Estimate) -> str
     )
 
 
-def _why(threshold: Threshold, seen: Percentile | None, verdict: Verdict) -> str:
+def _reason(threshold: Threshold, seen: Percentile | None, verdict: Verdict) -> str:
+    """The percentile with its interval against the limit, or why there is no interval."""
     if seen is None:
         return "no request has this latency"
     estimate, limit = seen.seconds, format_duration(threshold.limit_s)
