@@ -128,7 +128,7 @@ class GroupsQuestion:
         return _fleet(alone, self.front_end_s(case), Dealt(self.placement, index))
 
     def usd_per_hour_of(self, numbers: Sequence[int]) -> float | None:
-        """Of all groups together; None where the price of one is not known."""
+        """Cost of all groups together; None where the price of one is not known."""
         each = [
             kind.usd_per_hour_of(n) for kind, n in zip(self.kinds, numbers, strict=True) if n > 0
         ]

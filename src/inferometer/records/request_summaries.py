@@ -171,7 +171,7 @@ def summarise_requests(run: Run, *, percentiles: Sequence[float] = PERCENTILES) 
 def summarise_groups(
     run: Run, group_index: I32, names: Sequence[str]
 ) -> tuple[RequestSummary, ...]:
-    """The same for each class (``requests.class_index``) or tenant.
+    """Summarise the requests of each class (``requests.class_index``) or tenant.
 
     ``group_index`` (N) points into ``names``. Empty groups are left out.
 
@@ -190,7 +190,7 @@ def summarise_groups(
 
 
 def summarise_classes(run: Run, names: Sequence[str]) -> tuple[RequestSummary, ...]:
-    """The same for each class, and for planners, subtasks and syntheses of its workflows.
+    """Summarise the requests of each class, and planners, subtasks and syntheses of its workflows.
 
     None where that is all requests.
     """
@@ -203,7 +203,7 @@ def summarise_classes(run: Run, names: Sequence[str]) -> tuple[RequestSummary, .
 
 
 def summarise_steady(run: Run, steady: SteadyState) -> RequestSummary:
-    """The same of the steady state.
+    """Summarise the requests of the steady state.
 
     Latencies of requests sent in it; rates of all tokens between its first and last send.
     """

@@ -67,12 +67,12 @@ class ServerKnobs:
     async_scheduling: bool = True
 
     def with_limit(self, name: Limit, value: int) -> "ServerKnobs":
-        """The same with another limit."""
+        """The settings with another limit."""
         changes: dict[str, Any] = {name: value}
         return replace(self, **changes)
 
     def with_switch(self, name: Switch, *, value: bool) -> "ServerKnobs":
-        """The same with a switch in this position."""
+        """The settings with a switch on or off."""
         changes: dict[str, Any] = {name: value}
         return replace(self, **changes)
 
