@@ -57,7 +57,7 @@ from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
 
 N_DRAWS: Final = 19
-_N_POSTERIOR_DRAWS: Final = 400
+_N_SAMPLED: Final = 400
 _SEED: Final = 20261123
 _BATCH: Final = 32
 _PROMPT_TOKENS: Final = 1024
@@ -115,21 +115,21 @@ def drawn_steps(
 
 
 def _posterior_draws(fit: StepTimeModel) -> _Draws:
-    """``_N_POSTERIOR_DRAWS`` plausible machines, sampled from the fit's posterior and its other errors."""
+    """``_N_SAMPLED`` plausible machines, sampled from the fit's posterior and its other errors."""
     posterior = fit.posterior()
     # a fixed seed, so that the same question has the same answer
     rng = np.random.default_rng(_SEED)
     normal = np.clip(
-        rng.standard_normal((_N_POSTERIOR_DRAWS, len(fit.free) + 3)), -_MOST_SPREADS, _MOST_SPREADS
+        rng.standard_normal((_N_SAMPLED, len(fit.free) + 3)), -_MOST_SPREADS, _MOST_SPREADS
     )
     values, axes = np.linalg.eigh(posterior.covariance)
     moves = normal[:, : len(fit.free)] * np.sqrt(np.maximum(values, 0.0)) @ axes.T
     places = [PARAMETERS.index(name) for name in fit.free if name in PARAMETERS]
-    vector = np.tile(posterior.vector, (_N_POSTERIOR_DRAWS, 1))
+    vector = np.tile(posterior.vector, (_N_SAMPLED, 1))
     vector[:, places] += moves[:, : len(places)]
     spreads = _spreads(fit)
     # a separate stream, so that the draws of fits without machine_ratio do not change
-    other_times = np.random.default_rng([_SEED, 1]).standard_normal(_N_POSTERIOR_DRAWS)
+    other_times = np.random.default_rng([_SEED, 1]).standard_normal(_N_SAMPLED)
     machine = np.clip(other_times, -_MOST_SPREADS, _MOST_SPREADS) * fit.machine_ratio
     front_end = fit.front_end_s
     return _Draws(
@@ -138,7 +138,7 @@ def _posterior_draws(fit: StepTimeModel) -> _Draws:
         decode_ratio=np.exp(normal[:, -3] * spreads["decode"] + machine),
         prefill_ratio=np.exp(normal[:, -2] * spreads["prefill"] + machine),
         front_end_s=(
-            np.zeros(_N_POSTERIOR_DRAWS)
+            np.zeros(_N_SAMPLED)
             if front_end is None
             else front_end.value * np.exp(normal[:, -1] * front_end.log_sd)
         ),
@@ -171,7 +171,7 @@ def _evenly_spread(times_s: F64) -> list[int]:
 
     Those of the first row are next to them; which of the neighbours, descent finds for the others.
     """
-    places = np.arange(1, N_DRAWS + 1) / (N_DRAWS + 1) * (_N_POSTERIOR_DRAWS - 1)
+    places = np.arange(1, N_DRAWS + 1) / (N_DRAWS + 1) * (_N_SAMPLED - 1)
     weights = np.where(np.isin(np.arange(N_DRAWS), (0, N_DRAWS - 1)), _ENDS_WEIGHT, 1.0)
     ranks = np.argsort(np.argsort(times_s, axis=1, kind="stable"), axis=1).T
     near = np.rint(places).astype(int)[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
@@ -186,13 +186,10 @@ def _evenly_spread(times_s: F64) -> list[int]:
 
 
 def _draw(
-    fit: StepTimeModel,
-    sampled: _Draws,
-    index: int,
-    arrays: Callable[[StepTimeModel], StepTimeArrays],
+    fit: StepTimeModel, draws: _Draws, index: int, arrays: Callable[[StepTimeModel], StepTimeArrays]
 ) -> StepDraw:
-    """The step times of one of the sampled machines."""
-    physical = parameters_of(sampled.vector[index])
+    """The step times of one of the draws machines."""
+    physical = parameters_of(draws.vector[index])
     moved = replace(
         fit,
         parameters=tuple(
@@ -200,13 +197,13 @@ def _draw(
             for one in fit.parameters
             for value in [float(getattr(physical, one.name))]
         ),
-        staircase_log_ratio=tuple(sampled.log_ratio[index].tolist()),
+        staircase_log_ratio=tuple(draws.log_ratio[index].tolist()),
     )
-    decode_ratio = float(sampled.decode_ratio[index])
+    decode_ratio = float(draws.decode_ratio[index])
     steps = slowed(arrays(moved), decode_ratio)
-    prompts_ratio = float(sampled.prefill_ratio[index]) / decode_ratio
+    prompts_ratio = float(draws.prefill_ratio[index]) / decode_ratio
     steps = steps._replace(**{name: getattr(steps, name) * prompts_ratio for name in _OF_PROMPTS})
-    return StepDraw(steps, float(sampled.front_end_s[index]))
+    return StepDraw(steps, float(draws.front_end_s[index]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

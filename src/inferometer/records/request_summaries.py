@@ -538,9 +538,8 @@ def _judged(threshold: Threshold, samples: LatencySamples, *, is_growing: bool) 
     if seen is not None and is_growing and verdict == "undecided" and _is_beyond(seen, threshold):
         why = f"{format_duration(seen.seconds.value)}, and the queue grows without bound"
         return JudgedThreshold(threshold=threshold, seen=seen, verdict="missed", why=why)
-    return JudgedThreshold(
-        threshold=threshold, seen=seen, verdict=verdict, why=_reason(threshold, seen, verdict)
-    )
+    why = _reason(threshold, seen, verdict)
+    return JudgedThreshold(threshold=threshold, seen=seen, verdict=verdict, why=why)
 
 
 def _is_beyond(seen: Percentile, threshold: Threshold) -> bool:
