@@ -29,7 +29,7 @@ class LlamaCppAccounts:
     def scheduled(self, admitted, n_preempted):
         pass
 
-    def stepped(self, deliveries, now_ns):
+    def count_step(self, deliveries, now_ns):
         for request, _ in deliveries:
             if request.index not in self._begun_ns:
                 self._begun_ns[request.index] = now_ns

@@ -133,7 +133,7 @@ class _Server:
                     self._inside.discard(row)
                     self._running.discard(row)
                 told.append((request, n_tokens))
-            self.accounts.stepped(told, at_ns)
+            self.accounts.count_step(told, at_ns)
             self.accounts.refresh(
                 self._now(),
                 has_prefill=bool(self._steps.n_prefill_requests[step]),

@@ -82,7 +82,7 @@ class SglangAccounts:
             self._realtime["prefill_cache"] += one.num_cached_tokens
             self._observe("queue_time_seconds", one.admitted_ns - one.arrival_ns)
 
-    def stepped(self, deliveries, now_ns):
+    def count_step(self, deliveries, now_ns):
         for request, n_tokens in deliveries:
             life = self._lives[request.index]
             if life.first_ns == ABSENT:

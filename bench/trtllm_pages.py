@@ -65,7 +65,7 @@ class TrtllmAccounts:
     def scheduled(self, admitted, n_preempted):
         pass
 
-    def stepped(self, deliveries, now_ns):
+    def count_step(self, deliveries, now_ns):
         for request, _ in deliveries:
             life = self._lives[request.index]
             if life.first_ns == ABSENT:

@@ -177,7 +177,7 @@ class Answer:
         return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
 
     def _repr_html_(self) -> str:
-        """The same in a notebook, with its colours."""
+        """The answer in words and tables for a notebook, in colour."""
         console = SafeConsole(width=_COLUMNS, file=StringIO(), record=True)
         console.print(self.drawn(is_verbose=True))
         return console.export_html(inline_styles=True, code_format=_HTML)

@@ -146,7 +146,7 @@ class Groups:
     tenant_names: tuple[str, ...] = ()
 
     def of(self, workload: DrawnWorkload) -> "Groups":
-        """The same for the classes and tenants of this workload.
+        """The groups for the classes and tenants of this workload.
 
         Raises
         ------
@@ -251,7 +251,7 @@ class Servers(NamedTuple):
         return self.deployment.cases if self.groups is None else self.groups.cases
 
     def known(self, workload: DrawnWorkload) -> "Servers":
-        """The same for the classes and tenants of this workload.
+        """The servers for the classes and tenants of this workload.
 
         Raises
         ------
@@ -282,7 +282,7 @@ class Servers(NamedTuple):
         return tuple(named[name] for name in class_names) if named else ()
 
     def seeded(self, seed: int) -> "Servers":
-        """The same with this seed of routers that draw."""
+        """The servers with this seed of routers that choose at random."""
         return self._replace(rules=replace(self.rules, seed=seed))
 
     @property

@@ -89,7 +89,7 @@ def compare_page(answer: CompareAnswer) -> Page:
 
 
 def _token_sentences(comparison: run_comparison.RunComparison) -> tuple[str, ...]:
-    """The same tokens, different outcomes: at the fewest tokens and at the most."""
+    """Sentences that compare both sides at equal token counts: at the fewest and at the most."""
     pairs, named = comparison.equal_tokens, {one.metric: one for one in comparison.others}
     named[comparison.answer.metric] = comparison.answer
     sentences = list[str]()

@@ -122,7 +122,7 @@ def deploy(question: Deploy) -> DeployAnswer:
         n_most=question.most,
         model_claim=question.model_claim,
         storage_class=question.storage_class,
-        node_labels=tuple(_label(one) for one in question.node_label),
+        node_labels=tuple(_node_label(one) for one in question.node_label),
         backends=question.backend,
     )
     files = deployment_folder.write_folder(question.out, fleet, wishes, is_forced=question.force)
@@ -135,7 +135,8 @@ def deploy(question: Deploy) -> DeployAnswer:
     )
 
 
-def _label(text: str) -> tuple[str, str]:
+def _node_label(text: str) -> tuple[str, str]:
+    """Key and value of ``KEY=VALUE``, a label of Kubernetes nodes."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise SpecError(

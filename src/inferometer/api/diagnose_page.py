@@ -81,9 +81,9 @@ def _chart(answer: DiagnoseAnswer, cause: CauseRow | None) -> Chart | None:
     return effects_chart(
         effects,
         chart_id="causes",
-        title=f"What each cause costs of {_first(answer)}",
+        title=f"What each cause costs of {_first_latency(answer)}",
         finding=f"{_title(answer, cause)}.",
-        axis=f"of {_first(answer)}, ms",
+        axis=f"of {_first_latency(answer)}, ms",
         legend="filled: what limits · lines: intervals",
         row="cause",
     )
@@ -108,11 +108,11 @@ def _no_setting(answer: DiagnoseAnswer) -> str:
     tenth_s = _TITLE_FRACTION * answer.latencies[0].simulated_s.value
     shares = [(one.shares_s[0], one.name) for one in answer.causes if one.kind == "setting"]
     if all(_most(share) < tenth_s for share, _ in shares):
-        return f"no setting costs a tenth of {_first(answer)}"
+        return f"no setting costs a tenth of {_first_latency(answer)}"
     largest, name = max(shares, key=lambda one: one[0].value)
     if largest.value < tenth_s or (largest.low or 0) <= 0:
-        return f"no setting surely costs a tenth of {_first(answer)}"
-    return f"{name} costs {_interval(largest)} of {_first(answer)}"
+        return f"no setting surely costs a tenth of {_first_latency(answer)}"
+    return f"{name} costs {_interval(largest)} of {_first_latency(answer)}"
 
 
 def _may_help(answer: DiagnoseAnswer, cause: CauseRow) -> bool:
@@ -151,7 +151,8 @@ def _mean(level: Level | None) -> str:
     return "?" if level is None else format_number(level.mean)
 
 
-def _first(answer: DiagnoseAnswer) -> str:
+def _first_latency(answer: DiagnoseAnswer) -> str:
+    """Name of the latency by which causes are compared, such as TTFT p95."""
     return words_of(answer.latencies[0].name)
 
 
@@ -191,7 +192,7 @@ def _share(answer: DiagnoseAnswer, cause: CauseRow) -> str:
     now_s = answer.latencies[0].simulated_s.value
     share = cause.shares_s[0]
     part = f" ({share.value / now_s:.0%})" if now_s > 0 else ""
-    return f"{cause.words}: {_interval(share)}{part} of {_first(answer)}"
+    return f"{cause.words}: {_interval(share)}{part} of {_first_latency(answer)}"
 
 
 def _outside(answer: DiagnoseAnswer) -> str:

@@ -225,7 +225,7 @@ def trades_of(
 def other_layouts(
     question: Explore, answer: simulation.SimulateAnswer, loads: Sequence[float], executor: Executor
 ) -> list[views.TradePoint]:
-    """The same on another number of tensor-parallel devices, where the model fits and a device is named."""
+    """Points on other numbers of tensor-parallel devices, where the model fits and a device is named."""
     own = answer.deployment.tensor_parallel_size
     if question.server.hardware is None or question.server.fit is not None:
         return []

@@ -294,7 +294,7 @@ class Fleets:
     def servers(
         self, deployment: Deployment, n_replicas: int | None, n_prefill: int | None = None
     ) -> replicas.Servers:
-        """The same, as verbs describe them."""
+        """The servers with this number of replicas, as the pages describe them."""
         options = self.options
         n_prefill = 0 if self.is_split_searched and n_prefill is None else n_prefill
         if n_prefill == 0:

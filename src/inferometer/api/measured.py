@@ -132,17 +132,17 @@ def measure(
     for caution in host.examine_machine():
         talk(f"CAUTION {caution.text}; {caution.remedy}")
     talk(f"{what_will_happen(plan, model)}; into {folder}")
-    said: list[Progress] = []
+    reported: list[Progress] = []
 
-    def noted(progress: Progress) -> None:
-        said.append(progress)
+    def on_progress(progress: Progress) -> None:
+        reported.append(progress)
         talk(progress)
 
     run = run_sweep(
         plan,
         reference_to(model),
         folder,
-        noted,
+        on_progress,
         command=command_line(),
         until_s=until_s,
     )
@@ -151,7 +151,7 @@ def measure(
             f"{time.monotonic() - until_s:.0f} s more than the budget: loading and two points took"
             " longer, as beside other work"
         )
-    if not said:
+    if not reported:
         talk("nothing was measured now: this is what was stored before")
     return analyse(run, folder, label=label_runs([run])[0])
 

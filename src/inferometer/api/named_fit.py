@@ -290,7 +290,7 @@ UNKNOWN_ARCHITECTURE: Final = "unknown"
 
 
 def _nameless(fit: ServerFit) -> ModelSpec:
-    """Only the name of an unknown model is used."""
+    """A placeholder for a model that the catalogue does not know, under its served name."""
     return ModelSpec(
         model_id=fit.served_model,
         architecture=UNKNOWN_ARCHITECTURE,

@@ -16,7 +16,7 @@ def quality_page(answer: QualityAnswer) -> Page:
     """The verdict of each change with its gain, the noise, and cautions."""
     trust = (
         f"{answer.n_tokens:,} tokens of {answer.text} in windows of {answer.window_tokens}; 95 %"
-        f" intervals over tokens; the same model in other batches: {_noise(answer.noise)}"
+        f" intervals over tokens; the same model in other batches: {_noise_in_words(answer.noise)}"
     )
     return Page(
         title=(
@@ -40,7 +40,7 @@ def quality_page(answer: QualityAnswer) -> Page:
                 id="depth",
                 title="Does it get worse deep in the text?",
                 nav="Depth",
-                tables=(_depths(answer),),
+                tables=(_perplexity_by_depth(answer),),
             ),
         ),
     )
@@ -54,7 +54,8 @@ def _share(share: Estimate | None) -> str:
     return "–" if share is None else share.text("{:.1%}".format)
 
 
-def _noise(noise: QualityDifference) -> str:
+def _noise_in_words(noise: QualityDifference) -> str:
+    """Difference of the unchanged model from itself in other batches."""
     return (
         f"perplexity {noise.perplexity_ratio.value - 1:+.4%}, top-1 agreement"
         f" {_share(noise.top1_agreement)}, {noise.n_greedy_same} of {noise.n_greedy} continuations"
@@ -92,7 +93,8 @@ def _cells(row: QualityRow) -> tuple[str, ...]:
     )
 
 
-def _depths(answer: QualityAnswer) -> TextTable:
+def _perplexity_by_depth(answer: QualityAnswer) -> TextTable:
+    """Perplexity of each change, by the tokens' places in their window."""
     rows = tuple(
         (
             f"{depth.first_token} to {depth.last_token}",

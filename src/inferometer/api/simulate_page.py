@@ -562,7 +562,7 @@ def ends_of_rate(
     levels: Sequence[simulation.Level],
     of: Callable[[request_summaries.RequestSummary], Estimate | None],
 ) -> list[simulation.Level]:
-    """The same of a rate."""
+    """Levels with the lowest and the highest rate."""
     return _ends(levels, lambda summary: _per_s(of(summary)))
 
 

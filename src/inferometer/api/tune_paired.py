@@ -72,7 +72,7 @@ def tuning_folder(folder: Path, question: object) -> Generator[None]:
 
 
 def default_folder(question: object) -> Path:
-    """The same question, the same folder."""
+    """The folder of this question's pairs; equal questions have equal folders."""
     return Path("runs") / f"tune-{hashlib.sha256(msgspec.json.encode(question)).hexdigest()[:8]}"
 
 

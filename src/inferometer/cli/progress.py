@@ -258,5 +258,5 @@ def _sentence(progress: SweepProgress) -> str:
 
 
 def _rough(left_s: float) -> str:
-    """An estimate of minutes has no milliseconds."""
+    """Time left in whole seconds or minutes."""
     return f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"

@@ -205,7 +205,7 @@ def in_short_runs(task: SizeTask) -> Sized:
 
 
 def in_long_runs(task: SizeTask) -> Sized:
-    """The same by long runs, as a group of a file's rules is sized."""
+    """The smallest number of replicas that meets the SLO in long runs, as a group of a file's rules is sized."""
     left_s = task.question.sizing.time_limit()
     before_s = left_s()
     found = size_group(GroupTask(task.question, task.place), task.start)

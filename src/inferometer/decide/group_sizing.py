@@ -128,7 +128,7 @@ class GroupsQuestion:
         return _fleet(alone, self.front_end_s(case), Dealt(self.placement, index))
 
     def usd_per_hour_of(self, numbers: Sequence[int]) -> float | None:
-        """Of all groups together; None where the price of one is not known."""
+        """Cost of all groups together; None where the price of one is not known."""
         each = [
             kind.usd_per_hour_of(n) for kind, n in zip(self.kinds, numbers, strict=True) if n > 0
         ]
@@ -141,6 +141,7 @@ class GroupsQuestion:
 
 
 def _fleet(placement: Placement, front_end_s: float, dealt: Dealt | None = None) -> Fleet:
+    """The servers of a placement; ``dealt``: with the requests of one group alone."""
     return Fleet(
         replicas=placement.cluster,
         step_times=placement.groups[0].step_times,

@@ -247,7 +247,7 @@ class _Splitting:
 
 
 def whole_percents(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """The same in whole percents, small ones given to the largest part of their stream."""
+    """The parts in whole percents; small ones are given to the largest part of their stream."""
     found = list[Part]()
     for _, group in itertools.groupby(sorted(parts), key=lambda one: one.stream):
         own = [one for one in group if one.weight >= _LEAST_WEIGHT]

@@ -120,7 +120,7 @@ class FleetProbe:
         return min(n_requests, self.traffic.most_requests)
 
     def run_of(self, load: float, n_requests: int, *, record_steps: bool = False) -> Run:
-        """The same with this number of requests."""
+        """The simulated run at this load, of this number of requests."""
         plan = self._plan(load, n_requests)
         is_of_users = self.traffic.kind == "users" and not record_steps
         return run_plan(self.fleet, plan, record_steps=record_steps, is_of_users=is_of_users)
@@ -360,7 +360,7 @@ def locate(probe: FleetProbe, start_load: float) -> float | None:
     """
 
     def go_on(load: float, effort: int) -> Reading:
-        """A part of a short trace is one burst on however many replicas: here it has to do."""
+        """Probe without refusing a trace that is one burst."""
         return probe(load, effort)._replace(burst=None)
 
     is_of_users = probe.traffic.kind == "users"

@@ -110,7 +110,7 @@ def hold(*, grace_s: float = 0.0, is_group: bool = False) -> None:
 def hold_in_pool(
     may_ask_kernel: bool,  # noqa: FBT001 -- an initializer of a pool gets it by place
 ) -> None:
-    """The same in a process of ``multiprocessing``, which has a pipe of its own."""
+    """End with the parent, in a process of ``multiprocessing``, which has a pipe of its own."""
     parent = multiprocessing.parent_process()
     if parent is None or parent.pid is None:
         return

@@ -49,7 +49,7 @@ class TimeLeft:
         return self._done_s / self._done_work * sum(self._work(visit) for visit in rest)
 
     def within_s(self, rest: Sequence[SweepVisit], until_s: float | None) -> float | None:
-        """As ``estimate_s``, without points that would end after this instant."""
+        """How long these visits take (``estimate_s``) without points that would end after this instant."""
         estimate_s = self.estimate_s(rest)
         if until_s is None or estimate_s is None:
             return estimate_s

@@ -57,7 +57,7 @@ from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
 
 N_DRAWS: Final = 19
-_N_TRIED: Final = 400
+_N_SAMPLED: Final = 400
 _SEED: Final = 20261123
 _BATCH: Final = 32
 _PROMPT_TOKENS: Final = 1024
@@ -102,35 +102,35 @@ def drawn_steps(
     fit: StepTimeModel, arrays: Callable[[StepTimeModel], StepTimeArrays] = arrays_of
 ) -> tuple[StepDraw, ...]:
     """``N_DRAWS`` plausible machines, the fastest first; ``arrays`` converts each to numbers."""
-    tried = _tried(fit)
-    decode_s, prefill_s = _phases_s(fit, tried)
+    sampled = _posterior_draws(fit)
+    decode_s, prefill_s = _phases_s(fit, sampled)
     request_s = decode_s + prefill_s
-    chosen = _evenly_spread(np.stack([request_s, decode_s, prefill_s + tried.front_end_s]))
+    chosen = _evenly_spread(np.stack([request_s, decode_s, prefill_s + sampled.front_end_s]))
     fastest = fit.at_peaks()
     bound = None if fastest is None else arrays(fastest)
-    drawn = (_draw(fit, tried, int(index), arrays) for index in chosen)
+    drawn = (_draw(fit, sampled, int(index), arrays) for index in chosen)
     return tuple(
         one if bound is None else one._replace(steps=no_faster(one.steps, bound)) for one in drawn
     )
 
 
-def _tried(fit: StepTimeModel) -> _Draws:
-    """``_N_TRIED`` plausible machines, sampled from the fit's posterior and its other errors."""
+def _posterior_draws(fit: StepTimeModel) -> _Draws:
+    """``_N_SAMPLED`` plausible machines, sampled from the fit's posterior and its other errors."""
     posterior = fit.posterior()
     # a fixed seed, so that the same question has the same answer
     rng = np.random.default_rng(_SEED)
     normal = np.clip(
-        rng.standard_normal((_N_TRIED, len(fit.free) + 3)), -_MOST_SPREADS, _MOST_SPREADS
+        rng.standard_normal((_N_SAMPLED, len(fit.free) + 3)), -_MOST_SPREADS, _MOST_SPREADS
     )
     values, axes = np.linalg.eigh(posterior.covariance)
     moves = normal[:, : len(fit.free)] * np.sqrt(np.maximum(values, 0.0)) @ axes.T
     places = [PARAMETERS.index(name) for name in fit.free if name in PARAMETERS]
-    vector = np.tile(posterior.vector, (_N_TRIED, 1))
+    vector = np.tile(posterior.vector, (_N_SAMPLED, 1))
     vector[:, places] += moves[:, : len(places)]
     spreads = _spreads(fit)
     # a separate stream, so that the draws of fits without machine_ratio do not change
-    elsewhen = np.random.default_rng([_SEED, 1]).standard_normal(_N_TRIED)
-    machine = np.clip(elsewhen, -_MOST_SPREADS, _MOST_SPREADS) * fit.machine_ratio
+    other_times = np.random.default_rng([_SEED, 1]).standard_normal(_N_SAMPLED)
+    machine = np.clip(other_times, -_MOST_SPREADS, _MOST_SPREADS) * fit.machine_ratio
     front_end = fit.front_end_s
     return _Draws(
         vector=vector,
@@ -138,7 +138,7 @@ def _tried(fit: StepTimeModel) -> _Draws:
         decode_ratio=np.exp(normal[:, -3] * spreads["decode"] + machine),
         prefill_ratio=np.exp(normal[:, -2] * spreads["prefill"] + machine),
         front_end_s=(
-            np.zeros(_N_TRIED)
+            np.zeros(_N_SAMPLED)
             if front_end is None
             else front_end.value * np.exp(normal[:, -1] * front_end.log_sd)
         ),
@@ -152,7 +152,7 @@ def _spreads(fit: StepTimeModel) -> dict[PhaseName, float]:
     return {"decode": known.get("decode", widest), "prefill": known.get("prefill", widest)}
 
 
-def _phases_s(fit: StepTimeModel, tried: _Draws) -> tuple[F64, F64]:
+def _phases_s(fit: StepTimeModel, sampled: _Draws) -> tuple[F64, F64]:
     """(D) Device time of a typical request: its share of batched decode steps, and its prefill."""
     work = fit.work(
         [
@@ -160,10 +160,10 @@ def _phases_s(fit: StepTimeModel, tried: _Draws) -> tuple[F64, F64]:
             prefill_shape(batch_size=1, prompt_tokens=_PROMPT_TOKENS),
         ]
     )
-    staircase = Staircase(fit.posterior().staircase.log_rows, tried.log_ratio)
-    step_s = term_columns(tried.vector.T[:, :, None], staircase, work).total_s
-    decode_s = step_s[:, 0] * tried.decode_ratio * _OUTPUT_TOKENS / _BATCH
-    return np.asarray(decode_s), np.asarray(step_s[:, 1] * tried.prefill_ratio)
+    staircase = Staircase(fit.posterior().staircase.log_rows, sampled.log_ratio)
+    step_s = term_columns(sampled.vector.T[:, :, None], staircase, work).total_s
+    decode_s = step_s[:, 0] * sampled.decode_ratio * _OUTPUT_TOKENS / _BATCH
+    return np.asarray(decode_s), np.asarray(step_s[:, 1] * sampled.prefill_ratio)
 
 
 def _evenly_spread(times_s: F64) -> list[int]:
@@ -171,25 +171,25 @@ def _evenly_spread(times_s: F64) -> list[int]:
 
     Those of the first row are next to them; which of the neighbours, descent finds for the others.
     """
-    places = np.arange(1, N_DRAWS + 1) / (N_DRAWS + 1) * (_N_TRIED - 1)
+    places = np.arange(1, N_DRAWS + 1) / (N_DRAWS + 1) * (_N_SAMPLED - 1)
     weights = np.where(np.isin(np.arange(N_DRAWS), (0, N_DRAWS - 1)), _ENDS_WEIGHT, 1.0)
     ranks = np.argsort(np.argsort(times_s, axis=1, kind="stable"), axis=1).T
     near = np.rint(places).astype(int)[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
-    tried = np.argsort(times_s[0], kind="stable")[near]
-    chosen = tried[:, _NEIGHBOURS].copy()
+    candidates = np.argsort(times_s[0], kind="stable")[near]
+    chosen = candidates[:, _NEIGHBOURS].copy()
     for index in list(range(N_DRAWS)) * _N_DESCENTS:
-        moved = np.repeat(chosen[None], len(tried[index]), axis=0)
-        moved[:, index] = tried[index]
+        moved = np.repeat(chosen[None], len(candidates[index]), axis=0)
+        moved[:, index] = candidates[index]
         off = np.sort(ranks[moved], axis=1) - places[:, None]
-        chosen[index] = tried[index, np.argmin(np.einsum("mns,n->m", off**2, weights))]
+        chosen[index] = candidates[index, np.argmin(np.einsum("mns,n->m", off**2, weights))]
     return [int(index) for index in chosen]
 
 
 def _draw(
-    fit: StepTimeModel, tried: _Draws, index: int, arrays: Callable[[StepTimeModel], StepTimeArrays]
+    fit: StepTimeModel, draws: _Draws, index: int, arrays: Callable[[StepTimeModel], StepTimeArrays]
 ) -> StepDraw:
-    """The step times of one of the sampled machines."""
-    physical = parameters_of(tried.vector[index])
+    """The step times of one of the draws machines."""
+    physical = parameters_of(draws.vector[index])
     moved = replace(
         fit,
         parameters=tuple(
@@ -197,13 +197,13 @@ def _draw(
             for one in fit.parameters
             for value in [float(getattr(physical, one.name))]
         ),
-        staircase_log_ratio=tuple(tried.log_ratio[index].tolist()),
+        staircase_log_ratio=tuple(draws.log_ratio[index].tolist()),
     )
-    decode_ratio = float(tried.decode_ratio[index])
+    decode_ratio = float(draws.decode_ratio[index])
     steps = slowed(arrays(moved), decode_ratio)
-    prompts_ratio = float(tried.prefill_ratio[index]) / decode_ratio
+    prompts_ratio = float(draws.prefill_ratio[index]) / decode_ratio
     steps = steps._replace(**{name: getattr(steps, name) * prompts_ratio for name in _OF_PROMPTS})
-    return StepDraw(steps, float(tried.front_end_s[index]))
+    return StepDraw(steps, float(draws.front_end_s[index]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ class CheckRow:
 
     @property
     def caution(self) -> Caution:
-        """The same text, for a machine."""
+        """The pitfall as a caution, with its code and remedy."""
         text = f"{self.words}: {self.evidence}"
         return Caution(code=self.name.upper(), text=text, remedy=self.change)
 

@@ -171,7 +171,7 @@ def summarise_requests(run: Run, *, percentiles: Sequence[float] = PERCENTILES) 
 def summarise_groups(
     run: Run, group_index: I32, names: Sequence[str]
 ) -> tuple[RequestSummary, ...]:
-    """The same for each class (``requests.class_index``) or tenant.
+    """Summarise the requests of each class (``requests.class_index``) or tenant.
 
     ``group_index`` (N) points into ``names``. Empty groups are left out.
 
@@ -190,7 +190,7 @@ def summarise_groups(
 
 
 def summarise_classes(run: Run, names: Sequence[str]) -> tuple[RequestSummary, ...]:
-    """The same for each class, and for planners, subtasks and syntheses of its workflows.
+    """Summarise the requests of each class, and planners, subtasks and syntheses of its workflows.
 
     None where that is all requests.
     """
@@ -203,7 +203,7 @@ def summarise_classes(run: Run, names: Sequence[str]) -> tuple[RequestSummary, .
 
 
 def summarise_steady(run: Run, steady: SteadyState) -> RequestSummary:
-    """The same of the steady state.
+    """Summarise the requests of the steady state.
 
     Latencies of requests sent in it; rates of all tokens between its first and last send.
     """
@@ -538,9 +538,8 @@ def _judged(threshold: Threshold, samples: LatencySamples, *, is_growing: bool) 
     if seen is not None and is_growing and verdict == "undecided" and _is_beyond(seen, threshold):
         why = f"{format_duration(seen.seconds.value)}, and the queue grows without bound"
         return JudgedThreshold(threshold=threshold, seen=seen, verdict="missed", why=why)
-    return JudgedThreshold(
-        threshold=threshold, seen=seen, verdict=verdict, why=_why(threshold, seen, verdict)
-    )
+    why = _reason(threshold, seen, verdict)
+    return JudgedThreshold(threshold=threshold, seen=seen, verdict=verdict, why=why)
 
 
 def _is_beyond(seen: Percentile, threshold: Threshold) -> bool:
@@ -571,7 +570,8 @@ def _why_missed(threshold: Threshold, seen: Percentile, within: Estimate) -> str
     )
 
 
-def _why(threshold: Threshold, seen: Percentile | None, verdict: Verdict) -> str:
+def _reason(threshold: Threshold, seen: Percentile | None, verdict: Verdict) -> str:
+    """The percentile with its interval against the limit, or why there is no interval."""
     if seen is None:
         return "no request has this latency"
     estimate, limit = seen.seconds, format_duration(threshold.limit_s)

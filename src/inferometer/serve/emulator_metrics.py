@@ -298,7 +298,7 @@ class Accounts:
                 request.num_cached_tokens
             )
 
-    def stepped(self, deliveries: Sequence[Delivery], now_ns: int) -> None:
+    def count_step(self, deliveries: Sequence[Delivery], now_ns: int) -> None:
         """Count the tokens of a step that has ended."""
         n_generated, n_prefilled = 0, 0
         for request, n_tokens in deliveries:

@@ -121,7 +121,7 @@ class EmulatorServer:
                 self._forget(exchange)
             elif exchange.is_over:  # a fault has ended the reply
                 self._abort(exchange)
-        self._accounts.stepped(deliveries, now_ns)
+        self._accounts.count_step(deliveries, now_ns)
 
     def on_dropped(self, request: live.LiveRequest, now_ns: int) -> None:
         """Fail the reply of a request that the engine dropped."""

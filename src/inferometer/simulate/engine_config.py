@@ -190,7 +190,7 @@ def with_pools(
     *,
     is_longest: bool,
 ) -> EngineConfig:
-    """The same with a KV cache that is divided into the pools of this text.
+    """The configuration with a KV cache that is divided into the pools of this text.
 
     ``dtype`` is the server's own format, ``token_bytes`` of a token in any. A pool has as many
     whole blocks as its share of the bytes holds. ``is_longest``: raise the context limit to what
@@ -231,7 +231,7 @@ def with_pools(
 
 
 def for_classes(config: EngineConfig, class_names: Sequence[str]) -> EngineConfig:
-    """The same where classes of requests have these names.
+    """The configuration with the KV pools' classes as numbers, where classes have these names.
 
     Raises
     ------

@@ -491,7 +491,7 @@ class Dealt(NamedTuple):
         return selected(requests, self.placement.group_of(requests) == self.group)
 
     def own_plan(self, plan: RequestPlan) -> RequestPlan:
-        """The same of the requests as they are drawn, numbered as in a simulation of that group."""
+        """The drawn requests of that group alone, numbered as in a simulation of it."""
         return only_requests(plan, self.placement.group_of(plan) == self.group)
 
 

@@ -142,7 +142,7 @@ def simulate_fleet(
     record_steps: bool = True,
     record_parts: bool = False,
 ) -> Simulation:
-    """The same of requests as they come to the scheduler: ``front_end_s`` is not added."""
+    """Simulate requests as they come to the scheduler: ``front_end_s`` is not added."""
     recording = Recording(until_ns, record_steps, record_parts)
     if fleet.is_lone and fleet.placement is None:
         return _simulated_replica(requests, fleet.replicas.engine, fleet.step_times, recording)

@@ -361,7 +361,7 @@ def larger_steps(config: EngineConfig) -> str | None:
 
 
 def _longer(config: EngineConfig, model: ModelSpec | None, shorter: str) -> str:
-    """A longer context is of use where the model has positions for it."""
+    """Remedy where the context limit is too short: a larger one where the model has positions for it."""
     if model is None or config.max_model_len < model.max_position_tokens:
         return f"a larger --max-model-len, or {shorter}"
     return f"{shorter}, or another model: the positions of this one end there"

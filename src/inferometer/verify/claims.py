@@ -309,7 +309,7 @@ def values_of_requests(summary: RequestSummary) -> dict[Metric, Estimate]:
 
 
 def values_of_point(summary: PointSummary) -> dict[Metric, Estimate]:
-    """The same for a point of a sweep."""
+    """Value of each metric in a point of a sweep, where it has one."""
     values: dict[Metric, Estimate] = {}
     if summary.prefill_s is not None:
         values["prefill_s"] = summary.prefill_s

@@ -528,7 +528,7 @@ def _refuse_second(experiment: Experiment, measured: Measured) -> None:
 
 
 def _refuse_copy(entries: Sequence[Entry], measured: Measured) -> None:
-    """The same raw log under another run's name is no other measurement."""
+    """Refuse a run whose raw log is that of another run in the ledger."""
     known = (
         one
         for entry in entries

@@ -281,7 +281,7 @@ def _log_ratio(means: Mapping[str, float], measured: Mapping[str, float], name: 
 def _simulated_means(
     rebuilt: Rebuilt, done: Simulation, window: ServerWindow
 ) -> dict[str, tuple[float, float]]:
-    """The same means, of requests as the server would have counted them in the window.
+    """Mean latencies of the simulated requests, as the server would have counted them in the window.
 
     vLLM observes times in the queue and of prefills when a request ends; SGLang (0.5.23,
     ``req_time_stats.py``) when it is admitted, and when its prompt is done.

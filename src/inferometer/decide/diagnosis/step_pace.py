@@ -260,7 +260,7 @@ def step_paces(
             allowed=f"{_FEWEST_INTERVALS} or more",
             try_="a longer window (--for; of a Prometheus --last), or more traffic",
         )
-    mean, sd = usual_place(counted, busy_s)
+    mean, sd = prior_of_log_paces(counted, busy_s)
     rng = np.random.default_rng(seed)
     n, n_draws = len(busy_s), len(budgets) - 1
     samples = [(np.arange(n), mean)]
@@ -408,7 +408,7 @@ def paces_s(
     return np.maximum(seconds, _LEAST_S)
 
 
-def usual_place(counted: F64, busy_s: F64) -> tuple[F64, F64]:
+def prior_of_log_paces(counted: F64, busy_s: F64) -> tuple[F64, F64]:
     """Prior mean and spread of the logarithms of ``paces_s``, from engines in general."""
     floor_s = _FLOOR_SHARE * float(busy_s.sum() / counted[:, 0].sum())
     ratios = (1.0, _ROWS_OF_FLOOR, _SEQUENCES_OF_FLOOR, _HELD_OF_FLOOR)

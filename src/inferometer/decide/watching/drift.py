@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from inferometer.decide.diagnosis.step_pace import paces_s, usual_place
+from inferometer.decide.diagnosis.step_pace import paces_s, prior_of_log_paces
 from inferometer.decide.watching.intervals import Interval
 from inferometer.records.columns import F64
 
@@ -119,7 +119,7 @@ class PaceModel:
         counted = np.array([block.load for block in blocks])
         busy_s = np.array([block.value for block in blocks])
         self._seconds: F64 = paces_s(
-            counted, busy_s, _NOISE_RATIO * busy_s, *usual_place(counted, busy_s)
+            counted, busy_s, _NOISE_RATIO * busy_s, *prior_of_log_paces(counted, busy_s)
         )
 
     def residual(self, block: Block) -> float:

@@ -419,7 +419,7 @@ def _fit(explanation: search.Explanation, subject: Subject) -> ServerFit:
         parameters=_parameters(explanation),
         covariance=tuple(tuple(row) for row in posterior.covariance.tolist()),
         base=plain_base(problem.step_prior.base),
-        seen=_seen(problem.loads),
+        seen=_summary_of_loads(problem.loads),
         scatter_ratio=problem.scatter_ratio,
         n_simulations=posterior.n_simulations,
         ttft_residual_fraction=residual.ttft_ratio,
@@ -514,7 +514,8 @@ def _parameters(explanation: search.Explanation) -> tuple[FittedParameter, ...]:
     )
 
 
-def _seen(loads: Sequence[load_tests.ServedLoad]) -> SeenLoad:
+def _summary_of_loads(loads: Sequence[load_tests.ServedLoad]) -> SeenLoad:
+    """What the load tests covered: the range in which the fit is known to hold."""
     prompt = np.concatenate([one.requests.prompt_tokens for one in loads])
     output = np.concatenate([one.output_tokens for one in loads])
     most = load_tests.peak_load(loads)

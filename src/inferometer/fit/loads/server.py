@@ -67,12 +67,12 @@ class ServerKnobs:
     async_scheduling: bool = True
 
     def with_limit(self, name: Limit, value: int) -> "ServerKnobs":
-        """The same with another limit."""
+        """The settings with another limit."""
         changes: dict[str, Any] = {name: value}
         return replace(self, **changes)
 
     def with_switch(self, name: Switch, *, value: bool) -> "ServerKnobs":
-        """The same with a switch in this position."""
+        """The settings with a switch on or off."""
         changes: dict[str, Any] = {name: value}
         return replace(self, **changes)
 
@@ -261,7 +261,7 @@ def step_prior(
 
     ``ttft_s`` are the times to first token of the quietest run.
     """
-    base = _base(model, engine, hardware)
+    base = _formula_of(model, engine, hardware)
     centre, deviation = _from_pace(pace, float(np.nanquantile(ttft_s, 0.2)))
     if model is not None:
         centre["kv_token_s"], deviation["kv_token_s"] = (
@@ -353,7 +353,7 @@ def _from_pace(pace: StepPace, quick_ttft_s: float) -> tuple[dict[str, float], d
     return centre, wide
 
 
-def _base(
+def _formula_of(
     model: ModelSpec | None, engine: EngineSpec, hardware: HardwareSpec | None
 ) -> StepTimeArrays:
     """Structure of the step-time formula: the model's, or the plainest if it is unknown.

@@ -357,7 +357,7 @@ def has_same_chip(one: HardwareSpec, other: HardwareSpec) -> bool:
 
 
 def device_likeness(*, is_same: bool, is_same_vendor: bool, is_same_chip: bool = False) -> float:
-    """The same, where only this is known of the two."""
+    """Correlation of two devices' distances from the prior means, where only this is known of them."""
     if is_same:
         return 1.0
     if is_same_chip:

@@ -82,7 +82,7 @@ class Observations:
     """The most tokens of a step with prompts that the engine captures as a graph."""
 
     def subset(self, keep: Sequence[bool]) -> "Observations":
-        """The same without some rows."""
+        """The observations of the rows to keep."""
         return replace(
             self, rows=tuple(row for row, is_kept in zip(self.rows, keep, strict=True) if is_kept)
         )

@@ -7,7 +7,7 @@ keeps it, and the fit reports so (``informed_by``).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -153,35 +153,43 @@ def fastest_steps(hardware: HardwareSpec, engine: EngineSpec) -> StepParameters:
     )
 
 
+class _Guess(NamedTuple):
+    """Prior of one parameter: its median, the standard deviation of its logarithm, and why."""
+
+    value: float
+    log_sd: float
+    why: str
+
+
 def priors_of(seen: Observations, work: WorkColumns, log_s: F64, ceilings: Ceilings) -> Priors:
     """Priors for these observations."""
     seconds, is_gpu = np.exp(log_s), seen.engine.device == "cuda"
-    read, flop = _read(work, seconds, ceilings), _flop(work, seconds, ceilings)
-    shortest = (0.7 * float(seconds.min()), 1.0, "a share of the shortest step")
+    read, flop = _read_rate(work, seconds, ceilings), _matmul_rate(work, seconds, ceilings)
+    shortest = _Guess(0.7 * float(seconds.min()), 1.0, "a share of the shortest step")
     of_weights, of_launches = (read, shortest)
     if ceilings.steps is not None and not is_gpu:  # whose host runs ahead: steps do not add up
-        of_weights, of_launches = _in_turns(ceilings.steps)
-    launch = of_launches[0]
+        of_weights, of_launches = _weights_and_launches(ceilings.steps)
+    launch = of_launches.value
     has_link = bool(np.any(work.link_bytes > 0))
     table = {
         "launch_s": of_launches,
         "weight_bytes_per_s": of_weights,
         "kv_bytes_per_s": (
-            0.4 * read[0],
+            0.4 * read.value,
             0.8,
             "below the bandwidth of weights: short rows, strided copies",
         ),
         "matmul_flop_per_s": flop,
-        "attention_flop_per_s": _attention(seen, read[0], flop[0]),
+        "attention_flop_per_s": _attention_rate(seen, read.value, flop.value),
         "per_sequence_s": (
             2e-6 * seen.model.n_layers if is_gpu else launch / 300,
             1.0 if is_gpu else 1.5,
             "small beside a launch",
         ),
-        "link_bytes_per_s": (0.3 * read[0], 1.5 if has_link else 0.0, "below memory bandwidth"),
+        "link_bytes_per_s": (0.3 * read.value, 1.5 if has_link else 0.0, "below memory bandwidth"),
         "message_s": (2e-5, 1.5 if has_link else 0.0, "tens of microseconds"),
-        "floor_s": _floor(seen),
-        "prefill_ratio": _prefill(seen.engine),
+        "floor_s": _shortest_step(seen),
+        "prefill_ratio": _prefill_launches(seen.engine),
         "overlap_ratio": (
             4.0 if is_gpu else 1.0,
             0.25 if is_gpu else 0.0,
@@ -214,16 +222,21 @@ def _prior(value: float, sd: float, why: str, peak: float) -> ParameterPrior:
     )
 
 
-def _read(work: WorkColumns, seconds: F64, ceilings: Ceilings) -> tuple[float, float, str]:
-    """Batch-1 decode of a 0.5B model on a CPU reaches 75 to 90 % of the read probe beside it."""
+def _read_rate(work: WorkColumns, seconds: F64, ceilings: Ceilings) -> _Guess:
+    """Prior of the rate at which weights are read (bytes/s).
+
+    Batch-1 decode of a 0.5B model on a CPU reaches 75 to 90 % of the read probe beside it.
+    """
     if ceilings.bytes_per_s is None:
         fastest = float(np.max((work.layer_bytes + work.head_bytes) / seconds))
-        return (1.6 * fastest, 0.6, "the fastest step seen")
-    return (0.8 * ceilings.bytes_per_s, 0.2 if ceilings.is_measured else 0.15, "memory ceiling")
+        return _Guess(1.6 * fastest, 0.6, "the fastest step seen")
+    return _Guess(
+        0.8 * ceilings.bytes_per_s, 0.2 if ceilings.is_measured else 0.15, "memory ceiling"
+    )
 
 
-def _in_turns(steps: StepShares) -> tuple[tuple[float, float, str], tuple[float, float, str]]:
-    """Weight bandwidth and launch time of one sequence's step, separated by a narrow model.
+def _weights_and_launches(steps: StepShares) -> tuple[_Guess, _Guess]:
+    """Priors of weight bandwidth and launch time, from one sequence's steps of two models in turns.
 
     All that is no launch goes with the weights: one row's products are nothing beside reading them.
     """
@@ -231,34 +244,38 @@ def _in_turns(steps: StepShares) -> tuple[tuple[float, float, str], tuple[float,
     rows_s = steps.step_s.value * (1 - launches.value)
     launches_s = max(steps.step_s.value * launches.value, _NO_TIME_S)
     return (
-        (steps.weight_bytes / rows_s, _SD_IN_TURNS, "steps of this model and of a narrow one"),
-        (launches_s, _SD_IN_TURNS, "steps of a narrow model"),
+        _Guess(
+            steps.weight_bytes / rows_s, _SD_IN_TURNS, "steps of this model and of a narrow one"
+        ),
+        _Guess(launches_s, _SD_IN_TURNS, "steps of a narrow model"),
     )
 
 
-def _flop(work: WorkColumns, seconds: F64, ceilings: Ceilings) -> tuple[float, float, str]:
+def _matmul_rate(work: WorkColumns, seconds: F64, ceilings: Ceilings) -> _Guess:
+    """Prior of the rate of matrix products (FLOP/s)."""
     if ceilings.flop_per_s is None:
         fastest = float(np.max((work.matmul_flop + work.logits_flop) / seconds))
-        return (1.2 * fastest, 0.5, "the fastest prefill seen")
-    return (0.7 * ceilings.flop_per_s, 0.5, "matmul ceiling")
+        return _Guess(1.2 * fastest, 0.5, "the fastest prefill seen")
+    return _Guess(0.7 * ceilings.flop_per_s, 0.5, "matmul ceiling")
 
 
-def _floor(seen: Observations) -> tuple[float, float, str]:
-    """A small kernel takes a GPU 2 to 3 µs.
+def _shortest_step(seen: Observations) -> _Guess:
+    """Prior of the shortest time of a step (seconds), which its many small kernels take.
 
-    Eager transformers launches about 36 of them in a layer besides its products.
+    A small kernel takes a GPU 2 to 3 µs. Eager transformers launches about 36 of them in a layer
+    besides its products.
 
     Counted by torch.profiler in a step of transformers 5.17's Qwen2. Elsewhere fusion and graphs
     leave about ten. Layer operators of one row take 4 to 5 µs each on A40, A100 and H100 in
     microsoft/vidur 7d47513, data/profiling.
     """
     if seen.engine.device != "cuda":
-        return (1e-12, 0.0, "a CPU has no kernels to launch")
+        return _Guess(1e-12, 0.0, "a CPU has no kernels to launch")
     n_kernels = (
         36 if seen.engine.engine == "transformers" and seen.engine.mode != "compiled" else 10
     )
     floor_s = SMALL_KERNEL_S * n_kernels * seen.model.n_layers
-    return (floor_s, 0.5, f"small kernels of a layer at {SMALL_KERNEL_S * 1e6:g} µs")
+    return _Guess(floor_s, 0.5, f"small kernels of a layer at {SMALL_KERNEL_S * 1e6:g} µs")
 
 
 _LARGER_CAPTURES: Final = ("b200", "b300", "gb200", "gb300")
@@ -277,10 +294,10 @@ def captured_tokens(engine: EngineSpec, hardware: HardwareSpec | None) -> int:
     return (2 if is_larger else 1) * VLLM_CAPTURED_TOKENS
 
 
-def _prefill(engine: EngineSpec) -> tuple[float, float, str]:
-    """Launching a prefill costs transformers more host time than a decode step.
+def _prefill_launches(engine: EngineSpec) -> _Guess:
+    """Prior of a prefill's launch time as a multiple of a decode step's.
 
-    It also makes the cache and copies more.
+    Launching a prefill costs transformers more host time: it also makes the cache and copies more.
 
     Measured without a device's work (36 layers of width 64, one thread, transformers 5.17): 8.96 ms
     against 7.19 ms with eager attention, 8.21 against 6.86 with sdpa. Where a GPU's decode step is
@@ -289,13 +306,13 @@ def _prefill(engine: EngineSpec) -> tuple[float, float, str]:
     captured (bench/results/h100_vllm).
     """
     if engine.mode == "compiled" and engine.device == "cuda" and engine.engine != "openvino":
-        return (6.0, 1.2, "a prefill's kernels are launched, a decode step is one graph")
+        return _Guess(6.0, 1.2, "a prefill's kernels are launched, a decode step is one graph")
     if engine.engine != "transformers":
-        return (1.0, 0.1, "a prefill is launched like a decode step")
-    return (1.22, 0.08, "host time of a prefill against a decode step without device work")
+        return _Guess(1.0, 0.1, "a prefill is launched like a decode step")
+    return _Guess(1.22, 0.08, "host time of a prefill against a decode step without device work")
 
 
-def _attention(seen: Observations, read: float, flop: float) -> tuple[float, float, str]:
+def _attention_rate(seen: Observations, read: float, flop: float) -> _Guess:
     """Prior of the attention rate: eager attention computes and moves the whole square of scores.
 
     Per (query, key) pair of a causal prefill and head: two scores of 26 bytes each in 16 bit
@@ -303,10 +320,10 @@ def _attention(seen: Observations, read: float, flop: float) -> tuple[float, flo
     weighted sum) and twice 4·head_dim FLOP. Fused attention does neither.
     """
     if seen.attention_implementation != "eager":
-        return (0.2 * flop, 1.0, "below the matrix products")
+        return _Guess(0.2 * flop, 1.0, "below the matrix products")
     useful_flop = 4.0 * seen.model.attention.head_dim
     score_bytes = 26.0 * DTYPE_BITS[seen.engine.dtype] / 16
-    return (
+    return _Guess(
         useful_flop / (2 * score_bytes / read + 2 * useful_flop / flop),
         0.5,
         "scores that pass through memory (eager attention)",

@@ -165,7 +165,7 @@ def fit_and_validate(
     is_drift_removed: bool | None = None,
     n_folds: int = N_FOLDS,
 ) -> StepTimeFit:
-    """As ``fit_step_time``, with the held-out points."""
+    """Fit a step-time model (``fit_step_time``), and predict points that were held out."""
     seen = observe(runs, hardware=hardware, is_drift_removed=is_drift_removed)
     if len(seen.rows) < 2:
         raise ModelError(

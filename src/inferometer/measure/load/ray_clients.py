@@ -277,7 +277,7 @@ class RayClients:
         return origin_ns
 
     def tell_all(self, message: messages.ToClient) -> None:
-        """The same to each."""
+        """Send a message to each client."""
         for one in self._hosted:
             one.tell(message)
 

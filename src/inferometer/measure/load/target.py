@@ -214,7 +214,7 @@ def request_head(target: Target, secrets: Secrets, *, is_streaming: bool) -> tup
 
 
 def models_head(target: Target, secrets: Secrets) -> tuple[bytes, bytes]:
-    """As ``request_head``, for the list of models."""
+    """Head of a request for the list of models."""
     prefix = next(
         target.path.removesuffix(ending)
         for ending in _PATHS.values()

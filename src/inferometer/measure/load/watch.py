@@ -133,7 +133,7 @@ class ClientProcesses:
             return
 
     def tell_all(self, message: messages.ToClient) -> None:
-        """The same to each."""
+        """Send a message to each client."""
         for client in self.processes:
             self.tell(client, message)
 

@@ -143,7 +143,7 @@ def _run(run: Run) -> JsonObject:
 
 
 def _has_zone(text: str) -> bool:
-    """The report takes instants with a time zone only."""
+    """Is it an instant with a time zone? The report takes no others."""
     try:
         return datetime.fromisoformat(text).tzinfo is not None
     except ValueError:

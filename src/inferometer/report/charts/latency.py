@@ -139,7 +139,7 @@ def curve_marks(
 
 
 def swept_axis(lines: SeriesPoints, axis: Axis) -> PlotAxis:
-    """A doubling is a step to the right; ticks where something was measured."""
+    """Log-scaled axis of the swept variable, with ticks at the measured values."""
     return PlotAxis(
         title=f"{AXIS_WORDS[axis]} (log scale)",
         scale="log2",

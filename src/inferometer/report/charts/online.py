@@ -54,7 +54,7 @@ def history_chart(view: RequestReportView) -> Chart | None:
 
 
 def tpot_history_chart(view: RequestReportView) -> Chart | None:
-    """The same of TPOT."""
+    """TPOT against the intended send; time outside the steady state is shaded."""
     return _chart(view.tpot_history, view.judgement)
 
 

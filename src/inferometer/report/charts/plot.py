@@ -230,7 +230,7 @@ def place(axis: Axis, ends: tuple[float, float], value: float) -> float:
 
 
 def places(axis: Axis, ends: tuple[float, float], values: F64) -> F64:
-    """The same for many values."""
+    """Positions of many values between the ends: 0 to 1."""
     low, high = ends
     if axis.scale == "linear":
         return (values - low) / (high - low)

@@ -36,7 +36,7 @@ def decode(state: State) -> int:
     own, n_before = state.sglang[0], state.sglang[0].n_generating
     _drop_finishing(state)
     if own.n_generating > 0:
-        if _fits(state):
+        if _has_room_to_decode(state):
             own.new_token_ratio = max(
                 own.new_token_ratio - own.new_token_ratio_decay, own.least_new_token_ratio
             )
@@ -46,7 +46,7 @@ def decode(state: State) -> int:
             _retract(state)
     if own.n_generating < n_before:
         own.is_batch_full = 0
-    if own.n_generating == 0 or not _fits(state):
+    if own.n_generating == 0 or not _has_room_to_decode(state):
         return 0
     _extend(state)
     n_decoding: int = own.n_generating
@@ -61,7 +61,7 @@ def mix(state: State) -> bool:
     """
     own = state.sglang[0]
     _drop_finishing(state)
-    if own.n_generating == 0 or not _fits(state):
+    if own.n_generating == 0 or not _has_room_to_decode(state):
         return False
     for i_running in range(own.n_generating):
         request = state.requests[state.queue.running[i_running]]
@@ -110,8 +110,11 @@ def _will_finish(state: State, index: int) -> bool:
 
 
 @compiled
-def _fits(state: State) -> bool:
-    """Evict unused pages; is there memory for one more token of each decoding request then?"""
+def _has_room_to_decode(state: State) -> bool:
+    """Is there memory for one more token of each decoding request, once unused pages are evicted?
+
+    ``ScheduleBatch.check_decode_mem`` of SGLang, which evicts too.
+    """
     size, n_tokens = state.config[0].block_size, 0
     for i_running in range(state.sglang[0].n_generating):
         n_tokens += size * (
@@ -130,7 +133,9 @@ def _retract(state: State) -> None:
     """
     own, counters, n_before = state.sglang[0], state.counters[0], state.counters[0].n_preempted
     _sort_by_progress(state)
-    while own.n_generating > 1 and (counters.n_preempted == n_before or not _fits(state)):
+    while own.n_generating > 1 and (
+        counters.n_preempted == n_before or not _has_room_to_decode(state)
+    ):
         own.n_generating -= 1
         cache.throw_out(state, state.queue.running[own.n_generating])
     for i_preempted in range(n_before, counters.n_preempted):
