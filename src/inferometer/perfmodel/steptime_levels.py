@@ -24,14 +24,7 @@ from inferometer.perfmodel.roofline import (
     matmul_flop_per_row,
     step_traffic,
 )
-from inferometer.perfmodel.scenario import (
-    BEST,
-    LIKELY,
-    WORST,
-    Efficiency,
-    fixed_step_s,
-    peaks_at,
-)
+from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Efficiency, fixed_step_s, peaks_at
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn, arrays_of
 from inferometer.perfmodel.steptime_limits import BoxRange, PhaseName, nearest
 from inferometer.perfmodel.steptime_terms import (
