@@ -148,20 +148,20 @@ def test_replicas_that_share_experts_are_sized_as_one_group():
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"router": "class-aware", "class_replicas": ["chat=0"]}, "--class-replicas"),
-        ({"total_gpus": 4, "replicas": 2}, "--replicas"),
-        ({"total_gpus": 4, "data_parallel_size": 2}, "--data-parallel-size"),
-        ({"out": "files", "order": "fair"}, "--gate"),
-        ({"out": "files", "prefill_replicas": 1}, "--prefill-replicas"),
-        ({"out": "files", "prefix_threshold": 0.5, "router": "prefix-affine"}, "--prefix-threshold"),
-        ({"kv_link": "50GB/s"}, "--kv-link"),
+        ({"router": "class-aware", "class_replicas": ["chat=0"]}, "class_replicas="),
+        ({"total_gpus": 4, "replicas": 2}, "replicas="),
+        ({"total_gpus": 4, "data_parallel_size": 2}, "data_parallel_size="),
+        ({"out": "files", "order": "fair"}, "gate"),
+        ({"out": "files", "prefill_replicas": 1}, "prefill_replicas"),
+        ({"out": "files", "prefix_threshold": 0.5, "router": "prefix-affine"}, "prefix_threshold"),
+        ({"kv_link": "50GB/s"}, "kv_link"),
     ],
 )  # fmt: skip
 def test_what_a_sizing_cannot_do_is_refused_by_name(options, named, tmp_path):
     options = options | ({"out": tmp_path / "files"} if "out" in options else {})
     with pytest.raises((SpecError, SizingError)) as refused:
         im.size("llama-3.1-8b", gpus="l40s", slo=SLO, rate=5, **options)
-    assert named in str(refused.value) or named == "--kv-link"
+    assert named in str(refused.value) or named == "kv_link"
     assert not (tmp_path / "files").exists()
 
 
@@ -280,16 +280,16 @@ LONE = {"hardware": "h100_sxm", "datasheet": True, "workload": "512x16", "reques
 @pytest.mark.parametrize(
     ("options", "flag", "try_"),
     [
-        ({"burstiness": 0.1}, "--burstiness", "the same command without --burstiness"),
-        ({"kv_link": "50GB/s"}, "--kv-link", "--prefill-replicas 1"),
-        ({"kv_link_latency": "10s"}, "--kv-link-latency", "--prefill-replicas 1"),
-        ({"kv_link_shape": "shared"}, "--kv-link-shape", "--prefill-replicas 1"),
-        ({"first_token_from": "prefill"}, "--first-token-from", "--prefill-replicas 1"),
-        ({"prefix_threshold": 0.9}, "--prefix-threshold", "--router prefix-affine"),
-        ({"balance_abs": 1, "replicas": 2}, "--balance-abs", "--router prefix-affine"),
-        ({"class_replicas": ["chat=0"]}, "--class-replicas", "--router class-aware"),
-        ({"jobs": 2, "executor": "inline"}, "--jobs", "--executor processes"),
-        ({"ray_address": "host:1", "executor": "processes"}, "--ray-address", "--executor ray"),
+        ({"burstiness": 0.1}, "burstiness", "the same call without burstiness="),
+        ({"kv_link": "50GB/s"}, "kv_link", "prefill_replicas=1"),
+        ({"kv_link_latency": "10s"}, "kv_link_latency", "prefill_replicas=1"),
+        ({"kv_link_shape": "shared"}, "kv_link_shape", "prefill_replicas=1"),
+        ({"first_token_from": "prefill"}, "first_token_from", "prefill_replicas=1"),
+        ({"prefix_threshold": 0.9}, "prefix_threshold", "router='prefix-affine'"),
+        ({"balance_abs": 1, "replicas": 2}, "balance_abs", "router='prefix-affine'"),
+        ({"class_replicas": ["chat=0"]}, "class_replicas", "router='class-aware'"),
+        ({"jobs": 2, "executor": "inline"}, "jobs", "executor='processes'"),
+        ({"ray_address": "host:1", "executor": "processes"}, "ray_address", "executor='ray'"),
     ],
 )
 def test_an_option_that_changes_nothing_is_refused_with_what_it_needs(options, flag, try_):
@@ -304,7 +304,7 @@ def test_one_stage_is_no_option_of_an_engine_without_stages():
     assert with_one.levels == answer.levels
     with pytest.raises(SpecError, match="2 pipeline stages of sglang") as refused:
         im.simulate("llama-3.1-8b", **lone, pp=2)
-    assert (refused.value.where, refused.value.try_) == ("--pp", "--policy vllm")
+    assert (refused.value.where, refused.value.try_) == ("pp", "policy='vllm'")
 
 
 def test_a_number_of_processes_is_enough_to_have_them():

@@ -158,10 +158,10 @@ def test_a_limit_that_no_number_meets_names_the_group(tmp_path):
 @pytest.mark.parametrize(
     ("groups", "options", "message"),
     [
-        (None, {"gpus": "l4"}, "--gpus beside --groups"),
-        (None, {"tp": "2"}, "--tp beside --groups"),
-        (None, {"total_gpus": 4}, "--total-gpus beside --groups"),
-        (None, {"out": "somewhere"}, "--out beside --groups"),
+        (None, {"gpus": "l4"}, "gpus= beside groups="),
+        (None, {"tp": "2"}, "tp= beside groups="),
+        (None, {"total_gpus": 4}, "total_gpus= beside groups="),
+        (None, {"out": "somewhere"}, "out= beside groups="),
         (None, {"replicas": 2}, "groups beside other options"),
         ("max_prompt_tokens = 9000", {}, "no request of workload goes to group long"),
         ('classes = ["reports"]', {}, "classes reports"),
@@ -181,5 +181,5 @@ def test_a_group_needs_a_device(tmp_path):
 
 
 def test_devices_or_groups_must_be_named():
-    with pytest.raises(SpecError, match="--gpus is missing"):
+    with pytest.raises(SpecError, match="gpus= is missing"):
         im.size("llama-3.1-8b", rate=5, slo="ttft:p95<1s")

@@ -212,7 +212,7 @@ def test_users_who_would_be_split_are_refused(tmp_path, options, message):
 
 
 def test_routing_is_of_groups():
-    with pytest.raises(SpecError, match="--routing class without groups"):
+    with pytest.raises(SpecError, match="routing= class without groups"):
         im.size("llama-3.1-8b", gpus="l4", rate=5, slo="ttft:p95<1s", routing="class")
 
 

@@ -152,7 +152,7 @@ def test_a_time_of_nothing_is_refused_by_its_flag(verb):
     run = {"simulate": api.simulate, "load": api.load}[verb]
     with pytest.raises(SpecError, match="not a number above 0") as caught:
         run("localhost:9", duration="0s")
-    assert caught.value.where == "--for"
+    assert caught.value.where == "duration"
 
 
 @pytest.mark.parametrize("typed", ["2kk", "5rps", "k", "1e3k"])

@@ -39,7 +39,7 @@ READ = {
 }
 NOT_READ = [
     "prefill tok/s", "decode_tok_s", "prefill_ms_per_tok", "latency(ms)", "max_rss_mem(MB)", "p99_ttft_ms", "TTFT p95 (ms)",
-    "prefill_low_ms", "decode ms", "ttft", "mbu", "n_reps", "median_step_ms", "",
+    "prefill_low_ms", "decode ms", "ttft", "mbu", "n_reps", "",
 ]  # fmt: skip
 
 

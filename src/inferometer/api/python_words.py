@@ -26,10 +26,14 @@ Questions = Mapping[str, type[Any]]
 _WORD: Final = r"(?:'[^']*'|[^\s,;()]+)"
 _COMMAND: Final = re.compile(rf"(!?){COMMAND}([a-z]+)((?: {_WORD})*)")
 """``!inferometer …`` stays: in a notebook a shell runs it."""
-_FLAGS: Final = re.compile(
-    rf"--[a-z][a-z0-9-]*(?:[ =]{_WORD})?(?: --[a-z][a-z0-9-]*(?:[ =]{_WORD})?)*"
+_VALUE: Final = (
+    r"(?!--|(?:alone|and|are|as|beside|by|for|from|has|in|instead|is|needs|of|or|to|with|without)\b)"
+    + _WORD
 )
-_FLAG: Final = re.compile(rf"(--[a-z][a-z0-9-]*)(?:[ =]((?!--){_WORD}))?")
+_FLAGS: Final = re.compile(
+    rf"--[a-z][a-z0-9-]*(?:[ =]{_VALUE})?(?: --[a-z][a-z0-9-]*(?:[ =]{_VALUE})?)*"
+)
+_FLAG: Final = re.compile(rf"(--[a-z][a-z0-9-]*)(?:[ =]({_VALUE}))?")
 _SURE_VALUE: Final = re.compile(r"'.*'|\d.*|[A-Z][A-Z_]*")
 """A word after a flag that is its value in the middle of a sentence."""
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?|[A-Z][A-Z_]*")
@@ -56,8 +60,9 @@ def errors_in_python(
         if _CLASS.fullmatch(error.where or ""):
             error.where = f"{name}()"
         error.where = _names(error.where, ours, arguments)
-        if error.what.endswith(" missing"):
-            error.what = _names(error.what.removesuffix(" missing"), ours, arguments) + " missing"
+        lacks = next(filter(error.what.endswith, (" is missing", " missing")), None)
+        if lacks is not None:
+            error.what = _names(error.what.removesuffix(lacks), ours, arguments) + lacks
         error.what = in_python(error.what, own, known)
         error.allowed, error.try_ = (
             None if text is None else in_python(text, own, known)

@@ -325,7 +325,7 @@ def kv_blocks(
     ...     hardware=find_hardware("h100_sxm"), utilization_fraction=0.9,
     ...                           context_tokens=1, prompt_tokens=8192, max_step_tokens=8192, block_tokens=16)
     >>> kv_blocks(question, "vllm", max_num_seqs=1024)  # the log of vLLM 0.11: 4.45 GiB, 1,139 blocks
-    KvBlocks(likely=1882, low=1038, high=1985)
+    KvBlocks(likely=1882, low=936, high=2087)
     """
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
