@@ -104,5 +104,5 @@ def test_another_engine_reads_the_same_weights(smollm2, engine):
     assert [row.name for row in answer.changes[1:]] == [
         f"{first.name}, {one} KV cache" for one in kv_dtypes
     ]
-    with pytest.raises(SpecError, match=f"{engine} does not do --sparsity itself"):
+    with pytest.raises(SpecError, match=f"{engine} does not do sparsity=True itself"):
         im.quality(smollm2.location, engine=engine, sparsity=True)
