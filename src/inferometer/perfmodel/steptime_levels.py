@@ -181,7 +181,7 @@ def _evenly_spread(times_s: F64) -> list[int]:
 def _draw(
     fit: StepTimeModel, draws: _Draws, index: int, arrays: Callable[[StepTimeModel], StepTimeArrays]
 ) -> StepDraw:
-    """The step times of one of the draws machines."""
+    """The step times of one of the sampled machines."""
     physical = parameters_of(draws.vector[index])
     moved = replace(
         fit,
@@ -216,7 +216,7 @@ class StepTimes:
     front_end_s: float | None = None
     """Time of a request outside the engine; None if unknown (sweeps)."""
     front_end_ends_s: tuple[float, float] | None = None
-    """The same at the fast and at the slow end; None: as likely, or as each draw has it."""
+    """That time with the fast and with the slow steps; None: the likely one, or each draw's own."""
     subject: FitSubject | None = None
     """Subject of the fit; None for a datasheet."""
     n_sharing: int = 1
