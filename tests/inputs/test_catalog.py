@@ -158,6 +158,20 @@ def test_models_are_found_by_id_and_by_hub_name(name, model_id):
         ("nemotron-3-super-120b-a12b", 120.6, 12.3, "bfloat16"),
         ("nemotron-3-ultra-550b-a55b", 549, 55, "bfloat16"),
         ("moonshotai/Kimi-K3", 2780, 104, "float4"),
+        ("moonshotai/Kimi-K2.6", 1026, 32, "int4"),
+        ("MiniMaxAI/MiniMax-M3", 427, 24.7, "bfloat16"),
+        ("zai-org/GLM-4.7-Flash", 30, 3.5, "bfloat16"),
+        ("zai-org/GLM-4.5-Air", 106, 12.5, "bfloat16"),
+        ("zai-org/GLM-4.7", 355, 32.6, "bfloat16"),
+        ("nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16", 31.6, 3.2, "bfloat16"),
+        ("ibm-granite/granite-4.0-h-small", 32.2, 9, "bfloat16"),
+        ("ibm-granite/granite-4.0-h-tiny", 6.94, 1.3, "bfloat16"),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", 30.5, 3.3, "bfloat16"),
+        ("deepseek-ai/DeepSeek-V2-Lite-Chat", 15.7, 2.4, "bfloat16"),
+        # Without encoders: 0.05, 0.5 and 0.5 billions.
+        ("google/gemma-4-12B-it", 11.95, 11.9, "bfloat16"),
+        ("google/gemma-4-E4B-it", 7.5, 4.5, "bfloat16"),
+        ("google/gemma-4-E2B-it", 4.63, 2.3, "bfloat16"),
     ],
 )
 def test_models_of_2025_and_2026_have_the_size_and_the_format_of_their_cards(
@@ -167,6 +181,30 @@ def test_models_of_2025_and_2026_have_the_size_and_the_format_of_their_cards(
     assert n_parameters(model) / 1e9 == pytest.approx(billions, rel=0.01)
     assert n_active_parameters(model) / 1e9 == pytest.approx(active, abs=0.6)
     assert model.checkpoint_dtype == stored
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        # As llama.cpp counts them in the vendors' checkpoints.
+        ("Qwen/Qwen3.5-0.8B", 752_393_024),
+        ("Qwen/Qwen3.5-2B", 1.88e9),
+        ("Qwen/Qwen3.5-4B", 4.21e9),
+        ("Qwen/Qwen3.5-9B", 8.95e9),
+        ("mistralai/Ministral-3-8B-Instruct-2512", 8.49e9),
+        ("mistralai/Ministral-3-14B-Instruct-2512", 13.51e9),
+        ("mistralai/Devstral-Small-2-24B-Instruct-2512", 23.57e9),
+        # As their cards state them.
+        ("LiquidAI/LFM2-1.2B", 1.17e9),
+        ("LiquidAI/LFM2-2.6B", 2.57e9),
+        ("HuggingFaceTB/SmolLM3-3B", 3.08e9),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 1.78e9),
+        # The size of the file, of which each weight takes two bytes.
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 27.51 * 2**30 / 2),
+    ],
+)
+def test_small_models_have_as_many_parameters_as_their_checkpoints(name, parameters):
+    assert n_parameters(find_model(name)) == pytest.approx(parameters, rel=0.003)
 
 
 @pytest.mark.parametrize(

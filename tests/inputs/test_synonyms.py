@@ -155,6 +155,15 @@ def test_no_two_models_share_a_form():
         ("mistral-7b", "mistral-7b-v0.3"),
         ("deepseek-ai/DeepSeek-R1-0528", "deepseek-r1"),
         ("Qwen/Qwen3-30B-A3B-Thinking-2507", "qwen3-30b-a3b-2507"),
+        ("qwen3-coder:30b", "qwen3-coder-30b-a3b"),
+        ("gemma4:e4b", "gemma-4-e4b"),
+        ("ministral-3:8b", "ministral-3-8b"),
+        ("mistralai/Ministral-3-14B-Reasoning-2512", "ministral-3-14b"),
+        ("mistralai/Ministral-3-3B-Base-2512", "ministral-3-3b"),
+        ("granite4:tiny-h", "granite-4.0-h-tiny"),
+        ("deepseek-r1:1.5b", "deepseek-r1-distill-qwen-1.5b"),
+        ("allenai/Olmo-3-7B-Think", "olmo-3-7b"),
+        ("LiquidAI/LFM2.5-1.2B-Instruct", "lfm2-1.2b"),
     ],
 )
 def test_models(typed, meant):
