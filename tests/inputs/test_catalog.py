@@ -243,9 +243,44 @@ def test_what_only_one_device_is_called_means_that_one(name, meant):
     assert find_hardware(name).hardware_id == meant
 
 
-@pytest.mark.parametrize("name", ["", "_", "80gb", "rtx", "l40"])
+@pytest.mark.parametrize("name", ["", "_", "80gb", "rtx", "rtx pro 6000", "m4"])
 def test_what_several_or_none_are_called_means_none(name):
     with pytest.raises(SpecError):
+        find_hardware(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("l40", "l40"),
+        ("L40S", "l40s"),
+        ("RTX 4090 laptop", "rtx_4090_laptop"),
+        ("NVIDIA GeForce RTX 5090 Laptop GPU", "rtx_5090_laptop"),
+        ("4090", "rtx_4090"),
+        ("5090", "rtx_5090"),
+        ("4070", "rtx_4070"),
+        ("4070ti", "rtx_4070ti"),
+        ("RTX 4070 Ti SUPER", "rtx_4070ti_super"),
+        ("5070", "rtx_5070"),
+        ("9070xt", "rx_9070_xt"),
+        ("7900 XTX", "rx_7900_xtx"),
+        ("W7900", "radeon_pro_w7900"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx_pro_6000_ws"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx_pro_6000_maxq"),
+        ("NVIDIA RTX PRO 5000 Blackwell", "rtx_pro_5000_48gb"),
+        ("Intel(R) Arc(TM) Pro B60 Graphics", "arc_pro_b60"),
+        ("tpu7x", "tpu_v7x"),
+    ],
+)
+def test_variants_of_a_card_are_told_apart(name, meant):
+    assert find_hardware(name).hardware_id == meant
+
+
+@pytest.mark.parametrize(
+    "name", ["4080 laptop", "4060", "4070 super", "9070", "rtx 4000", "rtx 6000", "RTX 5060 Ti 8GB"]
+)
+def test_no_other_variant_stands_in_for_a_card_that_is_unknown(name):
+    with pytest.raises(SpecError, match="does not know"):
         find_hardware(name)
 
 
@@ -272,7 +307,7 @@ def test_an_entry_whose_source_is_missing_is_refused():
         hardware_from_entry(entry, SOURCE, where="here")
 
 
-@pytest.mark.parametrize("name", ["8xH100", "8 x h100_sxm", "2*MI300X"])
+@pytest.mark.parametrize("name", ["8xH100", "8 x h100_sxm", "2*MI300X", "8 H100", "8x H100 SXM"])
 def test_a_number_of_devices_is_no_name_of_one(name):
     with pytest.raises(SpecError, match="is the name of one") as caught:
         find_hardware(name)
