@@ -314,6 +314,13 @@ def test_a_number_of_devices_is_no_name_of_one(name):
     assert f"--tp {name[0]}" in str(caught.value.try_)
 
 
+def test_where_no_flag_takes_the_number_the_device_alone_is_suggested():
+    with pytest.raises(SpecError, match="8 devices") as caught:
+        find_hardware("8 H100", where="NAME")
+    assert (caught.value.where, caught.value.try_) == ("NAME", "H100")
+    assert "--tp" not in str(caught.value.allowed)
+
+
 def test_every_instance_type_of_a_cloud_has_a_device_of_the_catalogue():
     assert {device for _, device, _ in synonyms._OF_CLOUDS} <= {
         one.hardware_id for one in catalog.load_hardware()

@@ -124,11 +124,15 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
         n, device = counted
         if n == 1:  # a cloud's instance with one device
             return find_hardware(device, where=where)
+        is_flag = where == _FLAGS
         raise SpecError(
             f"{name!r} is {n} devices, and this is the name of one",
             where=where,
-            allowed=f"one device's name; --tp {n} is one replica over all, --replicas {n} one on each",
-            try_=suggestions.flags("--hardware", device, "--tp", n),
+            allowed="one device's name"
+            + (
+                f"; --tp {n} is one replica over all, --replicas {n} one on each" if is_flag else ""
+            ),
+            try_=suggestions.flags("--hardware", device, "--tp", n) if is_flag else device,
         )
     if name.strip().lower() in {"all", "any", "*"}:
         raise SpecError(
