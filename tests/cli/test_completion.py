@@ -26,10 +26,13 @@ def test_models_and_devices_are_those_of_the_catalogue():
     assert values("simulate", "llama-3.1-8b", "--workload") >= {"chat", "code", "batch"}
 
 
+SMOL = {"smollm2-135m", "smollm2-360m", "smollm2-1.7b", "smollm3-3b"}
+
+
 @pytest.mark.parametrize(
     ("words", "begun", "some"),
     [
-        (("predict",), "smol", {"smollm2-135m", "smollm2-360m", "smollm2-1.7b"}),
+        (("predict",), "smol", SMOL),
         (("tune", "--hardware", "h100_sxm"), "smollm2-1.", {"smollm2-1.7b"}),
         (("study", "policies"), "smollm2-1.", {"smollm2-1.7b"}),
         (("sweep", "--model"), "smollm2-1.", {"smollm2-1.7b"}),

@@ -88,6 +88,11 @@ def command(verb):
         ),
         ("size", "m --gpus 8xH100,l40s", "m --gpus 8xH100,l40s"),
         ("simulate", "m --hardware 8xH100", "m --hardware 8xH100"),
+        ("simulate", "m --hardware 8xH100 --tp 2", "m --hardware H100 --replicas 4 --tp 2"),
+        ("simulate", "m --hardware=8xH100 --replicas=8", "m --hardware=H100 --tp 1 --replicas=8"),
+        ("simulate", "m --hardware 8xH100 --tp 3", "m --hardware 8xH100 --tp 3"),
+        ("simulate", "m --hardware 8xH100 --tp 1,2", "m --hardware 8xH100 --tp 1,2"),
+        ("simulate", "m --hardware 8xH100 --tp 2 --pp 2", "m --hardware 8xH100 --tp 2 --pp 2"),
         ("simulate", "m --input 1000 --output 100", "m --workload 1000x100"),
         ("simulate", "m --output x.json", "m --output x.json"),
         ("predict", "m --max-concurrency 16", "m --batch 16"),
@@ -107,6 +112,16 @@ def command(verb):
 )
 def test_a_flag_of_another_tool_is_taken_as_ours(verb, typed, read):
     assert in_our_words(typed.split(), command(verb)) == read.split()
+
+
+def test_devices_are_counted_with_a_space_too():
+    predict = command("predict")
+    assert in_our_words(["m", "--hardware", "8 H100"], predict) == [
+        *("m", "--hardware", "H100", "--tp", "8")
+    ]
+    assert in_our_words(["--gpu=8x H100 SXM", "m"], predict) == [
+        *("--hardware=H100 SXM", "--tp", "8", "m")
+    ]
 
 
 @pytest.mark.parametrize("typed", ["--isl 512", "--osl 128", "--isl 5 --osl 6 --workload chat"])

@@ -158,6 +158,20 @@ def test_models_are_found_by_id_and_by_hub_name(name, model_id):
         ("nemotron-3-super-120b-a12b", 120.6, 12.3, "bfloat16"),
         ("nemotron-3-ultra-550b-a55b", 549, 55, "bfloat16"),
         ("moonshotai/Kimi-K3", 2780, 104, "float4"),
+        ("moonshotai/Kimi-K2.6", 1026, 32, "int4"),
+        ("MiniMaxAI/MiniMax-M3", 427, 24.7, "bfloat16"),
+        ("zai-org/GLM-4.7-Flash", 30, 3.5, "bfloat16"),
+        ("zai-org/GLM-4.5-Air", 106, 12.5, "bfloat16"),
+        ("zai-org/GLM-4.7", 355, 32.6, "bfloat16"),
+        ("nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16", 31.6, 3.2, "bfloat16"),
+        ("ibm-granite/granite-4.0-h-small", 32.2, 9, "bfloat16"),
+        ("ibm-granite/granite-4.0-h-tiny", 6.94, 1.3, "bfloat16"),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", 30.5, 3.3, "bfloat16"),
+        ("deepseek-ai/DeepSeek-V2-Lite-Chat", 15.7, 2.4, "bfloat16"),
+        # Without encoders: 0.05, 0.5 and 0.5 billions.
+        ("google/gemma-4-12B-it", 11.95, 11.9, "bfloat16"),
+        ("google/gemma-4-E4B-it", 7.5, 4.5, "bfloat16"),
+        ("google/gemma-4-E2B-it", 4.63, 2.3, "bfloat16"),
     ],
 )
 def test_models_of_2025_and_2026_have_the_size_and_the_format_of_their_cards(
@@ -167,6 +181,30 @@ def test_models_of_2025_and_2026_have_the_size_and_the_format_of_their_cards(
     assert n_parameters(model) / 1e9 == pytest.approx(billions, rel=0.01)
     assert n_active_parameters(model) / 1e9 == pytest.approx(active, abs=0.6)
     assert model.checkpoint_dtype == stored
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        # As llama.cpp counts them in the vendors' checkpoints.
+        ("Qwen/Qwen3.5-0.8B", 752_393_024),
+        ("Qwen/Qwen3.5-2B", 1.88e9),
+        ("Qwen/Qwen3.5-4B", 4.21e9),
+        ("Qwen/Qwen3.5-9B", 8.95e9),
+        ("mistralai/Ministral-3-8B-Instruct-2512", 8.49e9),
+        ("mistralai/Ministral-3-14B-Instruct-2512", 13.51e9),
+        ("mistralai/Devstral-Small-2-24B-Instruct-2512", 23.57e9),
+        # As their cards state them.
+        ("LiquidAI/LFM2-1.2B", 1.17e9),
+        ("LiquidAI/LFM2-2.6B", 2.57e9),
+        ("HuggingFaceTB/SmolLM3-3B", 3.08e9),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 1.78e9),
+        # The size of the file, of which each weight takes two bytes.
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 27.51 * 2**30 / 2),
+    ],
+)
+def test_small_models_have_as_many_parameters_as_their_checkpoints(name, parameters):
+    assert n_parameters(find_model(name)) == pytest.approx(parameters, rel=0.003)
 
 
 @pytest.mark.parametrize(
@@ -205,9 +243,44 @@ def test_what_only_one_device_is_called_means_that_one(name, meant):
     assert find_hardware(name).hardware_id == meant
 
 
-@pytest.mark.parametrize("name", ["", "_", "80gb", "rtx", "l40"])
+@pytest.mark.parametrize("name", ["", "_", "80gb", "rtx", "rtx pro 6000", "m4"])
 def test_what_several_or_none_are_called_means_none(name):
     with pytest.raises(SpecError):
+        find_hardware(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("l40", "l40"),
+        ("L40S", "l40s"),
+        ("RTX 4090 laptop", "rtx_4090_laptop"),
+        ("NVIDIA GeForce RTX 5090 Laptop GPU", "rtx_5090_laptop"),
+        ("4090", "rtx_4090"),
+        ("5090", "rtx_5090"),
+        ("4070", "rtx_4070"),
+        ("4070ti", "rtx_4070ti"),
+        ("RTX 4070 Ti SUPER", "rtx_4070ti_super"),
+        ("5070", "rtx_5070"),
+        ("9070xt", "rx_9070_xt"),
+        ("7900 XTX", "rx_7900_xtx"),
+        ("W7900", "radeon_pro_w7900"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx_pro_6000_ws"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx_pro_6000_maxq"),
+        ("NVIDIA RTX PRO 5000 Blackwell", "rtx_pro_5000_48gb"),
+        ("Intel(R) Arc(TM) Pro B60 Graphics", "arc_pro_b60"),
+        ("tpu7x", "tpu_v7x"),
+    ],
+)
+def test_variants_of_a_card_are_told_apart(name, meant):
+    assert find_hardware(name).hardware_id == meant
+
+
+@pytest.mark.parametrize(
+    "name", ["4080 laptop", "4060", "4070 super", "9070", "rtx 4000", "rtx 6000", "RTX 5060 Ti 8GB"]
+)
+def test_no_other_variant_stands_in_for_a_card_that_is_unknown(name):
+    with pytest.raises(SpecError, match="does not know"):
         find_hardware(name)
 
 
@@ -234,11 +307,18 @@ def test_an_entry_whose_source_is_missing_is_refused():
         hardware_from_entry(entry, SOURCE, where="here")
 
 
-@pytest.mark.parametrize("name", ["8xH100", "8 x h100_sxm", "2*MI300X"])
+@pytest.mark.parametrize("name", ["8xH100", "8 x h100_sxm", "2*MI300X", "8 H100", "8x H100 SXM"])
 def test_a_number_of_devices_is_no_name_of_one(name):
     with pytest.raises(SpecError, match="is the name of one") as caught:
         find_hardware(name)
     assert f"--tp {name[0]}" in str(caught.value.try_)
+
+
+def test_where_no_flag_takes_the_number_the_device_alone_is_suggested():
+    with pytest.raises(SpecError, match="8 devices") as caught:
+        find_hardware("8 H100", where="NAME")
+    assert (caught.value.where, caught.value.try_) == ("NAME", "H100")
+    assert "--tp" not in str(caught.value.allowed)
 
 
 def test_every_instance_type_of_a_cloud_has_a_device_of_the_catalogue():

@@ -49,6 +49,47 @@ def test_latent_attention_keeps_one_row_of_576():
     assert kv_bytes_per_token(find_model("deepseek-v3"), "bfloat16") == 61 * (512 + 64) * 2
 
 
+@pytest.mark.parametrize(
+    ("name", "n_bytes"),
+    [
+        ("deepseek-r1-distill-qwen-1.5b", 28 * 2 * 2 * 128 * 2),
+        ("deepseek-v2-lite", 27 * (512 + 64) * 2),
+        ("devstral-2-123b", 88 * 2 * 8 * 128 * 2),
+        ("devstral-small-2-24b", 40 * 2 * 8 * 128 * 2),
+        ("exaone-4.0-32b", 64 * 2 * 8 * 128 * 2),
+        ("falcon3-7b", 28 * 2 * 4 * 256 * 2),
+        # Full layers have heads of 512; the last 20 and 18 layers have no cache of their own.
+        ("gemma-4-e2b", (12 * 256 + 3 * 512) * 2 * 1 * 2),
+        ("gemma-4-e4b", (20 * 256 + 4 * 512) * 2 * 2 * 2),
+        ("gemma-4-12b", (40 * 8 * 256 + 8 * 1 * 512) * 2 * 2),
+        ("glm-4.5-air", 46 * 2 * 8 * 128 * 2),
+        ("glm-4.7", 92 * 2 * 8 * 128 * 2),
+        ("glm-4.7-flash", 47 * (512 + 64) * 2),
+        ("granite-4.0-h-tiny", 4 * 2 * 4 * 128 * 2),  # one layer of ten attends
+        ("granite-4.0-h-small", 4 * 2 * 8 * 128 * 2),
+        ("kimi-k2.7-code", 61 * (512 + 64) * 2),
+        ("lfm2-1.2b", 6 * 2 * 8 * 64 * 2),
+        ("lfm2-2.6b", 8 * 2 * 8 * 64 * 2),
+        ("minimax-m3", 60 * 2 * 4 * 128 * 2 + 57 * 128 * 2),  # keys of the index in 57 layers
+        ("ministral-3-3b", 26 * 2 * 8 * 128 * 2),
+        ("ministral-3-8b", 34 * 2 * 8 * 128 * 2),
+        ("mistral-nemo-12b", 40 * 2 * 8 * 128 * 2),
+        ("nemotron-3.5-lightning-30b-a3b", 6 * 2 * 2 * 128 * 2),
+        ("olmo-3-7b", 32 * 2 * 32 * 128 * 2),
+        ("olmo-3.1-32b", 64 * 2 * 8 * 128 * 2),
+        ("phi-3.5-mini", 32 * 2 * 32 * 96 * 2),
+        ("phi-4-reasoning", 40 * 2 * 10 * 128 * 2),
+        ("qwen3-coder-30b-a3b", 48 * 2 * 4 * 128 * 2),
+        ("qwen3.5-4b", 8 * 2 * 4 * 256 * 2),  # one layer of four attends
+        ("qwen3.8-27b", 16 * 2 * 4 * 256 * 2),
+        ("smollm3-3b", 36 * 2 * 4 * 128 * 2),
+    ],
+)
+def test_a_token_of_the_newer_models_takes_what_their_heads_make(name, n_bytes):
+    """Layers that attend, keys and values, KV heads, their size, two bytes; or a latent's row."""
+    assert kv_bytes_per_token(find_model(name), "bfloat16") == n_bytes
+
+
 def test_full_layers_of_each_pattern():
     assert n_full_attention_layers(find_model("gemma-2-2b")) == 13
     assert n_full_attention_layers(find_model("gemma-3-4b")) == 5
@@ -142,8 +183,8 @@ def test_prefill_pairs_equal_a_count_of_every_pair(name, new_tokens, cached_toke
     assert mean_cached_tokens(shape) == pytest.approx(cached_tokens, abs=1e-6)
 
 
-WHOLE = [model for model in MODELS if model.indexer is None]
-"""Those whose decoding requests read all that they keep."""
+WHOLE = [model for model in MODELS if model.indexer is None and model.attention.kv_sharing is None]
+"""Those whose decoding requests read all that they keep, and each of it once."""
 
 
 @given(st.sampled_from(WHOLE), st.integers(1, 64), st.integers(1, 20_000))

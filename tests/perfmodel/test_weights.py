@@ -45,6 +45,7 @@ NAMED = {
     "deepseek-v3.2": (671, 37),
     "gemma-4-26b-a4b": (25.2, 3.8),
     "nemotron-3-nano-30b-a3b": (31.6, 3.2),
+    "nemotron-3.5-lightning-30b-a3b": (31.6, 3.2),
 }
 """Billions of parameters, all and active, on model cards; other names carry them."""
 
@@ -121,6 +122,8 @@ def test_tensor_parallel_weights_sum_to_the_whole_plus_the_copies(model, n_devic
         * (model.embedding_size or model.hidden_size)
         * (1 if model.tie_word_embeddings else 2)
     )
+    if (each := model.per_layer_inputs) is not None:  # vLLM splits this table by its rows, too
+        embeddings += model.n_layers * each.size * each.vocab_size
     small = n_parameters(model) - sum(part.n_weights for part in linears(model)) - embeddings
     copies = (n_devices - 1) * small
     copies += sum(

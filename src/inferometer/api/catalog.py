@@ -339,7 +339,7 @@ def catalog(question: Catalog) -> CatalogAnswer:
     if question.kind == "models":
         models = load_models() if name is None else (find_model(name),)
         return CatalogAnswer(models=tuple(map(_model, models)))
-    devices = load_hardware() if name is None else (find_hardware(name),)
+    devices = load_hardware() if name is None else (find_hardware(name, where="NAME"),)
     entries = tuple(
         CatalogDevice(hardware=one, unsourced=unsourced_constants(one)) for one in devices
     )

@@ -123,27 +123,51 @@ def _as_settings(words: Sequence[str], own: set[str]) -> list[str]:
 
 
 def _counted_devices(words: Sequence[str], own: set[str]) -> list[str]:
-    """Split `8xH100` into device and number, where the verb has a flag for the number.
+    """Split `8xH100` into device and number, where the words have one meaning for the number.
 
     ``predict`` is of one replica (``--tp``), ``size`` of all devices (``--total-gpus``). Elsewhere
-    eight devices are one replica or eight: the refusal of the name says which flags tell them apart.
+    eight devices are one replica or eight, unless ``--tp`` or ``--replicas`` is given: the refusal
+    of the name says which flags tell them apart.
     """
-    named, number = ("--gpus", "--total-gpus") if "--gpus" in own else ("--hardware", "--tp")
-    is_plain = number in own and ("--replicas" not in own or named == "--gpus")
-    if not is_plain or any(word.partition("=")[0] == number for word in words):
-        return list(words)
+    named = "--gpus" if "--gpus" in own else "--hardware"
     written = list[str]()
     for word in words:
         flag, equals, value = word.partition("=")
         is_apart = not equals and bool(written) and written[-1] == named
         device = word if is_apart else value if flag == named else ""
         counted = counted_devices(device) if device else None
-        if counted is None:
+        number = [] if counted is None else _number_of(counted[0], words, own)
+        if counted is None or not number:
             written.append(word)
         else:
-            n, device = counted
-            written += [device if is_apart else f"{named}={device}", number, str(n)]
+            written += [counted[1] if is_apart else f"{named}={counted[1]}", *number]
     return written
+
+
+def _number_of(n: int, words: Sequence[str], own: set[str]) -> list[str]:
+    """The flag, and its value, that make ``n`` devices; none where it could be several."""
+    flags = ("--total-gpus",) if "--gpus" in own else ("--tp", "--replicas")
+    given = {flag: value for flag in flags for value in _values_of(flag, words)}
+    missing = [flag for flag in flags if flag in own and flag not in given]
+    others = {"--pp", "--data-parallel-size"} & {word.partition("=")[0] for word in words}
+    if len(missing) != 1 or (given and others) or (given and "--tp" not in own):
+        return []
+    shares = [int(value) for value in given.values() if value.isdecimal() and int(value)]
+    if len(shares) != len(given) or any(n % share for share in shares):
+        return []
+    return [missing[0], str(n // shares[0] if shares else n)]
+
+
+def _values_of(flag: str, words: Sequence[str]) -> list[str]:
+    """What the words give for this flag."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return [
+        value if equals else following
+        for (one, equals, value), following in (
+            (word.partition("="), after) for word, after in pairs
+        )
+        if one == flag
+    ]
 
 
 def _all_at_once(words: Sequence[str], own: set[str]) -> list[str]:

@@ -15,7 +15,14 @@ import msgspec
 from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.model_config import model_from_config
-from inferometer.inputs.synonyms import USUAL_DEVICES, counted_devices, device_words, model_form
+from inferometer.inputs.synonyms import (
+    GENERATIONS,
+    OTHER_CARDS,
+    USUAL_DEVICES,
+    counted_devices,
+    device_words,
+    model_form,
+)
 from inferometer.inputs.types import (
     Constant,
     DType,
@@ -117,11 +124,15 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
         n, device = counted
         if n == 1:  # a cloud's instance with one device
             return find_hardware(device, where=where)
+        is_flag = where == _FLAGS
         raise SpecError(
             f"{name!r} is {n} devices, and this is the name of one",
             where=where,
-            allowed=f"one device's name; --tp {n} is one replica over all, --replicas {n} one on each",
-            try_=suggestions.flags("--hardware", device, "--tp", n),
+            allowed="one device's name"
+            + (
+                f"; --tp {n} is one replica over all, --replicas {n} one on each" if is_flag else ""
+            ),
+            try_=suggestions.flags("--hardware", device, "--tp", n) if is_flag else device,
         )
     if name.strip().lower() in {"all", "any", "*"}:
         raise SpecError(
@@ -137,13 +148,18 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
 
 
 def _alike(name: str) -> list[HardwareSpec]:
-    """Devices whose names contain all words of this one; without a number, two words of one."""
+    """Devices whose names contain all words of this one; without a number, two words of one.
+
+    Not those whose further words make another card of it.
+    """
     wanted = device_words(name)
-    alike = [
-        device
+    is_bare = any(word.isdigit() for word in wanted)
+    apart = OTHER_CARDS | GENERATIONS if is_bare else OTHER_CARDS
+    words = [
+        (device, device_words(device.hardware_id) | device_words(device.name))
         for device in load_hardware()
-        if wanted <= device_words(device.hardware_id) | device_words(device.name)
     ]
+    alike = [device for device, own in words if wanted <= own and not (own - wanted) & apart]
     has_number = any(character.isdigit() for word in wanted for character in word)
     return alike if has_number or (len(wanted) > 1 and len(alike) == 1) else []
 

@@ -191,6 +191,12 @@ FAMILIES: Final[dict[str, Family]] = {
         experts="n_routed_experts",
         router_bias=True,
     ),
+    "glm4_moe_lite": replace(
+        _DEEPSEEK,
+        class_name="Glm4MoeLiteForCausalLM",
+        router_bias=True,
+        defaults={"first_k_dense_replace": 1},
+    ),
     "glm_moe_dsa": replace(_DEEPSEEK, class_name="GlmMoeDsaForCausalLM", router_bias=True),
     "gpt2": _GPT2,
     "gpt_bigcode": replace(_GPT2, class_name="GPTBigCodeForCausalLM", fill=fill_bigcode),
@@ -347,6 +353,11 @@ FAMILIES: Final[dict[str, Family]] = {
         experts="num_local_experts",
         router_bias=True,
         defaults=_MINIMAX_M3_DEFAULTS,
+    ),
+    "ministral3": Family(
+        class_name="Ministral3ForCausalLM",
+        window="all",
+        defaults={"head_dim": 128, "num_key_value_heads": 8},
     ),
     "mistral": Family(
         class_name="MistralForCausalLM",

@@ -57,12 +57,23 @@ def in_our_names(values: Mapping[str, object], names: Mapping[str, str]) -> dict
 def _counted(
     name: str, value: object, names: Mapping[str, str], given: Mapping[str, object]
 ) -> dict[str, object]:
-    """``8xH100`` as device and number, where a call has one meaning for the number."""
-    number = "total_gpus" if name == "gpus" else "tp" if name == "hardware" else ""
-    counted = counted_devices(value) if isinstance(value, str) and number in names else None
-    if counted is None or number in given or (number == "tp" and "replicas" in names):
+    """``8xH100`` as device and number, where a call has one meaning for the number.
+
+    Of a fleet they are one replica or eight, unless ``tp`` or ``replicas`` is given.
+    """
+    numbers = {"gpus": ("total_gpus",), "hardware": ("tp", "replicas")}.get(name, ())
+    counted = counted_devices(value) if isinstance(value, str) else None
+    missing = [one for one in numbers if one in names and one not in given]
+    shares = [given[one] for one in numbers if one in given]
+    is_plain = not shares or not {"pp", "data_parallel_size"} & given.keys()
+    if counted is None or len(missing) != 1 or not is_plain:
         return {name: value}
-    return {name: counted[1], number: counted[0]}
+    n, device = counted
+    for share in shares:
+        if not isinstance(share, int) or share < 1 or n % share:
+            return {name: value}
+        n //= share
+    return {name: device, missing[0]: n}
 
 
 def engine_setting(name: str) -> str | None:

@@ -61,26 +61,35 @@ _DEVICE_WORDS: Final = {
     "mi325": "mi325x",
     "mi355": "mi355x",
     "mi250": "mi250x",
+    "mi350": "mi350x",
     "v5litepod": "v5e",
     "v5lite": "v5e",
     "trillium": "v6e",
+    "v7": "v7x",
+    "tpu7x": "v7x",
+    "ironwood": "v7x",
+    "mobile": "laptop",
+    "notebook": "laptop",
     "80g": "80gb",
     "40g": "40gb",
     "32g": "32gb",
     "sxm4": "sxm",
     "sxm5": "sxm",
     "6000ada": "6000_ada",
-    "5070ti": "5070_ti",
-    "4060ti": "4060_ti",
 }
 """Words with the same meaning; a driver's `SXM4` and a price list's `SXM` are one socket."""
 
 _NO_NEWS: Final = {
     "nvidia", "amd", "intel", "google", "geforce", "tesla", "instinct", "graphics", "gpu", "tpu",
     "generation", "oam", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr6x", "gddr7", "r", "tm",
-    "cpu", "apple", "processor", "of", "the", "per", "chip", "card", "socket", "desktop", "whole", "core",
+    "cpu", "apple", "processor", "of", "the", "per", "chip", "card", "socket", "desktop", "whole", "core", "edition",
 }  # fmt: skip
 """Words of drivers' names that distinguish no devices of the catalogue."""
+
+OTHER_CARDS: Final = frozenset(("ti", "super", "xt", "xtx", "laptop", "maxq"))
+"""Words of a card's name without which it names another card: RTX 4070 is not RTX 4070 Ti."""
+GENERATIONS: Final = frozenset(("pro", "ada"))
+"""Words without which a bare number names cards of several years: RTX 4000, RTX 6000."""
 
 _VARIANT: Final = re.compile(
     r"[-_:](?:instruct|(?<!kimi[-_]k2[-_])thinking|chat|it|hf|base|pt)(?=$|[-_:])"
@@ -100,7 +109,41 @@ _MODELS: Final = {
     "mistral7b": "mistral7bv0.3",
     "r1distillllama8b": "deepseekr1distillllama8b",
     "r1distillllama70b": "deepseekr1distillllama70b",
+    "deepseekr11.5b": "deepseekr1distillqwen1.5b",
+    "deepseekr114b": "deepseekr1distillqwen14b",
+    "devstral2": "devstral2123b",
+    "devstralsmall2": "devstralsmall224b",
+    "exaone432b": "exaone4.032b",
+    "gemma426b": "gemma426ba4b",
+    "granite4tiny": "granite4.0htiny",
+    "granite4small": "granite4.0hsmall",
+    "granite4tinyh": "granite4.0htiny",
+    "granite4smallh": "granite4.0hsmall",
+    "granite4.0tiny": "granite4.0htiny",
+    "granite4.0small": "granite4.0hsmall",
+    "lfm2.51.2b": "lfm21.2b",
+    "ministral33breasoning2512": "ministral33b2512",
+    "ministral38breasoning2512": "ministral38b2512",
+    "ministral314breasoning2512": "ministral314b2512",
+    "mistralnemo": "mistralnemo12b",
+    "olmo310257b": "olmo37b",
+    "olmo37bthink": "olmo37b",
+    "olmo332b": "olmo3.132b",
+    "olmo332bthink": "olmo3.132b",
+    "olmo3.132bthink": "olmo3.132b",
+    "phi3.5": "phi3.5mini",
+    "phi4minireasoning": "phi4mini",
+    "phi4reasoningplus": "phi4reasoning",
+    "qwen330b": "qwen330ba3b",
+    "qwen3235b": "qwen3235ba22b",
+    "qwen3coder30b": "qwen3coder30ba3b",
+    "qwen3coder480b": "qwen3coder480ba35b",
+    "qwen3.535b": "qwen3.535ba3b",
+    "qwen3.5122b": "qwen3.5122ba10b",
+    "qwen3.635b": "qwen3.635ba3b",
+    "smollm3": "smollm33b",
 }
+"""Other names of models: ollama's tags, and checkpoints tuned to think whose shapes are the same."""
 
 _SCALED: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*([kKmM%])")
 _POWER_OF_TEN: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE][+]?[0-9]{1,2}")
@@ -119,11 +162,12 @@ _OTHER_UNIT: Final = re.compile(r"[0-9]*\.?[0-9]+\s*(?!e[-+]?[0-9]+$)[a-zA-Z/%].
 """A number with a unit; 1e-3 has none."""
 _S_PER: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _COUNTED: Final = re.compile(
-    r"(?P<before>\d{1,4})\s*[xX×*]\s*(?P<last>[a-zA-Z][^,]*|\d{3,4}\b[^,]*)"
+    r"(?:(?P<before>\d{1,4})\s*[xX×*](?!eon)\s*|(?P<plain>\d{1,3})\s+(?!(?:gi?b|x)\b))"
+    r"(?P<last>[a-zA-Z][^,]*|\d{3,4}\b[^,]*)"
     r"|(?P<first>[a-zA-Z][^,]*?)\s*(?<!\b[rg]t)(?<!\bm)(?<!\bma)[x×*:]\s*(?P<after>\d{1,4})",
     re.IGNORECASE,
 )
-"""The x of RTX 4090, GTX 1080, MX 450 and Max 1550 is not a multiplication sign."""
+"""The x of RTX 4090, GTX 1080, MX 450 and Max 1550 is not a multiplication sign, nor Xeon's."""
 _OF_CLOUDS: Final = tuple(
     (re.compile(pattern), device, n)
     for pattern, device, n in (
@@ -311,8 +355,6 @@ USUAL_DEVICES: Final = (
     "h200_sxm",
     "a100_80gb_sxm",
     "v100_sxm2_32gb",
-    "rtx_5070ti",
-    "rtx_5070",
 )
 """The usual one of devices that share a name: `h100` is the SXM one."""
 
@@ -455,7 +497,9 @@ def _digits(number: float) -> str:
 
 
 def counted_devices(text: str) -> tuple[int, str] | None:
-    """Number and device in text such as `8xH100`, or in a cloud's instance type; None without.
+    """Number and device in text such as `8xH100` or `8 H100`, or in a cloud's instance type.
+
+    None for text without a number of devices.
 
     Example
     -------
@@ -473,7 +517,8 @@ def counted_devices(text: str) -> tuple[int, str] | None:
     match = _COUNTED.fullmatch(text.strip())
     if match is None:
         return None
-    return int(match["before"] or match["after"]), match["last"] or match["first"]
+    n = match["before"] or match["plain"] or match["after"]
+    return int(n), match["last"] or match["first"]
 
 
 def device_words(name: str) -> frozenset[str]:
@@ -487,6 +532,8 @@ def device_words(name: str) -> frozenset[str]:
     plain = re.sub(r"\((?:r|tm)\)|\d+-core processor", " ", name.lower())
     plain = re.sub(r"\b(rtx|pro)(?=\d)", r"\1 ", plain)
     plain = re.sub(r"(?<=\d)(?=(?:sxm|pcie|nvl)\d?\b)", " ", plain)
+    plain = re.sub(r"(?<=\d{4})(?=(?:ti|super|xtx?)(?![a-z0-9]))", " ", plain)
+    plain = re.sub(r"max[-_ ]q\b", "maxq", plain)
     words = [_DEVICE_WORDS.get(word, word) for word in re.split(r"[^a-z0-9.+]+", plain)]
     return frozenset(
         part for word in words for part in word.split("_") if part and part not in _NO_NEWS
