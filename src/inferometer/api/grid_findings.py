@@ -1,5 +1,6 @@
 """What do the points of a grid say in words?"""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
@@ -7,10 +8,10 @@ from typing import Final, TypeVar
 import numpy as np
 
 from inferometer.api.grid import Axis, GridPoint, Value
+from inferometer.api.grid_ties import is_tie, ratio_of
 from inferometer.inputs import catalog
 from inferometer.records import curves
 from inferometer.records.curves import Curve, CurveFinding, Rule
-from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number
 
 T = TypeVar("T")
@@ -280,24 +281,14 @@ def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFind
 
 
 def _undecided(best: GridPoint, members: Sequence[GridPoint], number: str) -> str:
-    """Which others may be as good: their intervals overlap that of the best."""
-    first = best.numbers[number]
-    others = [point for point in members if point is not best and _overlaps(first, point, number)]
-    if not others:
+    """Which others may be as good: the interval of their paired ratio to the best includes 1."""
+    ratios = [(point, ratio_of(point, best, number)) for point in members if point is not best]
+    ties = [(point, ratio) for point, ratio in ratios if ratio is not None and is_tie(ratio)]
+    if not ties:
         return ""
-    value = _value(best, number)
-    nearest = min(others, key=lambda point: abs(_value(point, number) - value))
-    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-    return f"; undecided against {_name(nearest)}{more}: their intervals overlap"
-
-
-def _overlaps(first: Estimate | None, point: GridPoint, number: str) -> bool:
-    second = point.numbers[number]
-    if first is None or first.low is None or first.high is None:
-        return False
-    if second is None or second.low is None or second.high is None:
-        return False
-    return first.low <= second.high and second.low <= first.high
+    nearest, ratio = min(ties, key=lambda tie: abs(math.log(tie[1].value)))
+    more = f" and {len(ties) - 1} more" if len(ties) > 1 else ""
+    return f"; undecided against {_name(nearest)} ({ratio.text(unit='x')}){more}"
 
 
 def _by_source(
@@ -492,6 +483,7 @@ def capacity_findings(
         if len(members) > 1:
             best = max(members, key=lambda point: _value(point, number))
             amount = f"{format_number(_value(best, number))} {unit}{source}"
-            text = f"Most load within the SLO: {_name(best)} ({amount})."
+            open_ = _undecided(best, members, number)
+            text = f"Most load within the SLO: {_name(best)} ({amount}){open_}."
             found.append(CurveFinding(code="BEST", sentence=text))
     return (*found, *_origins(points), *_fits(points))

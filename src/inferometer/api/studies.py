@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 from inferometer import suggestions
 from inferometer.api import capacity as capacities, predict as predictions, simulate as simulations
-from inferometer.api.decision_pages import CapacityAnswer
-from inferometer.api.grid import Axis, Headline, Verb
+from inferometer.api.decision_pages import CapacityAnswer, CapacityRow
+from inferometer.api.grid import Axis, Headline, PacedNumber, Verb
 from inferometer.api.grid_findings import capacity_findings, predict_findings, simulate_findings
 from inferometer.api.prediction import PredictAnswer, e2e_s
 from inferometer.api.simulation import SimulateAnswer
@@ -46,6 +46,7 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
             "step_times": answer.basis,
             **({} if answer.slo is None else {"slo": answer.slo.verdict}),
         },
+        paced={},
     )
 
 
@@ -83,7 +84,19 @@ def _of_simulation(answer: SimulateAnswer) -> Headline:
     if answer.disaggregation is not None:
         kinds = (*kinds, answer.disaggregation.prefill)
     basis = weakest_basis(one.step_times_basis for one in kinds)
-    return Headline(numbers=numbers, words={"step_times": basis, "slo": answer.verdict})
+    return Headline(
+        numbers=numbers,
+        words={"step_times": basis, "slo": answer.verdict},
+        paced=_paced("requests_per_s", [one.completed_requests_per_s for one in summaries]),
+    )
+
+
+def _paced(name: str, estimates: list[Estimate | None]) -> dict[str, PacedNumber]:
+    """The number at each of the step times, the likely first; nothing where one is not known."""
+    known = [one for one in estimates if one is not None]
+    if len(known) < len(estimates) or len(known) < 2:
+        return {}
+    return {name: PacedNumber(likely=known[0], others=tuple(one.value for one in known[1:]))}
 
 
 def _percentile(summaries: list[RequestSummary], latency: str, fraction: float) -> Estimate | None:
@@ -125,10 +138,21 @@ def _of_capacity(answer: CapacityAnswer) -> Headline:
         )
     weakest = None if found[0].weakest is None else found[0].weakest.partition(": ")[0]
     name = "capacity_users" if answer.unit == "users" else "capacity_requests_per_s"
+    drawn = [None if one is None else _exact(one) for one in loads]
+    if drawn[0] is not None:
+        drawn[0] = _bracketed(found[0], drawn[0])
     return Headline(
         numbers={name: number},
         words={"step_times": answer.step_times_basis, "breaks_first": weakest},
+        paced=_paced(name, drawn),
     )
+
+
+def _bracketed(found: CapacityRow, exact: Estimate) -> Estimate:
+    """The located load between what was shown to meet and to miss the SLO."""
+    low, high = found.met_load, found.missed_load
+    is_whole = low is not None and high is not None and low <= exact.value <= high
+    return replace(exact, low=low, high=high) if is_whole else exact
 
 
 _MOST_NAMED: Final = 3
