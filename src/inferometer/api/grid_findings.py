@@ -436,29 +436,33 @@ def _gains(policy: Axis, load: Axis, points: Sequence[GridPoint]) -> list[str]:
     """Continuous against each other policy, of points that differ in nothing but policy and load."""
     own = "vllm" if "vllm" in policy.values else policy.values[-1]
     unit = "users" if load.name == "concurrency" else "requests/s"
-    rates = {
-        (point.values["policy"], point.values[load.name]): _value(point, "requests_per_s")
+    seen = {
+        (point.values["policy"], point.values[load.name]): point
         for point in points
-        if point.numbers.get("requests_per_s") is not None
+        if point.numbers.get("requests_per_s") and _value(point, "requests_per_s") > 0
     }
     found = list[str]()
     for other in policy.values:
         gains = [
-            (rates[own, x] / rates[other, x], x)
+            (ratio, x)
             for x in load.values
-            if (own, x) in rates and rates.get((other, x), 0.0) > 0
+            if (own, x) in seen
+            and (other, x) in seen
+            and (ratio := ratio_of(seen[own, x], seen[other, x], "requests_per_s")) is not None
         ]
         if other == own or not gains:
             continue
-        best, at = max(gains)
-        better = [x for gain, x in gains if gain >= _LEAST_GAIN]
-        worse = [x for gain, x in gains if gain <= 1 / _LEAST_GAIN]
-        text = f"{own} completes {best:.1f}x the requests of {other} at {at} {unit}"
+        best, at = max(gains, key=lambda gain: gain[0].value)
+        better = [x for gain, x in gains if gain.value >= _LEAST_GAIN and not is_tie(gain)]
+        worse = [x for gain, x in gains if gain.value <= 1 / _LEAST_GAIN and not is_tie(gain)]
+        text = f"{own} completes {best.text(unit='x')} the requests of {other} at {at} {unit}"
         loads = [x for _, x in gains]
         if better and better[0] != loads[0]:
             last = loads[loads.index(better[0]) - 1]
             text += f", and no more than {other} up to {last}"
-        if not better:
+        if not better and best.value >= _LEAST_GAIN:
+            text = f"undecided whether {text}"
+        elif not better:
             text = f"{own} completes no more requests than {other} at any load"
         if worse:
             text += f"; {other} completes more at {', '.join(str(x) for x in worse)} {unit}"

@@ -75,7 +75,7 @@ def _side(point: GridPoint, number: str) -> _Side | None:
 
 
 def ratio_of(one: GridPoint, other: GridPoint, number: str) -> Estimate | None:
-    """This number of ``one`` over that of ``other``, paired; None where either has no interval."""
+    """Ratio of a number of ``one`` to that of ``other``, paired; None where either has no interval."""
     above, below = _side(one, number), _side(other, number)
     if above is None or below is None:
         return None
