@@ -5,8 +5,10 @@ import math
 import pytest
 
 import inferometer as im
-from inferometer.api.grid import GridPoint, PacedNumber, Value
+from inferometer.api.grid import Axis, GridPoint, PacedNumber, Value
+from inferometer.api.grid_findings import disaggregation_findings
 from inferometer.api.grid_ties import is_tie, ratio_of
+from inferometer.api.studies import study_options
 from inferometer.stats.estimate import Estimate
 
 MODEL = "llama-3.1-8b"
@@ -93,7 +95,7 @@ def test_the_noise_of_requests_is_each_points_own() -> None:
     assert is_tie(ratio)
 
 
-def test_numbers_without_an_interval_are_no_tie() -> None:
+def test_numbers_without_an_interval_may_be_a_tie() -> None:
     exact = _estimate(1.0, 1.0)
     bare = GridPoint(
         values={"tp": 1},
@@ -103,7 +105,7 @@ def test_numbers_without_an_interval_are_no_tie() -> None:
         words={"step_times": "published"},
     )  # fmt: skip
     assert ratio_of(bare, bare, "memory_bytes") is None
-    assert not is_tie(None)
+    assert is_tie(None)
 
 
 def test_layouts_that_err_together_are_told_apart() -> None:
@@ -116,3 +118,39 @@ def test_layouts_that_err_together_are_told_apart() -> None:
     assert (both[1].high or 0) > (both[0].low or 0)
     assert "TP 2 (TPOT" in lines[0] or "TP 2, float8 (TPOT" in lines[0]
     assert "undecided against" not in lines[0]
+
+
+def _split(n_prefill: int, per_gpu: float, others: tuple[float | None, ...]) -> GridPoint:
+    name = "gpu_capacity_requests_per_s"
+    return GridPoint(
+        values={"prefill_replicas": n_prefill},
+        numbers={name: _estimate(per_gpu, 1.1)},
+        words={"step_times": "published"},
+        paced={name: PacedNumber(likely=_estimate(per_gpu, 1.01), others=others)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("split", "others", "said"),
+    [
+        (20.0, (19.0, 21.0), "Splitting prefill and decode is worth it: the best split, with"),
+        (5.0, (4.8, 5.2), "Splitting prefill and decode is not worth it: the best split"),
+        (10.2, (9.0, 11.0), "It is undecided whether splitting prefill and decode is worth it"),
+        (20.0, (None, None), "It is undecided whether splitting prefill and decode is worth it"),
+    ],
+)
+def test_a_split_is_judged_by_its_paired_ratio_to_replicas_that_do_both(split, others, said):
+    axes = (Axis("prefill_replicas", "--prefill-replicas", (0, 1, 2)),)
+    points = (_split(0, 10.0, (9.5, 10.5)), _split(1, 3.0, (2.9, 3.1)), _split(2, split, others))
+    (finding,) = (
+        one for one in disaggregation_findings(axes, points) if one.code == "DISAGGREGATION"
+    )
+    assert finding.sentence.startswith(said)
+    assert "with prefill replicas 2" in finding.sentence
+
+
+def test_the_splits_are_those_of_the_replicas() -> None:
+    options = study_options("disaggregation", {"model": MODEL, "replicas": 3})
+    assert options["prefill_replicas"] == [0, 1, 2]
+    given = study_options("disaggregation", {"model": MODEL, "prefill_replicas": "0,1"})
+    assert (given["replicas"], given["prefill_replicas"]) == ("4", "0,1")

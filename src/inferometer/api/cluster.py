@@ -290,6 +290,15 @@ class Servers(NamedTuple):
         """The number of all replicas."""
         return self.n_replicas + (0 if self.prefill is None else self.prefill.cluster.n_replicas)
 
+    @property
+    def n_devices(self) -> int:
+        """The number of devices of all replicas."""
+        if self.groups is not None:
+            return sum(one.n_replicas * one.deployment.n_devices for one in self.groups.groups)
+        pool = self.prefill
+        beside = 0 if pool is None else pool.cluster.n_replicas * pool.deployment.n_devices
+        return self.n_replicas * self.deployment.n_devices + beside
+
     def at(self, case: Case) -> "Servers":
         """These servers on one plausible draw."""
         return self._replace(

@@ -98,6 +98,8 @@ class CapacityAnswer(Answer):
     step_times_from: str
     n_replicas: int | None = None
     """All replicas; None for a measured server, where it is unknown."""
+    n_devices: int | None = None
+    """Devices of all replicas, prefill replicas included."""
     n_simulated: int | None = None
     """Of more than 8 replicas, those simulated with their share of the load; None: all."""
     router: Router | None = None

@@ -50,8 +50,8 @@ class PacedNumber:
 
     likely: Estimate
     """At likely step times, with the noise of the requests alone."""
-    others: tuple[float, ...]
-    """At each draw of the step times, or at fast and slow ones."""
+    others: tuple[float | None, ...]
+    """At each draw of the step times, or at fast and slow ones; None where time was over before."""
 
 
 class Headline(NamedTuple):

@@ -1,6 +1,5 @@
 """What do the points of a grid say in words?"""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
@@ -283,12 +282,13 @@ def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFind
 def _undecided(best: GridPoint, members: Sequence[GridPoint], number: str) -> str:
     """Which others may be as good: the interval of their paired ratio to the best includes 1."""
     ratios = [(point, ratio_of(point, best, number)) for point in members if point is not best]
-    ties = [(point, ratio) for point, ratio in ratios if ratio is not None and is_tie(ratio)]
+    ties = [(point, ratio) for point, ratio in ratios if is_tie(ratio)]
     if not ties:
         return ""
-    nearest, ratio = min(ties, key=lambda tie: abs(math.log(tie[1].value)))
+    nearest, ratio = min(ties, key=lambda tie: abs(_value(tie[0], number) - _value(best, number)))
     more = f" and {len(ties) - 1} more" if len(ties) > 1 else ""
-    return f"; undecided against {_name(nearest)} ({ratio.text(unit='x')}){more}"
+    text = "no interval" if ratio is None else ratio.text(unit="x")
+    return f"; undecided against {_name(nearest)} ({text}){more}"
 
 
 def _by_source(
@@ -481,7 +481,7 @@ def capacity_findings(
         for curve in curves_over(axes, points, axis, number, "capacity")
         if (finding := curves.growth(curve)) is not None
     ]
-    known = [point for point in points if point.numbers.get(number) is not None]
+    known = [point for point in points if point.numbers.get(number) and _value(point, number) > 0]
     unit = "users" if number.endswith("users") else "requests/s"
     for source, members in _by_source(known, points).items():
         if len(members) > 1:
@@ -491,3 +491,55 @@ def capacity_findings(
             text = f"Most load within the SLO: {_name(best)} ({amount}){open_}."
             found.append(CurveFinding(code="BEST", sentence=text))
     return (*found, *_origins(points), *_fits(points))
+
+
+def disaggregation_findings(
+    axes: tuple[Axis, ...], points: tuple[GridPoint, ...]
+) -> tuple[CurveFinding, ...]:
+    """Findings: what replicas that do both carry, what the best split does, and the paired ratio."""
+    axis = next((one for one in axes if one.name == "prefill_replicas"), None)
+    number = next((name for one in points for name in one.paced), "")
+    groups = dict[str, list[GridPoint]]()
+    for point in points:
+        others = {name: one for name, one in point.values.items() if name != "prefill_replicas"}
+        groups.setdefault(_name_of(others), []).append(point)
+    found = [
+        CurveFinding(code="DISAGGREGATION", sentence=f"{text}{f' ({held})' if held else ''}.")
+        for held, members in groups.items()
+        if axis is not None and (text := _split_against_whole(members, number))
+    ]
+    return (*found, *_origins(points), *_fits(points))
+
+
+def _split_against_whole(members: Sequence[GridPoint], number: str) -> str:
+    """The best split beside replicas that do both; '' where nobody has a capacity."""
+    known = [one for one in members if one.numbers.get(number) and _value(one, number) > 0]
+    whole = next((one for one in known if not one.values["prefill_replicas"]), None)
+    splits = [one for one in known if one.values["prefill_replicas"]]
+    if whole is None and not splits:
+        return ""
+    if whole is None or not splits:
+        return (
+            "No split meets the SLO at any load that was tried, replicas that do both do"
+            if whole
+            else "Splits alone meet the SLO at some load: replicas that do both do not"
+        )
+    best = max(splits, key=lambda one: _value(one, number))
+    ratio = ratio_of(best, whole, number)
+    unit = "users" if "users" in number else "requests/s"
+    rates = ", against ".join(
+        "no interval" if (seen := one.numbers[number]) is None else seen.text()
+        for one in (best, whole)
+    )
+    verdict = (
+        "It is undecided whether splitting prefill and decode is worth it"
+        if ratio is None or is_tie(ratio)
+        else "Splitting prefill and decode is worth it"
+        if ratio.value > 1
+        else "Splitting prefill and decode is not worth it"
+    )
+    times = "" if ratio is None else f" {ratio.text(unit='x')} as much"
+    return (
+        f"{verdict}: the best split, with prefill replicas {best.values['prefill_replicas']},"
+        f" carries{times} per GPU within the SLO ({rates} {unit} of replicas that do both)"
+    )
