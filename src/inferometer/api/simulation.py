@@ -119,6 +119,8 @@ class SimulateAnswer(Answer):
     """The folder of the likely run."""
     next_step: str | None = None
     """A change that would meet a missed SLO."""
+    assumptions: tuple[str, ...] = ()
+    """What was taken to be so without having been given, in words."""
     given_rate_per_s: float | None = None
     """Steady rate of ``--rate`` or of the workload's file, about which the drawn arrivals scatter;
     None of closed loops, traces and rates that change."""
@@ -380,6 +382,7 @@ def simulate_workload(
         gate=simulator.gate,
         verdict=worst_verdict(one.verdict for one in (*_of_all(levels), *slos)),
         cautions=(*_cautions(simulator, cases), *in_step(workload, run, aside)),
+        assumptions=simulator.servers.assumptions,
         record=None,
     )
     return Simulated(

@@ -31,6 +31,7 @@ Label: TypeAlias = Literal[
     "OR",
     "COST",
     "TRUST",
+    "ASSUME",
     "CHECK",
     "NEXT",
     "REPORT",
