@@ -151,11 +151,15 @@ class Answer:
         made = cast("Page | tuple[Page, ...]", _called(_PAGED_BY, self))
         return made if isinstance(made, tuple) else (made,)
 
-    def save_page(self, path: Path | str) -> None:
-        """Write the answer as one offline HTML file."""
+    def report(self, path: Path | str) -> None:
+        """Write the answer as one offline HTML file, as the command's ``--report`` does."""
         html = importlib.import_module("inferometer.report.html")
         page = importlib.import_module("inferometer.report.page")
         html.write_page(page.joined(self.pages()), Path(path))
+
+    def save_page(self, path: Path | str) -> None:
+        """``report``, by its earlier name."""
+        self.report(path)
 
     def drawn(self, *, is_verbose: bool = False) -> RenderableType:
         """The pages for a terminal: their first screens, or all of them; else its lines."""
