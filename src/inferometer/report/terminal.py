@@ -60,7 +60,8 @@ class FirstScreen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it; rich calls this."""
         parts = Group()
-        n_all, rooms = len(self._page.findings), [(None, *room) for room in _ROOMS]
+        n_all = len(self._page.findings)
+        rooms = [(n_all, *room) for room in _ROOMS]
         if n_all > _MOST_IN_FULL:
             rooms[4:] = [room for room in _FEWER_FINDINGS if room[0] < n_all]
         for n_findings, most_lines, n_cautions, n_rows in rooms:
@@ -78,9 +79,9 @@ class FirstScreen:
         yield parts
 
 
-def _with_findings(page: Page, most: int | None) -> Page:
+def _with_findings(page: Page, most: int) -> Page:
     """The page with its first findings, and how many more there are."""
-    if most is None or len(page.findings) <= most:
+    if len(page.findings) <= most:
         return page
     more = f"{len(page.findings) - most} more findings: --verbose"
     return replace(page, findings=(*page.findings[:most], more))
