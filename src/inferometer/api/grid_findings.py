@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.api.grid import Axis, GridPoint, Value
 from inferometer.api.grid_ties import is_tie, ratio_of
 from inferometer.inputs import catalog
@@ -82,8 +84,12 @@ def _by_rules(
         for axis in axes
         if axis.name == name
         for curve in _ends(curves_over(axes, points, axis, number, y_name))
-        for finding in curves.findings_of_curve(curve, applied)
+        for finding in map(_capital, curves.findings_of_curve(curve, applied))
     ]
+
+
+def _capital(finding: CurveFinding) -> CurveFinding:
+    return replace(finding, sentence=curves.capital(finding.sentence))
 
 
 def _ends(found: list[T]) -> list[T]:
@@ -104,16 +110,41 @@ def predict_findings(
                 if (finding := curves.share(curve)) is not None
             ]
     return (
+        *_slo(axes, points, "decode_tokens_per_s", "decode tok/s"),
         *found,
         *_prompt_tokens(axes, points),
         *_what_ends_the_gain(axes, points),
         *_same_tokens(axes, points),
         *_origins(points),
         *_best(axes, points),
-        *_slo(axes, points, "decode_tokens_per_s", "decode tok/s"),
         *_what_orders_devices(axes, points),
         *_fits(points),
+        *_quality(axes),
     )
+
+
+def _quality(axes: tuple[Axis, ...]) -> list[CurveFinding]:
+    """Fewer bits change answers, which no prediction tells: the command that measures it."""
+    rounded = {"quantization": "--quantization", "kv_dtype": "--kv-dtype"}
+    words = [
+        word
+        for axis in axes
+        if axis.name in rounded
+        for value in axis.values
+        if (given := _ROUNDED_AS.get(str(value))) is not None
+        for word in (rounded[axis.name], given)
+    ]
+    if not words:
+        return []
+    text = (
+        "What fewer bits cost in quality is measured, not predicted:"
+        f" {suggestions.command('quality', 'MODEL', *words)}"
+    )
+    return [CurveFinding(code="QUALITY", sentence=text)]
+
+
+_ROUNDED_AS: Final = {"float8": "fp8", "fp8": "fp8", "int8": "int8", "int4": "int4"}
+"""Formats as `inferometer quality` measures them."""
 
 
 def _prompt_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
@@ -128,7 +159,7 @@ def _prompt_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[
             curves_over(axes, points, axis, "ttft_s", "prefill time of a prompt token")
         )
     ]
-    return [one for one in found if one is not None]
+    return [_capital(one) for one in found if one is not None]
 
 
 def _what_ends_the_gain(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
@@ -411,7 +442,7 @@ def simulate_findings(
     """Findings: knees of throughput, jumps of TTFT, gains of each policy."""
     found = _by_rules(axes, points, _SIMULATE_RULES)
     slo = _slo(axes, points, "requests_per_s", "requests/s")
-    return (*_policies(axes, points), *found, *_origins(points), *slo, *_fits(points))
+    return (*slo, *_policies(axes, points), *found, *_origins(points), *_fits(points))
 
 
 def _policies(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
@@ -476,7 +507,7 @@ def capacity_findings(
     """Growth of the capacity, and the combination with the highest."""
     number = next((name for point in points for name in point.numbers), "capacity_requests_per_s")
     found = [
-        finding
+        _capital(finding)
         for axis in axes
         for curve in curves_over(axes, points, axis, number, "capacity")
         if (finding := curves.growth(curve)) is not None
