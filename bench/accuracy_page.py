@@ -277,6 +277,9 @@ def again_text(again):
     )
 
 
+SEALED = ("unseen", "unseen_2")
+
+
 def facts_by_way(record):
     return {(one["way"], one["side"], one["engine"]): one for one in record["ways"]}
 
@@ -284,7 +287,7 @@ def facts_by_way(record):
 def page_of(record, text, sweeps):
     """The page, from the record, the text around its tables, and the sweeps' table."""
     found, beside, elsewhere = facts_by_way(record), record["beside"], read_rows()
-    unseen = read_rows(FILE.with_name("published_unseen.csv"))
+    sealed = {name: read_rows(FILE.with_name(f"published_{name}.csv")) for name in SEALED}
     ledger, gpu_ledger, vllm_ledger = (
         ledger_markdown(score_of(read_ledger(folder / "ledger.jsonl")))
         for folder in (ROOT / "ledger", RESULTS / "h200_transformers", RESULTS / "h100_vllm")
@@ -317,10 +320,11 @@ def page_of(record, text, sweeps):
         "elsewhere": summary_table(elsewhere),
         "n_elsewhere": len(elsewhere),
         "n_sources": len({row["source"] for row in elsewhere}),
-        "unseen": summary_table(unseen),
-        "n_unseen": len(unseen),
-        "n_unseen_sources": len({row["source"] for row in unseen}),
     }
+    for name, rows in sealed.items():
+        parts[name] = summary_table(rows)
+        parts[f"n_{name}"] = len(rows)
+        parts[f"n_{name}_sources"] = len({row["source"] for row in rows})
     for metric in METRICS:
         parts[f"ways_{metric}"] = way_table(found, metric)
         parts[f"engines_{metric}"] = engine_table(found, metric)

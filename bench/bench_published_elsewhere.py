@@ -31,6 +31,8 @@ from pathlib import Path
 
 from results_log import log_row
 
+from inferometer.inputs.resolve import resolve_model
+
 FILE = Path(__file__).with_name("results") / "published_elsewhere.csv"
 ANSWERED = ("likely", "low", "high", "basis")
 REFUSED = "refused"
@@ -101,13 +103,23 @@ def numbers_of(answer, metric):
     deployment = answer["deployment"]
     basis = deployment["step_times_basis"]
     if metric == "kv_gib_per_device":
-        block_gib = deployment["kv_block_bytes"] / 2**30 / deployment["n_devices"]
+        block_gib = kv_block_bytes_of_device(deployment) / 2**30
         likely, low, high = (
             deployment[f"n_kv_blocks{end}"] * block_gib for end in ("", "_low", "_high")
         )
         return likely, low, high, basis
     values = [of_level(level, metric) for level in answer["levels"]]
     return values[0], min(values), max(values), basis
+
+
+def kv_block_bytes_of_device(deployment):
+    """Where there are more devices than KV heads, several have the same head."""
+    model = resolve_model(deployment["model_id"], load_format="dummy").spec
+    n_parts = deployment["n_devices"]
+    if model.mla is None:
+        n_alike = deployment["tensor_parallel_size"] / model.attention.n_kv_heads
+        n_parts /= max(1.0, n_alike)
+    return deployment["kv_block_bytes"] / n_parts
 
 
 def is_inside(row):
