@@ -49,7 +49,7 @@ _UNPACKING_RATIO: Final = 0.2
 assumption."""
 _FRONT_END_RATIO: Final = 4.0
 """From likely to either end of the 90 % interval of a server's time outside of the engine: 1 to
-16 ms. In others' load tests at light load it is about 1 ms in some laboratories, 10 in others; tables
+20 ms. In others' load tests at light load it is about 1 ms in some laboratories, 10 in others; tables
 do not tell it apart from their ways to measure TTFT."""
 _FRONT_END_TOKENS: Final = 512
 _BETWEEN_SERVERS: Final = 0.08

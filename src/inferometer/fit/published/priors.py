@@ -106,7 +106,7 @@ InferenceX's scripts of vLLM). The all-reduce that the kernel tables time there,
 vLLM's own without the fusion: expected with it, eight B200 were a fifth faster by rows of H100 and
 H200 than expected, and one B200 was not."""
 _LAUNCH_S: Final = 3e-3
-_FRONT_END_S: Final = 3e-3
+_FRONT_END_S: Final = 4e-3
 """HTTP, tokenizing and queues between processes: 1 to 12 ms in others' load tests at one request at
 a time (``bench/results/published_elsewhere.csv``), their geometric middle."""
 _EAGER_LAYER_S, _EAGER_EXPERTS_S = 0.5e-3, 1.8e-3
