@@ -124,6 +124,8 @@ def summary_table(rows):
         found = [row for row in rows if row["metric"].startswith(prefixes)]
         ratios = [float(r["likely"]) / float(r["measured"]) for r in found if r["likely"]]
         inside = [is_inside(row) for row in found]
+        if not ratios:
+            continue
         error = statistics.median(abs(ratio - 1) for ratio in ratios)
         lines.append(
             f"| {name} | {len(found)} | {statistics.median(ratios):.2f} | {error:.0%}"

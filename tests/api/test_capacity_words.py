@@ -100,6 +100,21 @@ def test_draws_without_an_answer_are_not_draws_without_a_capacity():
     assert (capacity.low, capacity.high) == (0.0, 32.0)
 
 
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        ("not even 0.0001 meets the SLO", "no load was found to meet the SLO (2 draws of the step"),
+        (TIME_LIMIT, "no draw was located in time (2 draws of the step times)"),
+    ],
+)
+def test_servers_that_cannot_serve_are_no_zero_draws(why, words):
+    """It said "0 draws of the step times (19 more were not located in time)"."""
+    nowhere = level("likely", None, "not even 0.0001 meets the SLO")
+    text = trust_of((nowhere, level("draw", None, why), level("draw", None, why)))
+    assert f"likely nowhere, {words}" in text
+    assert "0 draws" not in text
+
+
 def test_what_was_shown_at_the_end_of_the_time_is_told_with_its_width():
     assert "located within 13.2% when its time was over" in trust_of(
         (level("likely", 20.1, TIME_LIMIT),)

@@ -344,3 +344,21 @@ def test_users_of_a_file_have_no_burstiness(tmp_path):
 def test_what_one_replica_on_one_device_has_no_use_for_is_a_caution(options, unused):
     answer = im.simulate("llama-3.1-8b", concurrency=4, **LONE, **options)
     assert {one.code for one in answer.cautions if one.code.endswith("unused")} == unused
+
+
+@pytest.mark.parametrize(
+    ("options", "assumed"),
+    [
+        ({"replicas": 2}, "router least-loaded: each request to the replica with the fewest"),
+        ({"replicas": 2, "router": "round-robin"}, None),
+        ({}, None),
+    ],
+)
+def test_a_router_that_nobody_named_is_an_assumption(options, assumed):
+    """vLLM's own balancer and nginx without a rule choose otherwise."""
+    answer = im.simulate(
+        "llama-3.1-8b", hardware="h100_sxm", workload="64x8", rate=20, requests=50,
+        datasheet=True, executor="inline", **options,
+    )  # fmt: skip
+    assert [one.startswith(assumed or "") for one in answer.assumptions] == [True] * bool(assumed)
+    assert ("ASSUME" in str(answer)) == bool(assumed)

@@ -130,7 +130,7 @@ def test_stored_runs_are_read_compared_and_reported(simulated, tmp_path):
     with pytest.raises(SpecError, match="is on both sides"):
         im.compare(folder, folder)
     page = im.report(folder, out=tmp_path / "page.html")
-    assert Path(page.report).stat().st_size == page.size_bytes
+    assert Path(page.report_file).stat().st_size == page.size_bytes
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_nothing_and_a_folder_are_refused_in_words(tmp_path):
     answer = im.predict("llama-3.1-8b", **STATIC)
     for folder in (tmp_path, "."):
         with pytest.raises(InferometerError, match="this is a folder"):
-            answer.save_page(folder)
+            answer.report(folder)
     with pytest.raises(SpecError, match="True is no function"):
         im.predict("llama-3.1-8b", **STATIC, progress=True)
 
@@ -301,6 +301,6 @@ def test_two_names_of_one_option_are_refused():
 def test_a_flag_of_the_command_line_names_the_method_that_does_it(tmp_path):
     with pytest.raises(SpecError, match="no option 'report'") as refused:
         im.simulate("llama-3.1-8b", hardware="h100_sxm", report="x.html")
-    assert refused.value.try_.startswith("answer.save_page('report.html')")
-    im.predict("llama-3.1-8b", hardware="h100_sxm").save_page(tmp_path / "report.html")
+    assert refused.value.try_.startswith("answer.report('report.html')")
+    im.predict("llama-3.1-8b", hardware="h100_sxm").report(tmp_path / "report.html")
     assert (tmp_path / "report.html").exists()

@@ -12,6 +12,8 @@ from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.memory import SmallestGroup
 from inferometer.perfmodel.roofline import beyond_link
 from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.perfmodel.steptime_terms import shape_duration_s
+from inferometer.perfmodel.types import decode_shape
 
 WORDS = {"model": "llama-3.1-70b", "hardware": "h100_sxm", "tp": 4}
 
@@ -141,3 +143,26 @@ def test_what_a_policy_does_not_have_is_refused_before_the_memory():
     with pytest.raises(SpecError, match="4 pipeline stages of static"):
         deployment_of(replace(server, pp=4))
     assert "64 of these do not hold it" in what_fits(server), "and no stages are suggested"
+
+
+def test_spread_experts_take_the_step_that_predict_gives_them():
+    """`simulate --ep` was refused, and `predict --ep` answered."""
+    words = {"model": "qwen3-30b-a3b", "hardware": "h100_sxm", "tp": 2}
+    split, whole = (
+        deployment_of(Server(**words, datasheet=True, ep=ep)).step_times for ep in (False, True)
+    )
+    predicted = im.predict(**words, ep=True, prompt=512, output=1025)
+    step = decode_shape(batch_size=1, context_tokens=512 + 512)
+    assert whole.basis == "datasheet"
+    assert shape_duration_s(whole.likely, step) == pytest.approx(
+        predicted.datasheet.speeds.tpot_s.value, rel=0.01
+    )
+    assert shape_duration_s(whole.likely, step) > 1.05 * shape_duration_s(split.likely, step)
+    dense = {**words, "model": "llama-3.1-8b", "datasheet": True}
+    alike = [deployment_of(Server(**dense, ep=ep)).step_times.likely for ep in (False, True)]
+    assert alike[0].message_s == alike[1].message_s
+
+
+def test_spread_experts_are_no_option_of_a_fit(tmp_path):
+    with pytest.raises(SpecError, match="--ep changes the steps that were fitted"):
+        deployment_of(Server(model="qwen3-30b-a3b", fit=tmp_path / "fit.json", ep=True))

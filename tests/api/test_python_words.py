@@ -120,3 +120,31 @@ def test_the_repr_of_an_answer_is_its_title():
     assert repr(im.predict("llama-3.1-8b", hardware="h100_sxm", tp=[1, 2])).startswith(
         "<GridAnswer: "
     )
+
+
+def test_an_answer_speaks_of_keyword_arguments_where_a_terminal_names_flags():
+    """It named flags: "a larger --requests"."""
+    words = {"hardware": "l4", "workload": "64x8", "rate": 1, "requests": 40}
+    simulated = im.simulate("llama-3.1-8b", **words, slo="ttft:p95<150ms")
+    text = str(simulated)
+    assert "not simulated: network=DURATION" in text
+    assert "im.sweep() on this device" in text
+    assert "--network" not in text
+    assert "inferometer" not in text
+    assert "network=DURATION" in simulated._repr_html_()
+    (page,) = simulated.pages()
+    assert any("inferometer sweep" in caution.remedy for caution in page.cautions)  # a shared page
+    changed = str(im.predict("llama-3.1-8b", hardware="l4", what_if=True))
+    assert "quantization='int4': " in changed
+    fewer = im.study("precision", "llama-3.1-8b", hardware="l4")
+    assert "im.quality('MODEL', quantization=['fp8', 'int8', 'int4'])" in " ".join(
+        str(fewer).split()
+    )
+
+
+def test_no_line_of_an_answer_is_cut_off():
+    """A line that holds a command was cut off at the page's width."""
+    answer = im.simulate("llama-3.1-8b", hardware="l4", workload="64x8", rate=1, requests=40)
+    (caution,) = (one for one in answer.pages()[0].cautions if "inferometer" in one.remedy)
+    end = caution.remedy.rpartition(" ")[2]
+    assert f"im.{end}()" in str(answer)

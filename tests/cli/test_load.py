@@ -89,7 +89,7 @@ def test_a_page_is_written_the_model_found_and_the_rate_shown(url, folder):
     assert "model: m, the only one that the server offers" in outcome.stderr
     assert "no rate was given: 100 requests/s, the workload's own" in outcome.stderr
     answer = json.loads(outcome.stdout)
-    assert answer["report"] == "run/report.html"
+    assert answer["report_file"] == "run/report.html"
     assert (
         f"m · {url.partition('//')[2]} · short · 100 requests/s"
         in (folder / "run" / "report.html").read_text()

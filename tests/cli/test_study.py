@@ -38,9 +38,10 @@ def test_csv_has_a_line_for_each_point_and_for_one_answer_too(tmp_path: Path) ->
 def test_a_study_answers_with_what_it_found_first(name: str, tmp_path: Path) -> None:
     outcome = run("study", name, MODEL, "--hardware", "h100", folder=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
-    first, second, *_ = outcome.stdout.splitlines()
+    first, verdict, finding, *_ = outcome.stdout.splitlines()
     assert first.startswith(f"{MODEL} on h100, by ")
-    assert second.startswith("- ")
+    assert verdict.endswith("points fit in memory")
+    assert finding.startswith("- ")
 
 
 @pytest.mark.slow

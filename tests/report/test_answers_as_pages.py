@@ -66,7 +66,7 @@ def test_a_page_has_every_caution(predicted, simulated):
 
 
 def test_an_answer_writes_its_page(predicted, tmp_path):
-    predicted.save_page(tmp_path / "page.html")
+    predicted.report(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == render_page(page_of(predicted))
 
 

@@ -12,12 +12,14 @@ from simulator_strategies import (
     assert_equal,
     configs,
     demands,
+    settings_of_batches,
     stateful_configs,
     windowed_configs,
 )
 
 from inferometer.records.types import ABSENT
 from inferometer.simulate import run
+from inferometer.simulate.batch_config import StaticBatching
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -53,6 +55,34 @@ def check_same(requests, config, cost, **until):
 def test_at_once_is_as_one_by_one(run, until_ns):
     config, requests, cost = run
     check_same(requests, config, cost, until_ns=until_ns)
+
+
+@examples(400)
+@given(settings_of_batches(), st.none() | st.integers(0, 40_000))
+def test_steps_of_a_batch_at_once_are_as_one_by_one(run, until_ns):
+    config, requests, cost = run
+    check_same(requests, config, cost, until_ns=until_ns)
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_long_batches_of_unlike_answers_are_as_one_by_one(is_streaming):
+    """Some clients leave while their batch runs, others come meanwhile."""
+    rng = np.random.default_rng(5)
+    n_requests = 60
+    arrival = np.cumsum(rng.exponential(2e7, n_requests)).astype(np.int64)
+    is_leaving = rng.random(n_requests) < 0.2
+    requests = demand(
+        arrival,
+        rng.integers(1, 200, n_requests),
+        rng.integers(1, 120, n_requests),
+        abort_ns=np.where(is_leaving, arrival + 90_000_000, ABSENT),
+    )
+    batching = StaticBatching(
+        max_batch_size=4, is_streaming=is_streaming, num_blocks=200, max_model_len=512
+    )
+    found = check_same(requests, batching, COST)
+    assert found.steps is not None
+    assert len(found.steps.start_ns) > 500
 
 
 @pytest.mark.slow

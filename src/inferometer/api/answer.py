@@ -151,11 +151,15 @@ class Answer:
         made = cast("Page | tuple[Page, ...]", _called(_PAGED_BY, self))
         return made if isinstance(made, tuple) else (made,)
 
-    def save_page(self, path: Path | str) -> None:
-        """Write the answer as one offline HTML file."""
+    def report(self, path: Path | str) -> None:
+        """Write the answer as one offline HTML file, as the command's ``--report`` does."""
         html = importlib.import_module("inferometer.report.html")
         page = importlib.import_module("inferometer.report.page")
         html.write_page(page.joined(self.pages()), Path(path))
+
+    def save_page(self, path: Path | str) -> None:
+        """``report``, by its earlier name."""
+        self.report(path)
 
     def drawn(self, *, is_verbose: bool = False) -> RenderableType:
         """The pages for a terminal: their first screens, or all of them; else its lines."""
@@ -164,22 +168,29 @@ class Answer:
         terminal = importlib.import_module("inferometer.report.terminal")
         return Group(*(terminal.page_text(page, is_verbose=is_verbose) for page in self.pages()))
 
+    def _drawn_in_python(self) -> RenderableType:
+        if not self.has_pages:
+            return self.drawn(is_verbose=True)
+        terminal = importlib.import_module("inferometer.report.terminal")
+        pages = importlib.import_module("inferometer.api.front").worded(self)
+        return Group(*(terminal.page_text(page, is_verbose=True) for page in pages))
+
     def __repr__(self) -> str:
         """Its title; ``print`` shows it in full, and ``dir`` its fields."""
         title = self.pages()[0].title if self.has_pages else str(self).partition("\n")[0]
         return f"<{type(self).__name__}: {title}>"
 
     def __str__(self) -> str:
-        """The answer in words and tables."""
+        """The answer in words and tables, with keyword arguments for a command's flags."""
         console = SafeConsole(width=_COLUMNS, file=StringIO())
         with console.capture() as captured:
-            console.print(self.drawn(is_verbose=True))
+            console.print(self._drawn_in_python(), crop=False)
         return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
 
     def _repr_html_(self) -> str:
         """The answer in words and tables for a notebook, in colour."""
         console = SafeConsole(width=_COLUMNS, file=StringIO(), record=True)
-        console.print(self.drawn(is_verbose=True))
+        console.print(self._drawn_in_python(), crop=False)
         return console.export_html(inline_styles=True, code_format=_HTML)
 
 

@@ -255,6 +255,8 @@ def capacity(question: Capacity) -> CapacityAnswer:
         levels=levels,
         engine=servers.deployment.config.engine,
         n_replicas=servers.n_replicas,
+        n_devices=servers.n_devices,
+        assumptions=servers.assumptions,
         n_simulated=search.n_simulated if search.n_simulated < search.n_replicas else None,
         router=servers.rules.router if servers.n_replicas > 1 and servers.groups is None else None,
         step_times_basis=weakest_basis(one.step_times.basis for one in servers.kinds),

@@ -53,7 +53,8 @@ class Cluster:
         None,
         "Rule that picks the replica of a request; prefix-affine: the one that computed its prefix"
         " before; class-aware: one of its class's own; vllm: as vLLM's data parallelism does."
-        " [least-loaded; vllm with --data-parallel-size]",
+        " [least-loaded, HAProxy's leastconn; nginx without a rule is round-robin, and vLLM's own"
+        " balancer vllm, the default with --data-parallel-size]",
         "Cluster",
         is_common=True,
         choices=ROUTERS,
@@ -239,6 +240,22 @@ class Servers(NamedTuple):
     prefill: PrefillPool | None = None
     groups: Groups | None = None
     """Replicas of different kinds; ``deployment`` then is that of the first group."""
+    is_router_named: bool = True
+    """Else it is the usual one, which the deployed router may not be."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken to be so without having been given, in words."""
+        if self.is_router_named or self.n_replicas == 1 or self.groups is not None:
+            return ()
+        if self.rules.in_lockstep:
+            return (f"router {self.rules.router}, as vLLM's data parallelism has it",)
+        text = (
+            f"router {self.rules.router}: each request to the replica with the fewest in flight;"
+            " nginx without a rule takes turns (--router round-robin), and vLLM's own balancer"
+            " counts waiting and running requests (--router vllm)"
+        )
+        return (text,)
 
     @property
     def n_replicas(self) -> int:
@@ -289,6 +306,15 @@ class Servers(NamedTuple):
     def n_in_all(self) -> int:
         """The number of all replicas."""
         return self.n_replicas + (0 if self.prefill is None else self.prefill.cluster.n_replicas)
+
+    @property
+    def n_devices(self) -> int:
+        """The number of devices of all replicas."""
+        if self.groups is not None:
+            return sum(one.n_replicas * one.deployment.n_devices for one in self.groups.groups)
+        pool = self.prefill
+        beside = 0 if pool is None else pool.cluster.n_replicas * pool.deployment.n_devices
+        return self.n_replicas * self.deployment.n_devices + beside
 
     def at(self, case: Case) -> "Servers":
         """These servers on one plausible draw."""
@@ -360,7 +386,12 @@ def servers_of(options: Cluster, deployment: Deployment) -> Servers:
         balance_abs_threshold=options.balance_abs,
         balance_rel_threshold_ratio=options.balance_rel,
     )
-    return Servers(deployment, rules, tuple(map(_class_replicas, options.class_replicas)))
+    return Servers(
+        deployment,
+        rules,
+        tuple(map(_class_replicas, options.class_replicas)),
+        is_router_named=options.router is not None,
+    )
 
 
 def router_of(options: Cluster) -> Router:

@@ -19,7 +19,7 @@ from inferometer.report import decision_page, html, views
 from inferometer.report.page import Chip, Number, Page, lines_of, spanned
 from inferometer.report.tables import TextTable
 from inferometer.simulate.fleet import Router
-from inferometer.units import format_duration, format_number
+from inferometer.units import counted, format_duration, format_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,8 @@ class CapacityAnswer(Answer):
     step_times_from: str
     n_replicas: int | None = None
     """All replicas; None for a measured server, where it is unknown."""
+    n_devices: int | None = None
+    """Devices of all replicas, prefill replicas included."""
     n_simulated: int | None = None
     """Of more than 8 replicas, those simulated with their share of the load; None: all."""
     router: Router | None = None
@@ -108,6 +110,8 @@ class CapacityAnswer(Answer):
     next_step: str | None = None
     """What would narrow the answer, or meet an SLO that no load meets."""
     cautions: tuple[Caution, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    """What was taken to be so without having been given, in words."""
 
     @property
     def exit_code(self) -> int:
@@ -168,6 +172,7 @@ def capacity_page(answer: CapacityAnswer) -> Page:
                 "TRUST",
                 f"{_why(found)}; {_ends(answer)}: {answer.step_times_from}",
             ),
+            ("ASSUME", "\n".join(answer.assumptions)),
             ("NEXT", answer.next_step or ""),
         ),
         sections=sections,
@@ -188,7 +193,8 @@ def _title(answer: CapacityAnswer) -> str:
 def _chips(answer: CapacityAnswer) -> tuple[Chip, ...]:
     found = answer.levels[0].capacity
     if found.located_load is None and found.met_load is None:
-        return (Chip(verdict="undecided" if found.probes else "missed", text=found.why),)
+        is_open = found.probes and not found.meets_nowhere
+        return (Chip(verdict="undecided" if is_open else "missed", text=found.why),)
     if found.is_resolved:
         return (Chip(verdict="met", text="located, and shown"),)
     if found.is_located:
@@ -255,6 +261,15 @@ def _ends(answer: CapacityAnswer) -> str:
     if any(level.step_times == "draw" for level in levels):
         drawn = sorted(load for load in located[1:] if load is not None)
         n_open = len(located) - 1 - len(drawn)
+        if not any(drawn):
+            is_late = any(one.capacity.why == TIME_LIMIT for one in levels[1:])
+            found = (
+                "no draw was located in time" if is_late else "no load was found to meet the SLO"
+            )
+            return (
+                f"likely {_number(located[0], unit)}, {found} ({counted(n_open + len(drawn), 'draw')}"
+                f" of the step times{f' and of {blocks}' * bool(blocks)})"
+            )
         ends = f"{_number(drawn[0])} to {_number(drawn[-1])} in " if drawn else ""
         return (
             f"likely {_number(located[0], unit)}, {ends}{len(drawn)} draws of the step times"

@@ -39,9 +39,9 @@ class PrefillReplicas:
 
     prefill_replicas: int | None = option(
         None,
-        "Replicas for prefill only; those of --replicas then only decode (disaggregation). [none]",
+        "Replicas for prefill only; those of --replicas then only decode (disaggregation). [0]",
         "Cluster",
-        least=1,
+        least=0,
     )
     prefill_tp: int | None = option(
         None, "Tensor-parallel devices of each prefill replica. [as --tp]", "Cluster", least=1
@@ -92,9 +92,9 @@ def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> re
     SpecError
         Flags of a pool that is not there, or two pools that do not go together.
     """
-    if options.prefill_replicas is None:
+    if not options.prefill_replicas:
         refuse_unused(
-            options,
+            replace(options, prefill_replicas=None),
             tuple(options.__slots__),
             "no replicas that compute prompts alone",
             allowed="with --prefill-replicas",
@@ -304,7 +304,7 @@ class Fleets:
             options = replace(options, prefill=prefill)
         if options.cluster.data_parallel_size == 1:
             options = replace(options, cluster=replace(options.cluster, replicas=n_replicas))
-            if n_replicas == 1 and options.prefill.prefill_replicas is None:
+            if n_replicas == 1 and not options.prefill.prefill_replicas:
                 # The router of one replica is never asked, and may be one that its engine refuses.
                 lone = replicas.Cluster(replicas=1, router="round-robin")
                 options = replace(options, cluster=lone)

@@ -42,6 +42,7 @@ from inferometer.api import (
     verify as verifications,
     watch as watches,
 )
+from inferometer.api.answer import Answer
 from inferometer.api.compare import CompareAnswer
 from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
@@ -49,13 +50,20 @@ from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.model_options import Quick, with_engine
 from inferometer.api.prediction import PredictAnswer
 from inferometer.api.progress import Listener, heard_by
-from inferometer.api.python_calls import called, dry_run_refused, option_values, takes
+from inferometer.api.python_calls import (
+    called,
+    dry_run_refused,
+    option_values,
+    pages_in_python,
+    takes,
+)
 from inferometer.api.question import by_field, question_of
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
 from inferometer.api.tuning import MeasuredTune, PlannedTune, PresetAnswer, TuneAnswer
 from inferometer.api.watch_state import WatchAnswer
+from inferometer.report.page import Page
 
 One = str | float | bool | Path | dict[str, Any] | None
 """One value of an option; several make a grid."""
@@ -68,6 +76,11 @@ def _functions() -> dict[str, object]:
 
 _takes = partial(takes, functions=_functions)
 """Gives a function of this module the options of a question."""
+
+
+def worded(answer: Answer) -> tuple[Page, ...]:
+    """The pages of an answer, with keyword arguments where a terminal's have flags."""
+    return pages_in_python(answer, _functions())
 
 
 def _asked(verb: Verb, values: dict[str, object]) -> Any:  # noqa: ANN401 -- of the verb, or a grid

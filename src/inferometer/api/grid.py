@@ -7,7 +7,7 @@ be answered stands in the grid with its reason.
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
@@ -44,6 +44,16 @@ class Axis(NamedTuple):
     values: tuple[Any, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedNumber:
+    """A number at all step times that were simulated, to compare it with that of another point."""
+
+    likely: Estimate
+    """At likely step times, with the noise of the requests alone."""
+    others: tuple[float | None, ...]
+    """At each draw of the step times, or at fast and slow ones; None where time was over before."""
+
+
 class Headline(NamedTuple):
     """Numbers of one answer that a grid shows."""
 
@@ -51,6 +61,8 @@ class Headline(NamedTuple):
     """Numbers by name with unit."""
     words: dict[str, str | None]
     """The limit, and a verdict."""
+    paced: dict[str, PacedNumber]
+    """What points are ranked by, where it was simulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +77,8 @@ class GridPoint:
     """Why this combination has no answer."""
     exit_code: int = EXIT_ANSWERED
     """Of this point; with an SLO: 0 met, 10 missed, 11 undecided."""
+    paced: dict[str, PacedNumber] = field(default_factory=dict[str, PacedNumber])
+    """The number that points are ranked by, at all step times; none of predictions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,4 +254,5 @@ def _asked(
         numbers=found.numbers,
         words=found.words,
         exit_code=answered.exit_code,
+        paced=found.paced,
     )

@@ -2,15 +2,17 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.api.grid import Axis, GridPoint, Value
+from inferometer.api.grid_ties import is_tie, ratio_of
 from inferometer.inputs import catalog
 from inferometer.records import curves
 from inferometer.records.curves import Curve, CurveFinding, Rule
-from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number
 
 T = TypeVar("T")
@@ -82,8 +84,12 @@ def _by_rules(
         for axis in axes
         if axis.name == name
         for curve in _ends(curves_over(axes, points, axis, number, y_name))
-        for finding in curves.findings_of_curve(curve, applied)
+        for finding in map(_capital, curves.findings_of_curve(curve, applied))
     ]
+
+
+def _capital(finding: CurveFinding) -> CurveFinding:
+    return replace(finding, sentence=curves.capital(finding.sentence))
 
 
 def _ends(found: list[T]) -> list[T]:
@@ -104,16 +110,41 @@ def predict_findings(
                 if (finding := curves.share(curve)) is not None
             ]
     return (
+        *_slo(axes, points, "decode_tokens_per_s", "decode tok/s"),
         *found,
         *_prompt_tokens(axes, points),
         *_what_ends_the_gain(axes, points),
         *_same_tokens(axes, points),
         *_origins(points),
         *_best(axes, points),
-        *_slo(axes, points, "decode_tokens_per_s", "decode tok/s"),
         *_what_orders_devices(axes, points),
         *_fits(points),
+        *_quality(axes),
     )
+
+
+def _quality(axes: tuple[Axis, ...]) -> list[CurveFinding]:
+    """Fewer bits change answers, which no prediction tells: the command that measures it."""
+    rounded = {"quantization": "--quantization", "kv_dtype": "--kv-dtype"}
+    words = [
+        word
+        for axis in axes
+        if axis.name in rounded
+        for value in axis.values
+        if (given := _ROUNDED_AS.get(str(value))) is not None
+        for word in (rounded[axis.name], given)
+    ]
+    if not words:
+        return []
+    text = (
+        "What fewer bits cost in quality is measured, not predicted:"
+        f" {suggestions.command('quality', 'MODEL', *words)}"
+    )
+    return [CurveFinding(code="QUALITY", sentence=text)]
+
+
+_ROUNDED_AS: Final = {"float8": "fp8", "fp8": "fp8", "int8": "int8", "int4": "int4"}
+"""Formats as `inferometer quality` measures them."""
 
 
 def _prompt_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
@@ -128,7 +159,7 @@ def _prompt_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[
             curves_over(axes, points, axis, "ttft_s", "prefill time of a prompt token")
         )
     ]
-    return [one for one in found if one is not None]
+    return [_capital(one) for one in found if one is not None]
 
 
 def _what_ends_the_gain(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
@@ -280,24 +311,15 @@ def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFind
 
 
 def _undecided(best: GridPoint, members: Sequence[GridPoint], number: str) -> str:
-    """Which others may be as good: their intervals overlap that of the best."""
-    first = best.numbers[number]
-    others = [point for point in members if point is not best and _overlaps(first, point, number)]
-    if not others:
+    """Which others may be as good: the interval of their paired ratio to the best includes 1."""
+    ratios = [(point, ratio_of(point, best, number)) for point in members if point is not best]
+    ties = [(point, ratio) for point, ratio in ratios if is_tie(ratio)]
+    if not ties:
         return ""
-    value = _value(best, number)
-    nearest = min(others, key=lambda point: abs(_value(point, number) - value))
-    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-    return f"; undecided against {_name(nearest)}{more}: their intervals overlap"
-
-
-def _overlaps(first: Estimate | None, point: GridPoint, number: str) -> bool:
-    second = point.numbers[number]
-    if first is None or first.low is None or first.high is None:
-        return False
-    if second is None or second.low is None or second.high is None:
-        return False
-    return first.low <= second.high and second.low <= first.high
+    nearest, ratio = min(ties, key=lambda tie: abs(_value(tie[0], number) - _value(best, number)))
+    more = f" and {len(ties) - 1} more" if len(ties) > 1 else ""
+    text = "no interval" if ratio is None else ratio.text(unit="x")
+    return f"; undecided against {_name(nearest)} ({text}){more}"
 
 
 def _by_source(
@@ -420,7 +442,7 @@ def simulate_findings(
     """Findings: knees of throughput, jumps of TTFT, gains of each policy."""
     found = _by_rules(axes, points, _SIMULATE_RULES)
     slo = _slo(axes, points, "requests_per_s", "requests/s")
-    return (*_policies(axes, points), *found, *_origins(points), *slo, *_fits(points))
+    return (*slo, *_policies(axes, points), *found, *_origins(points), *_fits(points))
 
 
 def _policies(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
@@ -445,29 +467,33 @@ def _gains(policy: Axis, load: Axis, points: Sequence[GridPoint]) -> list[str]:
     """Continuous against each other policy, of points that differ in nothing but policy and load."""
     own = "vllm" if "vllm" in policy.values else policy.values[-1]
     unit = "users" if load.name == "concurrency" else "requests/s"
-    rates = {
-        (point.values["policy"], point.values[load.name]): _value(point, "requests_per_s")
+    seen = {
+        (point.values["policy"], point.values[load.name]): point
         for point in points
-        if point.numbers.get("requests_per_s") is not None
+        if point.numbers.get("requests_per_s") and _value(point, "requests_per_s") > 0
     }
     found = list[str]()
     for other in policy.values:
         gains = [
-            (rates[own, x] / rates[other, x], x)
+            (ratio, x)
             for x in load.values
-            if (own, x) in rates and rates.get((other, x), 0.0) > 0
+            if (own, x) in seen
+            and (other, x) in seen
+            and (ratio := ratio_of(seen[own, x], seen[other, x], "requests_per_s")) is not None
         ]
         if other == own or not gains:
             continue
-        best, at = max(gains)
-        better = [x for gain, x in gains if gain >= _LEAST_GAIN]
-        worse = [x for gain, x in gains if gain <= 1 / _LEAST_GAIN]
-        text = f"{own} completes {best:.1f}x the requests of {other} at {at} {unit}"
+        best, at = max(gains, key=lambda gain: gain[0].value)
+        better = [x for gain, x in gains if gain.value >= _LEAST_GAIN and not is_tie(gain)]
+        worse = [x for gain, x in gains if gain.value <= 1 / _LEAST_GAIN and not is_tie(gain)]
+        text = f"{own} completes {best.text(unit='x')} the requests of {other} at {at} {unit}"
         loads = [x for _, x in gains]
         if better and better[0] != loads[0]:
             last = loads[loads.index(better[0]) - 1]
             text += f", and no more than {other} up to {last}"
-        if not better:
+        if not better and best.value >= _LEAST_GAIN:
+            text = f"undecided whether {text}"
+        elif not better:
             text = f"{own} completes no more requests than {other} at any load"
         if worse:
             text += f"; {other} completes more at {', '.join(str(x) for x in worse)} {unit}"
@@ -481,17 +507,70 @@ def capacity_findings(
     """Growth of the capacity, and the combination with the highest."""
     number = next((name for point in points for name in point.numbers), "capacity_requests_per_s")
     found = [
-        finding
+        _capital(finding)
         for axis in axes
         for curve in curves_over(axes, points, axis, number, "capacity")
         if (finding := curves.growth(curve)) is not None
     ]
-    known = [point for point in points if point.numbers.get(number) is not None]
+    known = [point for point in points if point.numbers.get(number) and _value(point, number) > 0]
     unit = "users" if number.endswith("users") else "requests/s"
     for source, members in _by_source(known, points).items():
         if len(members) > 1:
             best = max(members, key=lambda point: _value(point, number))
             amount = f"{format_number(_value(best, number))} {unit}{source}"
-            text = f"Most load within the SLO: {_name(best)} ({amount})."
+            open_ = _undecided(best, members, number)
+            text = f"Most load within the SLO: {_name(best)} ({amount}){open_}."
             found.append(CurveFinding(code="BEST", sentence=text))
     return (*found, *_origins(points), *_fits(points))
+
+
+def disaggregation_findings(
+    axes: tuple[Axis, ...], points: tuple[GridPoint, ...]
+) -> tuple[CurveFinding, ...]:
+    """Findings: what replicas that do both carry, what the best split does, and the paired ratio."""
+    axis = next((one for one in axes if one.name == "prefill_replicas"), None)
+    number = next((name for one in points for name in one.paced), "")
+    groups = dict[str, list[GridPoint]]()
+    for point in points:
+        others = {name: one for name, one in point.values.items() if name != "prefill_replicas"}
+        groups.setdefault(_name_of(others), []).append(point)
+    found = [
+        CurveFinding(code="DISAGGREGATION", sentence=f"{text}{f' ({held})' if held else ''}.")
+        for held, members in groups.items()
+        if axis is not None and (text := _split_against_whole(members, number))
+    ]
+    return (*found, *_origins(points), *_fits(points))
+
+
+def _split_against_whole(members: Sequence[GridPoint], number: str) -> str:
+    """The best split beside replicas that do both; '' where nobody has a capacity."""
+    known = [one for one in members if one.numbers.get(number) and _value(one, number) > 0]
+    whole = next((one for one in known if not one.values["prefill_replicas"]), None)
+    splits = [one for one in known if one.values["prefill_replicas"]]
+    if whole is None and not splits:
+        return ""
+    if whole is None or not splits:
+        return (
+            "No split meets the SLO at any load that was tried, replicas that do both do"
+            if whole
+            else "Splits alone meet the SLO at some load: replicas that do both do not"
+        )
+    best = max(splits, key=lambda one: _value(one, number))
+    ratio = ratio_of(best, whole, number)
+    unit = "users" if "users" in number else "requests/s"
+    rates = ", against ".join(
+        "no interval" if (seen := one.numbers[number]) is None else seen.text()
+        for one in (best, whole)
+    )
+    verdict = (
+        "It is undecided whether splitting prefill and decode is worth it"
+        if ratio is None or is_tie(ratio)
+        else "Splitting prefill and decode is worth it"
+        if ratio.value > 1
+        else "Splitting prefill and decode is not worth it"
+    )
+    times = "" if ratio is None else f" {ratio.text(unit='x')} as much"
+    return (
+        f"{verdict}: the best split, with prefill replicas {best.values['prefill_replicas']},"
+        f" carries{times} per GPU within the SLO ({rates} {unit} of replicas that do both)"
+    )

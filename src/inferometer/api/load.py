@@ -33,7 +33,7 @@ class LoadAnswer(Answer):
     is_interrupted: bool
     """Somebody stopped it before its end; the same command resumes."""
     record: str
-    report: str | None = None
+    report_file: str | None = None
     """The page; None where none was written."""
 
     @property
@@ -74,7 +74,7 @@ def answer_of_test(ended: EndedLoad) -> Paged[LoadAnswer]:
         requests=answer_of(view),
         is_interrupted=loaded.is_interrupted,
         record=str(ended.folder),
-        report=None if report is None else str(report),
+        report_file=None if report is None else str(report),
     )
 
     def finish() -> None:
@@ -101,6 +101,7 @@ def load_page(answer: LoadAnswer) -> Page:
     """A page on the run, which is read again."""
     judgement = answer.requests.judgement
     question = RequestQuestion(objective=None if judgement is None else judgement.objective)
-    folder, report = Path(answer.record), None if answer.report is None else Path(answer.report)
-    view = request_view(read_run(folder), question, path=folder, report_path=report)
+    folder, file = Path(answer.record), answer.report_file
+    report_path = None if file is None else Path(file)
+    view = request_view(read_run(folder), question, path=folder, report_path=report_path)
     return request_page_of(view)

@@ -32,7 +32,7 @@ class MeasuredAnswer(Answer):
 
     run: str
     csv: str
-    report: str
+    report_file: str
     view: views.SweepReportView
     next_commands: tuple[str, ...]
 
@@ -82,7 +82,11 @@ def measured_answer(analysis: Analysis, places: Places) -> MeasuredAnswer:
     html.write_page(sweep_page.page_of(view), report)
     next_commands = tuple(suggestions.command(verb, folder) for verb in ("explain", "fit", "show"))
     return MeasuredAnswer(
-        run=str(folder), csv=str(csv), report=str(report), view=view, next_commands=next_commands
+        run=str(folder),
+        csv=str(csv),
+        report_file=str(report),
+        view=view,
+        next_commands=next_commands,
     )
 
 

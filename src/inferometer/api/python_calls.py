@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast, get_args
 
 import numpy as np
 
@@ -19,7 +19,10 @@ from inferometer.api.answer import Answer
 from inferometer.api.progress import called_as, command_line
 from inferometer.api.python_words import (
     VERBS,
+    answer_in_python,
     errors_in_python,
+    in_python,
+    own_flags,
     parameters_text,
     signature_of,
 )
@@ -29,6 +32,7 @@ from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE
 from inferometer.errors import SpecError
 from inferometer.inputs.option_names import engine_setting, nearest_option
 from inferometer.inputs.synonyms import OUTPUT, PROMPT
+from inferometer.report.page import Page
 
 Function = TypeVar("Function", bound=Callable[..., object])
 _STORED: Final = ("record", "run", "model_file")
@@ -92,6 +96,24 @@ def questions_of(functions: Mapping[str, object]) -> dict[str, type[Any]]:
         if inspect.isfunction(one) and not name.startswith("_")
     }
     return {name: question for name, question in found.items() if question is not None}
+
+
+def pages_in_python(answer: Answer, functions: Mapping[str, object]) -> tuple[Page, ...]:
+    """The pages of an answer as a caller in Python reads them: with keyword arguments and calls."""
+    known = questions_of(functions)
+    name = getattr(answer, "verb", None) or next(
+        (one for one in known if type(answer) in _returned(functions[one])), None
+    )
+    pages = answer.pages()
+    if name not in known:
+        return pages
+    own = own_flags(known[name])
+    return answer_in_python(pages, lambda text: in_python(text, own, known))
+
+
+def _returned(function: object) -> tuple[object, ...]:
+    hint: object = getattr(function, "__annotations__", {}).get("return")
+    return get_args(hint) or (hint,)
 
 
 def _is_url(value: object) -> bool:

@@ -14,11 +14,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from inferometer.api.question import Field, bounds_in_words, fields_of
 from inferometer.errors import COMMAND, InferometerError
+from inferometer.report.charts.plot import Chart
 
+D = TypeVar("D")
 VERBS: Final = {"read": "show", "import_results": "import"}
 """Commands that do not have the name of their function."""
 Questions = Mapping[str, type[Any]]
@@ -193,6 +195,8 @@ def _clause(text: str, own: Mapping[str, tuple[Field, bool]], mark: str) -> str:
         if flag not in own:
             return found[0]
         field, is_on = own[flag]
+        if value is not None and value.endswith(":"):  # what follows is said of it
+            return f"{_keyword(field, [value[:-1]])}:"
         before = ", " if is_followed and found.start() > len(text) - len(text.lstrip()) else ""
         if value is None or not (is_flags or _SURE_VALUE.fullmatch(value)):
             switched = f"{field.name}={is_on}" if mark and field.kind is bool else field.name + mark
@@ -201,6 +205,26 @@ def _clause(text: str, own: Mapping[str, tuple[Field, bool]], mark: str) -> str:
 
     translated = _FLAG.sub(keyword, text)
     return translated.replace(" , ", ", ") if is_followed else translated
+
+
+def answer_in_python(document: D, translate: Callable[[str], str]) -> D:
+    """The same page with each text translated; of charts the findings alone."""
+    part: Any = document
+    if isinstance(part, str):
+        return cast("D", translate(part))
+    if isinstance(part, Chart):
+        return cast("D", dataclasses.replace(part, finding=translate(part.finding)))
+    if isinstance(part, tuple):
+        several = tuple(answer_in_python(one, translate) for one in part)
+        named = getattr(part, "_make", tuple)
+        return cast("D", named(several))
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        fields = {
+            one.name: answer_in_python(getattr(part, one.name), translate)
+            for one in dataclasses.fields(part)
+        }
+        return cast("D", dataclasses.replace(part, **fields))
+    return document
 
 
 def signature_of(question: type[Any], first: Sequence[str] = ()) -> inspect.Signature:

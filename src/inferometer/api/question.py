@@ -180,7 +180,7 @@ def _without_none(kind: Any) -> tuple[Any, bool]:  # noqa: ANN401 -- any annotat
 
 
 _METHODS: Final = {
-    "report": "answer.save_page('report.html'), of the answer that the call returns",
+    "report": "answer.report('report.html'), of the answer that the call returns",
     "verbose": "print(answer)",
 }
 """Python's replacement of a flag that only the command line has."""

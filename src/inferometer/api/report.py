@@ -128,7 +128,7 @@ def _goodput(point: RatePoint) -> float:
 class ReportAnswer(Answer):
     """The page, its size, and exported charts."""
 
-    report: str
+    report_file: str
     size_bytes: int
     exported: tuple[str, ...]
     cautions: tuple[Caution, ...]
@@ -179,7 +179,7 @@ def report(question: Report) -> ReportAnswer:
         else tuple(str(file) for file in svg.export_charts(charts, question.export))
     )
     return ReportAnswer(
-        report=str(path),
+        report_file=str(path),
         size_bytes=path.stat().st_size,
         exported=exported,
         cautions=cautions,
@@ -190,6 +190,6 @@ def report_page(answer: ReportAnswer) -> Page:
     """A page that tells where the report is."""
     charts = f", {len(answer.exported)} files of charts exported" if answer.exported else ""
     return Page(
-        title=f"REPORT {answer.report} ({units.format_bytes(answer.size_bytes)}, offline){charts}",
+        title=f"REPORT {answer.report_file} ({units.format_bytes(answer.size_bytes)}, offline){charts}",
         cautions=answer.cautions,
     )

@@ -18,17 +18,32 @@ from inferometer.api.model_options import (
     TP_FLAGS,
     TRANSFER_OPTION,
     all_reduce_s,
+    refuse_changed_steps,
     refuse_links,
 )
 from inferometer.api.question import option
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs import resolve
-from inferometer.inputs.types import AskedFormat, Caution, DType, EngineSpec, HardwareSpec
+from inferometer.inputs.types import (
+    AskedFormat,
+    Caution,
+    DType,
+    EngineSpec,
+    HardwareSpec,
+    ModelSpec,
+)
 from inferometer.measure.this_machine import THIS_MACHINE, ceiling_cautions
 from inferometer.perfmodel.kv_cache import kv_groups, n_full_attention_layers
-from inferometer.perfmodel.roofline import WITHIN_LINK, beyond_link, usual_kv_dtype
+from inferometer.perfmodel.roofline import (
+    WITHIN_LINK,
+    ParallelPlan,
+    beyond_link,
+    step_traffic,
+    usual_kv_dtype,
+)
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.simulate import engine_config
 from inferometer.simulate.deployment import STAGES_KNOB, Deployment, Knobs, deploy
 
@@ -111,6 +126,7 @@ class Server:
     pp: int | None = option(
         None, "Pipeline-parallel stages, vLLM's. [1]", "Hardware", flags=PP_FLAGS, least=1
     )
+    ep: bool = option(False, "Experts spread over the tensor-parallel devices.", "Hardware")
     fit: Path | None = option(
         None,
         "Result of `inferometer fit`: its file, or the run's folder. A fit with --load has the"
@@ -204,6 +220,7 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
     hardware = named_fit.device_named(server.hardware, server.link) if server.hardware else None
     if server.fit is not None:
         refuse_links(link=server.link, all_reduce_us=server.all_reduce_us)
+        refuse_changed_steps({"--ep": server.ep}, allowed="the engine as it was measured")
     if server.fit is not None and named_fit.is_server(server.fit):
         return named_fit.server_deployment(
             server.fit, server.model, server.stated(), hardware, _knobs(server, None, n_sharing)
@@ -291,15 +308,47 @@ def step_times_of(
             hardware,
             framework=policy,
             n_sharing=n_sharing,
-            is_datasheet=server.datasheet,
+            is_datasheet=server.datasheet or server.ep,
             all_reduce_s=all_reduce_s(server.all_reduce_us),
         )
-        return Steps(times, hardware)
+        return Steps(_with_whole_experts(times, model.spec) if server.ep else times, hardware)
     raise SpecError(
         "the step times are unknown",
         where="--hardware, --fit",
         allowed="a device of the catalogue, or a fit",
         try_="--hardware h100_sxm",
+    )
+
+
+def _with_whole_experts(times: StepTimes, model: ModelSpec) -> StepTimes:
+    """The step times where each expert lives whole on one of the tensor-parallel devices.
+
+    The all-reduce after a layer of experts becomes two all-to-alls; the devices read and compute
+    as much as before, for all experts are taken to be chosen equally often. ``predict --ep`` has
+    the same traffic.
+    """
+    n_tensor, dtype = times.engine.tensor_parallel_size, times.engine.dtype
+    if n_tensor == 1 or model.moe is None:
+        return times
+    plan = ParallelPlan(n_tensor=n_tensor)
+    split, whole = (
+        step_traffic(model, dtype, one, n_rows=1, n_logit_positions=0)
+        for one in (plan, replace(plan, has_expert_parallelism=True))
+    )
+
+    def moved(steps: StepTimeArrays) -> StepTimeArrays:
+        return steps._replace(
+            message_s=steps.message_s * whole.n_messages / split.n_messages,
+            link_row_s=steps.link_row_s * whole.sent_bytes / split.sent_bytes,
+        )
+
+    return replace(
+        times,
+        origin=f"{times.origin}; experts spread over {n_tensor} devices",
+        likely=moved(times.likely),
+        fast=moved(times.fast),
+        slow=moved(times.slow),
+        draws=tuple(one._replace(steps=moved(one.steps)) for one in times.draws),
     )
 
 

@@ -25,7 +25,7 @@ from inferometer.api.workload import N_REQUESTS, Workload, check_answers, worklo
 from inferometer.decide.traffic import Traffic
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import reading, replay, types
-from inferometer.inputs.workload.plan import DrawnWorkload, RequestPlan, has_workflows
+from inferometer.inputs.workload.plan import DrawnWorkload, RequestPlan, has_workflows, is_in_step
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.units import NS_PER_S, format_duration
 
@@ -177,6 +177,7 @@ def _with_requests(workload: WorkloadSpec, question: _Question) -> Simulator:
         objective=question.objective,
         until_ns=question.until_ns,
         gate=question.gate,
+        are_lengths_known=not is_in_step(drawn),
     )
 
 

@@ -48,6 +48,7 @@ def simulate_page(answer: simulation.SimulateAnswer) -> Page:
             ("WHY", "\n".join(_why(answer))),
             ("ALSO", pitfalls.found_sentence(answer.checks) if answer.checks else ""),
             ("TRUST", _trust(answer)),
+            ("ASSUME", "\n".join(answer.assumptions)),
             ("NEXT", answer.next_step or ""),
             ("DATA", answer.record or ""),
         ),

@@ -10,7 +10,7 @@ from inferometer.api import simulated_record
 from inferometer.api.answer import Answer
 from inferometer.api.cluster import Servers, equals_cautions, unused_cautions
 from inferometer.api.server import origin_cautions
-from inferometer.api.workload import begun_at_once, held_back, left_alone
+from inferometer.api.workload import begun_at_once, held_back, in_step, left_alone
 from inferometer.errors import EXIT_OF_SLO, SpecError
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.types import Caution
@@ -119,6 +119,8 @@ class SimulateAnswer(Answer):
     """The folder of the likely run."""
     next_step: str | None = None
     """A change that would meet a missed SLO."""
+    assumptions: tuple[str, ...] = ()
+    """What was taken to be so without having been given, in words."""
     given_rate_per_s: float | None = None
     """Steady rate of ``--rate`` or of the workload's file, about which the drawn arrivals scatter;
     None of closed loops, traces and rates that change."""
@@ -180,6 +182,8 @@ class Simulator:
     post_s: float | None = None
     sent_until_ns: int | None = None
     """End of sending in a closed loop, whose ``workload`` then has more requests than are sent."""
+    are_lengths_known: bool = True
+    """Else every second draw has answers of other lengths, where equal ones keep users in step."""
 
     @property
     def runs_whole_batches(self) -> bool:
@@ -199,6 +203,9 @@ class Simulator:
     def at(self, asked: OneCase) -> At:
         """Simulate this server, and summarise the run."""
         servers = self.servers.at(asked.case)
+        if not self.are_lengths_known:
+            is_varied = asked.case == "fast" or (isinstance(asked.case, int) and asked.case % 2)
+            return (self.varied() if is_varied else replace(self, are_lengths_known=True)).at(asked)
         if self.sent_until_ns is not None:
             return replace(self, workload=self.sent_at(servers), sent_until_ns=None).at(asked)
         simulation = self._simulation(
@@ -240,6 +247,19 @@ class Simulator:
         pools = pooled.kv_pool_views(run) if run.manifest.kv_pools else ()
         n_too_long = int(simulated_run.is_refused(simulation).sum()) + simulation.cut.n_answers
         return At(self.workload.plan, run, level, shares, moved, pools, parts, n_too_long)
+
+    def varied_run(self, case: deployment.Case) -> types.Run | None:
+        """The run with answers whose lengths vary; None where those of the answers are known."""
+        return None if self.are_lengths_known else self.varied().at(OneCase(case)).run
+
+    def varied(self) -> "Simulator":
+        """With answers whose lengths vary, as where models end them."""
+        most_tokens = self.servers.deployment.config.max_model_len
+        return replace(
+            self,
+            workload=plan.with_varied_answers(self.workload, most_tokens),
+            are_lengths_known=True,
+        )
 
     def sent_at(self, servers: Servers) -> plan.DrawnWorkload:
         """The requests that a closed loop sends by ``sent_until_ns``, without those that follow.
@@ -334,6 +354,7 @@ def simulate_workload(
     )
     cases = tuple(executor.map(simulator.at, wanted))
     likely = cases[0]
+    aside = None if is_likely_alone else simulator.varied_run(wanted[0].case)
     workload = replace(workload, plan=likely.plan)
     run, levels = likely.run, tuple(case.level for case in cases)
     slos = _kept(tuple(case.run for case in cases), promised)
@@ -360,7 +381,8 @@ def simulate_workload(
         slos=slos,
         gate=simulator.gate,
         verdict=worst_verdict(one.verdict for one in (*_of_all(levels), *slos)),
-        cautions=_cautions(simulator, cases),
+        cautions=(*_cautions(simulator, cases), *in_step(workload, run, aside)),
+        assumptions=simulator.servers.assumptions,
         record=None,
     )
     return Simulated(

@@ -275,7 +275,7 @@ def _of_groups(
     )
     answer = size_groups.answer_of(sought, traffic.question)
     if question.report is not None:
-        answer.save_page(question.report)
+        answer.report(question.report)
         talk(f"REPORT {question.report}")
     return answer
 
@@ -296,7 +296,7 @@ def _devices(
 def _written(question: Size, used: SizeAnswer) -> SizeAnswer:
     """The page and the files of the best use of a number of devices, where they were requested."""
     if question.report is not None:
-        used.save_page(question.report)
+        used.report(question.report)
         talk(f"REPORT {question.report}")
     if question.out is not None:
         size(_of_best_use(question, used))

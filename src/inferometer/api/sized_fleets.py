@@ -5,13 +5,17 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from inferometer import suggestions
+from inferometer.api.grid import GridPoint, PacedNumber
+from inferometer.api.grid_ties import is_tie, ratio_of
 from inferometer.decide.best_use import FoundUse, Use
 from inferometer.inputs.types import DTYPE_BITS, Caution, DType
+from inferometer.perfmodel.steptime_terms import shape_duration_s
+from inferometer.perfmodel.types import decode_shape
 from inferometer.records.request_summaries import Percentile
 from inferometer.report.page import Chip, Number, Page, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.simulate.deployment import Pace
-from inferometer.stats.estimate import Verdict
+from inferometer.stats.estimate import Estimate, Verdict
 from inferometer.units import counted, format_number
 
 Routing: TypeAlias = Literal["rules", "class", "weighted"]
@@ -145,6 +149,8 @@ class UseRow:
     missed_users: int | None = None
     step_budget_tokens: int | None = None
     """Tokens that a step computes at most; None where one step budget was on offer."""
+    ratio_to_best: Estimate | None = None
+    """Its load over that of the best, with what both err alike in left out; None: the best itself."""
 
     @property
     def setting(self) -> str:
@@ -263,7 +269,59 @@ def best_use_of(
         asked_requests_per_s=None if is_of_users else asked_load,
         asked_users=round(asked_load) if is_of_users and asked_load else None,
     )
+    best_use = replace(best_use, rows=_against_best(best_use, [use for use, _ in ranked]))
     return replace(best_use, next_step=_next_step(model, best_use, allowed))
+
+
+def _against_best(best_use: BestUse, uses: Sequence[Use]) -> tuple[UseRow, ...]:
+    """The rows with their ratio to the best."""
+    points = [_point(use) for use in uses]
+    best = next((k for k, row in enumerate(best_use.rows) if row is best_use.best), 0)
+    return tuple(
+        row if k == best else replace(row, ratio_to_best=ratio_of(points[k], points[best], _LOAD))
+        for k, row in enumerate(best_use.rows)
+    )
+
+
+_LOAD: Final = "load"
+_STEP: Final = decode_shape(batch_size=32, context_tokens=1024)
+"""A usual step, by which loads grow as it gets faster."""
+_ROUGHLY: Final = 1.1
+"""Loads of layouts that were located by short probes alone are this factor off at most, as is what
+their search asks for."""
+
+
+def _point(use: Use) -> GridPoint:
+    """The layout as a point of a grid, at the step times of all paces."""
+    deployment, capacity, load = use.candidate.deployment, use.capacity, use.most_load
+    engine, times = deployment.engine, deployment.step_times
+    likely_s = shape_duration_s(times.likely, _STEP)
+    others = [one.steps for one in times.draws] or [times.fast, times.slow]
+    is_shown = capacity.met_load is not None and capacity.missed_load is not None
+    low, high = capacity.met_load or 0.0, capacity.missed_load or 0.0
+    if not is_shown or not low <= load <= high:
+        low, high = load / _ROUGHLY, load * _ROUGHLY
+    likely = Estimate(
+        value=load, low=low, high=high, confidence_fraction=0.9, n_samples=1, method="probes"
+    )
+    return GridPoint(
+        values={
+            "hardware": use.candidate.offer.hardware.hardware_id,
+            "tp": deployment.parallelism,
+            "max_num_seqs": use.candidate.layout,
+            "quantization": engine.quantization or engine.dtype,
+            "kv_dtype": engine.kv_cache_dtype or engine.dtype,
+            "prefill_replicas": use.n_prefill,
+        },
+        numbers={_LOAD: likely},
+        words={"step_times": times.basis},
+        paced={
+            _LOAD: PacedNumber(
+                likely=likely,
+                others=tuple(load * likely_s / shape_duration_s(one, _STEP) for one in others),
+            )
+        },
+    )
 
 
 def _next_step(model: str, best_use: BestUse, allowed: Sequence[object]) -> str:
@@ -354,13 +412,35 @@ def best_use_page(
         ),
         table=_table(best_use),
         lines=lines_of(
-            ("WHY", check if best.needs_quality_check else ""),
+            ("WHY", "\n".join([check] * best.needs_quality_check + _ties(best_use, best))),
             ("OR", "\n".join(_offers(best_use, best))),
             ("TRUST", tried),
             ("NEXT", best_use.next_step or ""),
         ),
         cautions=cautions,
     )
+
+
+def _ties(best_use: BestUse, best: UseRow) -> list[str]:
+    """Layouts of the same quality that may carry as much."""
+    others = [
+        row
+        for row in best_use.rows
+        if row is not best
+        and row.needs_quality_check == best.needs_quality_check
+        and is_tie(row.ratio_to_best)
+    ]
+    if not others:
+        return []
+    nearest = max(others, key=lambda row: row.located_load)
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    where = f"{nearest.setting}, {_replicas(nearest)}"
+    return [f"undecided against {where} ({_ratio(nearest)} of its load){more}"]
+
+
+def _ratio(row: UseRow) -> str:
+    ratio = row.ratio_to_best
+    return "–" if ratio is None else ratio.text(unit="x")
 
 
 def _kept(best_use: BestUse, objective: str) -> str:
@@ -433,13 +513,14 @@ def _table(best_use: BestUse) -> TextTable:
             row.setting,
             _replicas(row),
             ("" if row.met_load else "≈ ") + format_number(row.located_load),
+            _ratio(row),
             "yes" if row.needs_quality_check else "no",
         )
         for row in list(best_of.values())[:_MOST_ROWS]
     ]
     is_of_users = any(row.located_users is not None for row in best_use.rows)
     most = "max users" if is_of_users else "max req/s"
-    header = ("layout", "replicas", most, "needs a quality check")
+    header = ("layout", "replicas", most, "of the best", "needs a quality check")
     return TextTable(
         caption=f"Layouts of {_devices(best_use.n_total)}", header=header, rows=tuple(rows)
     )

@@ -6,9 +6,15 @@ from typing import Final, NamedTuple
 
 from inferometer import suggestions
 from inferometer.api import capacity as capacities, predict as predictions, simulate as simulations
-from inferometer.api.decision_pages import CapacityAnswer
-from inferometer.api.grid import Axis, Headline, Verb
-from inferometer.api.grid_findings import capacity_findings, predict_findings, simulate_findings
+from inferometer.api.decision_pages import CapacityAnswer, CapacityRow
+from inferometer.api.fleet import PrefillReplicas
+from inferometer.api.grid import Axis, Headline, PacedNumber, Verb
+from inferometer.api.grid_findings import (
+    capacity_findings,
+    disaggregation_findings,
+    predict_findings,
+    simulate_findings,
+)
 from inferometer.api.prediction import PredictAnswer, e2e_s
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.errors import SpecError
@@ -46,6 +52,7 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
             "step_times": answer.basis,
             **({} if answer.slo is None else {"slo": answer.slo.verdict}),
         },
+        paced={},
     )
 
 
@@ -83,7 +90,19 @@ def _of_simulation(answer: SimulateAnswer) -> Headline:
     if answer.disaggregation is not None:
         kinds = (*kinds, answer.disaggregation.prefill)
     basis = weakest_basis(one.step_times_basis for one in kinds)
-    return Headline(numbers=numbers, words={"step_times": basis, "slo": answer.verdict})
+    return Headline(
+        numbers=numbers,
+        words={"step_times": basis, "slo": answer.verdict},
+        paced=_paced("requests_per_s", [one.completed_requests_per_s for one in summaries]),
+    )
+
+
+def _paced(name: str, estimates: list[Estimate | None]) -> dict[str, PacedNumber]:
+    """The number at each of the step times, the likely first; nothing where one is not known."""
+    known = [one for one in estimates if one is not None]
+    if len(known) < len(estimates) or len(known) < 2:
+        return {}
+    return {name: PacedNumber(likely=known[0], others=(*(one.value for one in known[1:]),))}
 
 
 def _percentile(summaries: list[RequestSummary], latency: str, fraction: float) -> Estimate | None:
@@ -128,7 +147,65 @@ def _of_capacity(answer: CapacityAnswer) -> Headline:
     return Headline(
         numbers={name: number},
         words={"step_times": answer.step_times_basis, "breaks_first": weakest},
+        paced=(
+            {}
+            if number is None or len(loads) < 2
+            else {
+                name: PacedNumber(
+                    likely=_bracketed(found[0], _exact(number.value)), others=(*loads[1:],)
+                )
+            }
+        ),
     )
+
+
+def _bracketed(found: CapacityRow, exact: Estimate) -> Estimate:
+    """The located load between what was shown to meet and to miss the SLO."""
+    low, high = found.met_load, found.missed_load
+    is_whole = low is not None and high is not None and low <= exact.value <= high
+    return replace(exact, low=low, high=high) if is_whole else exact
+
+
+def _of_all_replicas(question: capacities.Capacity) -> CapacityAnswer:
+    """The capacity of ``--replicas`` in all, some of which compute prompts alone.
+
+    Raises
+    ------
+    SpecError
+        No replica is left that generates answers.
+    """
+    fleet = question.fleet
+    n_all, n_prefill = fleet.cluster.replicas or 1, fleet.prefill.prefill_replicas or 0
+    if n_prefill >= n_all:
+        raise SpecError(
+            f"{n_prefill} prefill replicas of {n_all} in all",
+            where="--prefill-replicas",
+            allowed=f"0 to {n_all - 1}",
+            try_=suggestions.flags("--replicas", n_prefill + 1),
+        )
+    changed = replace(
+        fleet,
+        cluster=replace(fleet.cluster, replicas=n_all - n_prefill),
+        prefill=fleet.prefill if n_prefill else PrefillReplicas(),
+    )
+    return capacities.capacity(replace(question, fleet=changed))
+
+
+def _per_gpu(answer: CapacityAnswer) -> Headline:
+    found = _of_capacity(answer)
+    share = 1 / (answer.n_devices or 1)
+    of_gpus = {
+        f"gpu_{name}": None if one is None else one.scaled(share)
+        for name, one in found.numbers.items()
+    }
+    paced = {
+        f"gpu_{name}": PacedNumber(
+            likely=one.likely.scaled(share),
+            others=tuple(None if load is None else load * share for load in one.others),
+        )
+        for name, one in found.paced.items()
+    }
+    return Headline({**found.numbers, **of_gpus}, found.words, paced)
 
 
 _MOST_NAMED: Final = 3
@@ -163,6 +240,9 @@ SIMULATE: Final = Verb(
 CAPACITY: Final = Verb(
     "capacity", capacities.Capacity, capacities.capacity, _of_capacity, _title, capacity_findings
 )  # fmt: skip
+DISAGGREGATION: Final = CAPACITY._replace(
+    answer=_of_all_replicas, headline=_per_gpu, findings=disaggregation_findings
+)
 GRIDDED: Final = {verb.name: verb for verb in (PREDICT, SIMULATE, CAPACITY)}
 """Verbs whose options may have several values."""
 
@@ -220,6 +300,13 @@ STUDIES: Final[dict[str, Study]] = {
         {"policy": "none,static,dynamic,vllm", "concurrency": "1..2048"},
         "inferometer study policies llama-3.1-8b --hardware h100_sxm --workload 512x128",
     ),
+    "disaggregation": Study(
+        "Is splitting prefill and decode worth it, on as many GPUs?",
+        DISAGGREGATION,
+        {"replicas": "4", "prefill_replicas": "0,1,2,3", "time_limit": "15s"},
+        "inferometer study disaggregation llama-3.1-8b --hardware h100_sxm --workload 2000x200"
+        " --slo 'ttft:p95<1s, tpot:p95<30ms'",
+    ),
 }
 
 
@@ -246,6 +333,9 @@ def study_options(name: str, values: Mapping[str, object]) -> dict[str, object]:
         )
     own = {one: text for one, text in study.axes.items() if one != "concurrency" or not has_rate}
     options: dict[str, object] = {**own, **values}
+    n_all = str(options.get("replicas"))
+    if "prefill_replicas" in own and "prefill_replicas" not in values and n_all.isdigit():
+        options["prefill_replicas"] = list(range(int(n_all)))
     if options.get("hardware") == "all":
         options["hardware"] = [
             one.hardware_id for one in catalog.load_hardware() if one.kind == "gpu"

@@ -58,7 +58,7 @@ def write_answer(answer: Answer, out: Path, command: str | None) -> None:
         (out / "serve.sh").chmod(0o755)
     encoded = msgspec.json.format(msgspec.json.encode(answer), indent=2)
     run_folder.replace_file(out / "answer.json", encoded)
-    answer.save_page(out / "index.html")
+    answer.report(out / "index.html")
 
 
 def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:

@@ -44,7 +44,7 @@ class VerifyAnswer(Answer):
     experiment: ledger.Experiment
     ledger: str
     folder: str
-    report: str | None
+    report_file: str | None
     """None where nothing was measured yet."""
     next_command: str
     """'' where nothing is open."""
@@ -195,7 +195,7 @@ def _answer_of(
         experiment=standing,
         ledger=str(question.ledger),
         folder=str(folder),
-        report=None if report is None else str(report),
+        report_file=None if report is None else str(report),
         next_command=following,
         seal_only=question.seal_only,
     )

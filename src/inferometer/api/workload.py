@@ -27,7 +27,7 @@ from inferometer.inputs.workload.plan import (
 )
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.records.columns import F64
-from inferometer.records.types import ABSENT, RequestTable
+from inferometer.records.types import ABSENT, RequestTable, Run
 from inferometer.records.user_spans import user_spans_ns
 from inferometer.units import NS_PER_S, format_duration, format_number
 
@@ -453,3 +453,40 @@ def begun_at_once(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caut
             remedy=f"{more}; or start_over_s in a workload's file",
         ),
     )
+
+
+def in_step(workload: DrawnWorkload, run: Run, varied: Run | None) -> tuple[Caution, ...]:
+    """A caution where answers of one length keep users together, and that decides their TTFT.
+
+    ``varied``: the run of the same users with answers of other lengths.
+    """
+    if varied is None:
+        return ()
+    exact_s, varied_s = (_median_ttft_s(one) for one in (run, varied))
+    if exact_s is None or varied_s is None or exact_s <= _BURST_RATIO * varied_s:
+        return ()
+    tokens = int(workload.plan.output_tokens[0])
+    return (
+        Caution(
+            code="IN_STEP",
+            text=(
+                f"all answers have {tokens:,} tokens, so the {workload.n_users:,} users stay in"
+                f" step and their prompts meet: where models end answers themselves, at 80 to"
+                f" 120 %, TTFT p50 is {format_duration(varied_s)}, not {format_duration(exact_s)};"
+                " intervals hold both"
+            ),
+            remedy=suggestions.flags(
+                "--workload",
+                f"prompt={workload.plan.prompt_tokens[0]},"
+                f"output={round(0.8 * tokens)}..{round(1.2 * tokens)}",
+            ),
+        ),
+    )
+
+
+def _median_ttft_s(run: Run) -> float | None:
+    requests = run.requests
+    if requests is None or not (has_first := requests.first_token_ns != ABSENT).any():
+        return None
+    ttft_ns = (requests.first_token_ns - requests.intended_send_ns)[has_first]
+    return float(np.median(ttft_ns)) / NS_PER_S

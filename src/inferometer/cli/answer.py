@@ -151,7 +151,7 @@ def give(
     """
     context = click.get_current_context(silent=True)
     if context is not None and context.meta.get(REPORT) is not None:
-        cast("Answer", answer).save_page(context.meta[REPORT])
+        cast("Answer", answer).report(context.meta[REPORT])
         talk(f"REPORT {context.meta[REPORT]}")
     if context is not None and context.meta.get(AS_CSV):
         write_answer(cast("Answer", answer).to_csv().removesuffix("\n"))

@@ -472,12 +472,13 @@ def single_number_findings(points: Sequence[PointRepetitions]) -> tuple[CurveFin
         for finding in findings_of_curve(curve, rules[axis])
     ]
     return tuple(
-        CurveFinding(code=one.code, sentence=f"{_capital(one.sentence[:-1])} ({WITHOUT_INTERVAL}).")
+        CurveFinding(code=one.code, sentence=f"{capital(one.sentence[:-1])} ({WITHOUT_INTERVAL}).")
         for one in (*found, *_same_tokens(points))
     )
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """The sentence with a capital letter at its beginning."""
     return text[0].upper() + text[1:]
 
 

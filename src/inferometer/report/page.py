@@ -31,6 +31,7 @@ Label: TypeAlias = Literal[
     "OR",
     "COST",
     "TRUST",
+    "ASSUME",
     "CHECK",
     "NEXT",
     "REPORT",
@@ -199,6 +200,8 @@ class Page:
     chips: tuple[Chip, ...] = ()
     numbers: tuple[Number, ...] = ()
     """Four to six."""
+    has_numbers_in_table: bool = False
+    """A terminal, which shows the table, leaves the numbers out."""
     table: TextTable | None = None
     """The table that carries the answer; a section has it too, if it is not here alone."""
     chart: Chart | None = None

@@ -134,6 +134,8 @@ class TextTable:
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    n_in_block: int = 0
+    """Rows in a block, of which each shows the same where not all have room; 0: the first do."""
 
 
 DEFINITIONS: Final = (

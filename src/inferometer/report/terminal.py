@@ -4,6 +4,7 @@ Nothing here prints: renderables are returned. Readable without colour.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -26,6 +27,9 @@ _LEAST_COLUMNS: Final = 20
 _BAR: Final = 22
 _ROOMS: Final = ((3, 2, 16), (3, 2, 12), (2, 2, 9), (2, 1, 7), (1, 1, 6), (1, 0, 5))
 """Lines of a sentence, cautions and rows of the table, until all of it has room."""
+_FEWER_FINDINGS: Final = ((8, 2, 0, 8), (6, 2, 0, 6), (5, 2, 0, 6), (4, 2, 0, 5), (3, 2, 0, 5))
+"""Findings, and the same: a few whole sentences tell more than the beginnings of all."""
+_MOST_IN_FULL: Final = 3
 _MORE: Final = " … --verbose"
 MOST_LINES: Final = 25
 _UNIT_LETTERS: Final = 6
@@ -56,14 +60,31 @@ class FirstScreen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it; rich calls this."""
         parts = Group()
-        for most_lines, n_cautions, n_rows in _ROOMS:
+        n_all = len(self._page.findings)
+        rooms = [(n_all, *room) for room in _ROOMS]
+        if n_all > _MOST_IN_FULL:
+            rooms[4:] = [room for room in _FEWER_FINDINGS if room[0] < n_all]
+        for n_findings, most_lines, n_cautions, n_rows in rooms:
             parts = Group(
-                *_first(self._page, most_lines=most_lines, n_cautions=n_cautions, most_rows=n_rows)
+                *_first(
+                    _with_findings(self._page, n_findings),
+                    most_lines=most_lines,
+                    n_cautions=n_cautions,
+                    most_rows=n_rows,
+                )
             )
             lines = console.render_lines(parts, options, pad=False)
             if len(lines) <= MOST_LINES:
                 break
         yield parts
+
+
+def _with_findings(page: Page, most: int) -> Page:
+    """The page with its first findings, and how many more there are."""
+    if len(page.findings) <= most:
+        return page
+    more = f"{len(page.findings) - most} more findings: --verbose"
+    return replace(page, findings=(*page.findings[:most], more))
 
 
 def _first(
@@ -85,7 +106,8 @@ def _first(
     parts = parts if page.subtitle else parts[:-1]
     parts += [Prose("- ", finding, most_lines=most_lines) for finding in page.findings]
     parts += [_caution(caution, style="bold") for caution in page.lead_cautions]
-    parts += [Text(""), numbers_text(page.numbers)] if page.numbers else []
+    if page.numbers and not page.has_numbers_in_table:
+        parts += [Text(""), numbers_text(page.numbers)]
     if page.table is not None:
         parts += [
             Text(""),
@@ -171,7 +193,7 @@ def numbers_text(numbers: tuple[Number, ...]) -> RenderableType:
 
 
 class BriefTable:
-    """The first rows of a table, in the columns that have room.
+    """The first rows of a table, or some of each block, in the columns that have room.
 
     Intervals go before columns do, and the last ones first.
     """
@@ -182,7 +204,7 @@ class BriefTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it; rich calls this."""
         table = self._table
-        rows = table.rows[: self._most_rows]
+        rows = tuple(table.rows[index] for index in _places(table, self._most_rows))
         if _width(table.header, rows) > options.max_width:
             rows = _without_last_intervals(table.header, rows, options.max_width)
         n_columns = len(table.header)
@@ -201,6 +223,26 @@ class BriefTable:
         more = [f"{n} more {what}{'s' * (n > 1)}" for n, what in left_out if n]
         if more:
             yield Text(f"… {' and '.join(more)}: --verbose")
+
+
+def _places(table: TextTable, most: int) -> list[int]:
+    """Which rows have room: the first, or the same of each block, both ends of it first."""
+    n_rows, n_in_block = len(table.rows), table.n_in_block
+    if not n_in_block or n_rows <= most:
+        return list(range(min(n_rows, most)))
+    starts = range(0, n_rows, n_in_block)
+    n_each = max(most // len(starts), 1)
+    shown = [starts[place] for place in _spread(len(starts), most)]
+    return [start + place for start in shown for place in _spread(n_in_block, n_each)]
+
+
+def _spread(n_all: int, most: int) -> list[int]:
+    """Up to ``most`` of ``n_all`` places, evenly; one alone is the last."""
+    if n_all <= most:
+        return list(range(n_all))
+    if most == 1:
+        return [n_all - 1]
+    return [round(place * (n_all - 1) / (most - 1)) for place in range(most)]
 
 
 def _without_last_intervals(

@@ -4,7 +4,7 @@ Letters of shapes: N requests, B full blocks of all requests.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeAlias, get_type_hints
 
@@ -93,6 +93,37 @@ class DrawnWorkload:
     def class_objectives(self) -> tuple[ClassObjective, ...]:
         """SLOs of the classes that have their own."""
         return class_objectives(zip(self.class_names, self.class_slos, strict=True))
+
+
+_VARIED_RATIO: Final = 0.2
+_INVERSE_GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
+
+
+def is_in_step(workload: DrawnWorkload) -> bool:
+    """Do users of a closed loop stay together: equal prompts, equal answers, no pauses?"""
+    plan = workload.plan
+    columns = plan.prompt_tokens, plan.output_tokens, np.maximum(plan.think_ns, 0)
+    return (
+        workload.n_users is not None
+        and 1 < workload.n_users < plan.n_requests
+        and plan.output_tokens.min() > 1
+        and not any(np.ptp(column) for column in columns)
+    )
+
+
+def with_varied_answers(workload: DrawnWorkload, most_tokens: int) -> DrawnWorkload:
+    """The same requests, whose answers have 80 to 120 % of their tokens, evenly.
+
+    As where models end answers themselves: users do not stay in step. ``most_tokens``: a request's
+    most, of prompt and answer, where it has no more already.
+    """
+    plan = workload.plan
+    place = (np.arange(plan.n_requests) * _INVERSE_GOLDEN_RATIO) % 1.0
+    ratio = 1 + _VARIED_RATIO * (2 * place - 1)
+    most = np.maximum(most_tokens - plan.prompt_tokens, plan.output_tokens)
+    output = np.clip(np.rint(plan.output_tokens * ratio), 1, most).astype(np.int32)
+    varied = plan._replace(output_tokens=output, max_tokens=np.maximum(plan.max_tokens, output))
+    return replace(workload, plan=varied)
 
 
 def first_of_each(follows: I32 | I64) -> NDArray[np.intp]:

@@ -4,15 +4,20 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from inferometer.report.charts.plot import (
+    MAX_ROWS,
     Axis,
+    Boxes,
     Chart,
     Dots,
     Line,
     Mark,
     Plot,
     Rule,
+    Text,
     band_of,
+    box_of,
     colours_of,
+    rows_plot,
     tip,
 )
 from inferometer.units import format_number
@@ -79,7 +84,7 @@ def curve_chart(
                     *sorted(marks, key=lambda mark: isinstance(mark, Line | Dots)),
                 ),
                 height=380,
-                legend=f"{'bands' if has_bands else 'bars'}: {beside.intervals}",
+                legend=_legend(curves, beside.intervals, has_bands=has_bands),
             ),
         ),
         header=("curve", x.title, y.title, "from", "to"),
@@ -93,6 +98,73 @@ def curve_chart(
             )
             for curve in curves
             for point in curve.points
+        ),
+    )
+
+
+def _legend(curves: Sequence[NamedCurve], intervals: str, *, has_bands: bool) -> str:
+    """What bands or bars are; '' where there are none."""
+    if not any(point.high is not None for curve in curves for point in curve.points):
+        return ""
+    return f"{'bands' if has_bands else 'bars'}: {intervals}"
+
+
+class Ranked(NamedTuple):
+    """A row of a ranking."""
+
+    label: str
+    value: float
+    low: float | None
+    high: float | None
+
+
+_RANK_HEIGHT = 30
+
+
+def ranked_chart(
+    chart_id: str, title: str, finding: str, rows: Sequence[Ranked], *, x: Axis, intervals: str
+) -> Chart:
+    """A bar for each row, in the order given, its interval as a thin line."""
+    shown, marks = rows[:MAX_ROWS], list[Mark]()
+    most = max((max(one.value, one.high or 0.0) for one in shown), default=1.0)
+    boxes = [box_of(place, 0.0, one.value) for place, one in enumerate(shown)]
+    tips = [
+        tip((one.label, ""), (x.title, format_number(one.value)), ("interval", _interval(one)))
+        for one in shown
+    ]
+    marks.append(Boxes(boxes=boxes, tips=tips))
+    for one, (_, _, top, bottom) in zip(shown, boxes, strict=True):
+        middle = (top + bottom) / 2
+        if one.low is not None and one.high is not None:
+            marks.append(Line(xs=(one.low, one.high), ys=(middle, middle), colour="c1"))
+        right = max(one.value, one.high or 0.0)
+        words = format_number(one.value)
+        marks.append(Text(x=right + 0.01 * most, y=middle, text=words, anchor="start"))
+    has_lines = any(one.low is not None for one in shown)
+    return Chart(
+        chart_id=chart_id,
+        title=title,
+        finding=finding or title,
+        plots=(
+            rows_plot(
+                [one.label for one in shown],
+                Axis(title=x.title, low=0.0, high=1.12 * most),
+                marks,
+                f"lines: {intervals}" if has_lines else "",
+                n_all=len(rows),
+                rows="",
+                row_height=_RANK_HEIGHT,
+            ),
+        ),
+        header=("point", x.title, "from", "to"),
+        rows=tuple(
+            (
+                one.label,
+                format_number(one.value),
+                "–" if one.low is None else format_number(one.low),
+                "–" if one.high is None else format_number(one.high),
+            )
+            for one in rows
         ),
     )
 
@@ -129,7 +201,7 @@ def _marks(curve: NamedCurve, colours: dict[str, str], y: Axis, *, has_bands: bo
     ]
 
 
-def _interval(point: CurvePoint) -> str:
+def _interval(point: CurvePoint | Ranked) -> str:
     if point.low is None or point.high is None:
         return ""
     return f"[{format_number(point.low)}, {format_number(point.high)}]"

@@ -8,12 +8,13 @@ If answers are delivered in the order in which requests left the queue, ``Reques
 index of the next request that left the queue, and ``Request.turn`` is 1 once its batch is over.
 """
 
+from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import requests
+from inferometer.simulate.kernel import price, requests
 from inferometer.simulate.kernel.config import Config
 from inferometer.simulate.kernel.state import NOTHING, Request, State
-from inferometer.simulate.outcome import FAR_NS, Status
+from inferometer.simulate.outcome import FAR_NS, Status, StepLog
 
 _CONTEXT, _GENERATION, _ENDED = int(PartKind.CONTEXT), int(PartKind.GENERATION), int(PartKind.ENDED)
 _WAITING, _RUNNING, _STOPPED, _LENGTH = (
@@ -125,6 +126,80 @@ def update(state: State, i_batch: int) -> int:
         counters.n_free += batch.n_reserved_blocks
         batch.n_rows = 0
     return n_delivered
+
+
+@compiled
+def take_decodes(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> None:
+    """Run the steps of a batch at once that end no request, until the next event.
+
+    The results are those of single steps; running none is always correct.
+    """
+    config, counters, batch = state.config[0], state.counters[0], state.batches[0]
+    is_plain = config.depth == 1 and config.n_stages == 1 and config.draft_cost_millionths == 0
+    if not is_plain or config.is_contiguous or config.n_host_blocks > 0:
+        return
+    n_most = min(_n_certain_steps(state), len(log.start_ns) - log.n_filled[0] - 1)
+    if n_most < 2:
+        return
+    limit_ns = min(until_ns + 1, requests.next_ns(state), requests.next_abort_ns(state))
+    n_steps, context, n_rows = 0, 0, batch.n_rows
+    for row in range(n_rows):
+        context += state.requests[state.queue.running[row]].num_computed_tokens + 1
+    while n_steps < n_most:
+        duration_ns = price.step_duration_ns(
+            state.known[0], cost, 0, n_rows, 0, 0, context, 0, n_rows
+        )
+        if counters.now_ns + duration_ns >= limit_ns:
+            break
+        _note_decodes(state, log, duration_ns, context)
+        counters.now_ns += duration_ns
+        context += n_rows
+        n_steps += 1
+    gives = config.is_streaming and not config.is_preserving
+    for row in range(n_rows):
+        request = state.requests[state.queue.running[row]]
+        request.num_computed_tokens += n_steps
+        if gives and request.status == _RUNNING:
+            request.num_tokens += n_steps
+
+
+@compiled
+def _n_certain_steps(state: State) -> int:
+    """Steps of the only instance's batch in which certainly no request gets its last token."""
+    config, counters, batch = state.config[0], state.counters[0], state.batches[0]
+    if counters.n_in_flight > 0 or batch.n_rows == 0:
+        return 0
+    gives = config.is_streaming and not config.is_preserving
+    least, most = FAR_NS, 0
+    for row in range(batch.n_rows):
+        request = state.requests[state.queue.running[row]]
+        if request.num_computed_tokens == 0:
+            return 0
+        if request.status == _RUNNING:
+            n_left = _n_wanted(config, request) - _n_outputs(request)
+            if n_left > 0 or not gives:
+                least, most = min(least, n_left), max(most, n_left)
+    return (least if gives and least < FAR_NS else most) - 1
+
+
+@inlined
+def _note_decodes(state: State, log: StepLog, duration_ns: int, context_tokens: int) -> None:
+    """Log a step that computes one token of each row."""
+    config, counters, row = state.config[0], state.counters[0], log.n_filled[0]
+    counters.busy_ns += duration_ns
+    log.replica[row] = config.replica
+    log.start_ns[row] = counters.now_ns
+    log.duration_ns[row] = duration_ns
+    log.n_prefill_requests[row] = 0
+    log.n_decode_requests[row] = state.batches[0].n_rows
+    log.n_waiting_requests[row] = counters.n_waiting
+    log.n_preempted_requests[row] = 0
+    log.prefill_tokens[row] = 0
+    log.prefill_context_product_tokens2[row] = 0
+    log.decode_context_tokens[row] = context_tokens
+    log.kv_blocks_used[row] = config.n_kv_blocks - counters.n_free
+    log.n_filled[0] = row + 1
+    state.world[0].n_steps += 1
 
 
 @compiled

@@ -102,10 +102,15 @@ def update(state: State, i_batch: int) -> int:
 
 @compiled
 def take_decodes(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> None:
-    """Run the decode steps before the next event at once, if the engine is vLLM's (undivided)."""
+    """Run the decode steps before the next event at once, where the engine's rules let them.
+
+    Those are vLLM's with an undivided KV cache, and those of static batches.
+    """
     kind, is_pooled = KIND, IS_POOLED
     if kind == _VLLM and not is_pooled:
         decode_run.take(state, cost, log, until_ns)
+    elif kind == _BATCHES:
+        batches.take_decodes(state, cost, log, until_ns)
 
 
 @compiled

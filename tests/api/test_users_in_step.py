@@ -1,0 +1,34 @@
+"""What is answered where users of a closed loop send requests of one length?"""
+
+import inferometer as im
+
+MODEL, DEVICE = "mistral-7b-v0.3", "rtx_4090"
+
+
+def simulated(workload, **options):
+    return im.simulate(MODEL, hardware=DEVICE, workload=workload, requests=80, **options)
+
+
+def median_ttft_s(level):
+    return level.summary.latency("ttft").percentile(0.5).seconds.value
+
+
+def test_equal_answers_are_named_and_intervals_hold_answers_that_models_end():
+    answer = simulated("256x100", concurrency=8)
+    (caution,) = [one for one in answer.cautions if one.code == "IN_STEP"]
+    assert "TTFT p50 is" in caution.text
+    assert "prompt=256,output=80..120" in caution.remedy
+    likely, *draws = map(median_ttft_s, answer.levels)
+    varied = median_ttft_s(simulated("prompt=256,output=80..120", concurrency=8).levels[0])
+    assert varied < likely / 1.5
+    assert min(draws) < varied < max(draws)
+
+
+def test_lone_users_and_open_loops_and_drawn_lengths_have_no_step_to_stay_in():
+    for workload, load in (
+        ("256x100", {"concurrency": 1}),
+        ("256x100", {"rate": 2}),
+        ("prompt=256,output=80..120", {"concurrency": 8}),
+    ):
+        answer = simulated(workload, **load)
+        assert "IN_STEP" not in {one.code for one in answer.cautions}, (workload, load)
