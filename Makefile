@@ -82,7 +82,7 @@ BY_FILE := -n 3 --dist loadfile --no-loadscope-reorder
 AGAIN := --last-failed --last-failed-no-failures none
 
 slow: setup engines
-	INFEROMETER_EXAMPLES=half $(SLOW) $(BY_FILE) $(COMPUTING)
+	INFEROMETER_EXAMPLES=quarter $(SLOW) $(BY_FILE) $(COMPUTING)
 	$(MEASURING) $(BY_FILE) || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
 
 # Cases beside those that the slow suite has, and more draws of those: before a release.

@@ -3,7 +3,7 @@
     python bench/bench_ties.py [--cache FOLDER]
 
 Rows of each model are predicted without any row of it on their device and engine
-(``bench/efficiencies.py``). Of all pairs that differ in one or two of model, device, engine,
+(``bench/efficiencies.py``), and by datasheets. Of all pairs that differ in one or two of model, device, engine,
 precision, devices of a replica, lengths and users: the correlation of both errors (beyond 0.6 they
 count as 0.6), and how often ``api.grid_ties`` decides, and rightly, beside a rule that wants both
 90 % intervals apart, and beside draws alone, which share all errors. Five CPU minutes, and four for
@@ -22,7 +22,10 @@ from results_log import log_row
 
 from inferometer.api.grid import GridPoint
 from inferometer.api.grid_ties import is_tie, ratio_of
+from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import _BETWEEN_SERVERS
+from inferometer.perfmodel.scenario import BEST, LIKELY, WORST
+from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.stats.estimate import Z_90, Estimate
 
 METRICS = ("tpot_s", "ttft_s")
@@ -43,19 +46,32 @@ def values_of(one):
     }
 
 
-def point_of(one, log_predicted, half_widths):
+def point_of(one, log_ends, source):
+    """Log of low, likely and high of each metric (3, 2)."""
     numbers = {
         name: Estimate(
-            value=float(np.exp(log_s)),
-            low=float(np.exp(log_s - half)),
-            high=float(np.exp(log_s + half)),
-            confidence_fraction=0.9,
-            n_samples=1,
-            method="rows left out",
+            value=float(value), low=float(min(low, value)), high=float(max(high, value)),
+            confidence_fraction=0.9, n_samples=1, method=source,
         )
-        for name, log_s, half in zip(METRICS, log_predicted, half_widths, strict=True)
-    }
-    return GridPoint(values=values_of(one), numbers=numbers, words={"step_times": "published"})
+        for name, (low, value, high) in zip(METRICS, np.exp(log_ends).T, strict=True)
+    }  # fmt: skip
+    return GridPoint(values=values_of(one), numbers=numbers, words={"step_times": source})
+
+
+def sheet_ends(one):
+    """Log TPOT and TTFT at the datasheet's best, likely and worst shares (3, 2); None: it has none."""
+    public, ends = one.published, []
+    if public.n_sharing > 1:
+        return None
+    try:
+        for level in (BEST, LIKELY, WORST):
+            model = datasheet_step_time(public.model, public.engine, public.hardware, level)
+            step_s, front_end_s = model.terms(one.work).total_s[None], np.array([level.front_end_s])
+            seen = one.schedule.seen(step_s, front_end_s, public.statistic)
+            ends.append(np.log([seen.tpot_s[0], seen.ttft_s[0]]))
+    except SpecError:
+        return None
+    return np.array(ends)
 
 
 class Tally:
@@ -97,14 +113,31 @@ class Tally:
         )
 
 
-def tallies(maker):
-    """(what differs, metric) -> tally; what differs '' for all pairs together."""
-    published = [one.published for one in maker.loads]
-    errors = maker.models.errors
-    measured = np.log([(one.tpot_s or np.nan, one.ttft_s or np.nan) for one in published])
+def log_measured(loads):
+    seen = [(one.published.tpot_s or np.nan, one.published.ttft_s or np.nan) for one in loads]
+    return np.log(np.array(seen, dtype=float))
+
+
+def of_rows(maker):
+    """Loads, and their log ends (3, 2) by rows without their model on the device and engine."""
+    predicted = log_measured(maker.loads) - maker.models.errors
     half_widths = np.hypot(maker.half_widths(is_carried=False), Z_90 * _BETWEEN_SERVERS)
+    ends = np.stack([predicted - half_widths, predicted, predicted + half_widths], axis=1)
+    return maker.loads, list(ends)
+
+
+def of_sheets(maker):
+    """The same by datasheets, of the loads that have them."""
+    known = [(one, ends) for one in maker.loads if (ends := sheet_ends(one)) is not None]
+    return [one for one, _ in known], [ends for _, ends in known]
+
+
+def tallies(loads, log_ends, source):
+    """(what differs, metric) -> tally; what differs '' for all pairs together."""
+    measured = log_measured(loads)
+    errors = measured - np.array([ends[1] for ends in log_ends])
     points = [
-        point_of(one, measured[k] - errors[k], half_widths[k]) for k, one in enumerate(published)
+        point_of(one.published, ends, source) for one, ends in zip(loads, log_ends, strict=True)
     ]
     found = defaultdict(Tally)
     for k, m in itertools.combinations(range(len(points)), 2):
@@ -124,14 +157,22 @@ def main():
     take_data(parser)
     parser.add_argument("--cache", type=Path, help="Keep simulated schedules here between runs.")
     arguments = parser.parse_args()
-    found = tallies(Maker(loads_of(data_of(arguments), Loads(arguments.cache))))
+    maker = Maker(loads_of(data_of(arguments), Loads(arguments.cache)))
+    for source, (loads, log_ends), words in (
+        ("published", of_rows(maker), "model left out"),
+        ("datasheet", of_sheets(maker), "by datasheets"),
+    ):
+        show(tallies(loads, log_ends, source), words)
+
+
+def show(found, words):
     for (sort, name), tally in sorted(found.items()):
         if len(tally.errors) >= LEAST_PAIRS:
-            print(f"{sort or 'all':24} {name}: {tally}")
+            print(f"{sort or 'all':24} {name}, {words}: {tally}")
     for name in METRICS:
         tally = found["", name]
         log_row(
-            f"ties of a grid: {name} of two published rows, model left out",
+            f"ties of a grid: {name} of two published rows, {words}",
             f"{tally.words('paired')}; {tally.words('apart')}",
             f"{len(tally.errors)} pairs; draws alone are right in"
             f" {tally.counts['draws alone', 'right'] / len(tally.errors):.1%}",

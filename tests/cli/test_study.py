@@ -122,3 +122,25 @@ def test_a_table_of_commands_has_all_of_its_help_in_one(
     outcome = run(*words, "--help-all", folder=tmp_path)
     assert outcome.returncode == 0
     assert outcome.stdout == short.stdout
+
+
+@pytest.mark.slow
+def test_a_study_says_whether_splitting_is_worth_it(tmp_path: Path) -> None:
+    outcome = run(
+        "study", "disaggregation", MODEL, "--hardware", "h100", "--workload", "512x64",
+        "--replicas", "2", "--slo", "ttft:p95<1s, tpot:p95<30ms", "--probe-requests", "200",
+        "--requests", "1000", "--time-limit", "6s", "--executor", "inline",
+        folder=tmp_path,
+    )  # fmt: skip
+    assert outcome.returncode in {0, 11}, outcome.stderr
+    (finding,) = [line for line in outcome.stdout.splitlines() if "splitting" in line.lower()]
+    assert "with prefill replicas 1, carries" in finding
+    assert "per GPU within the SLO" in finding
+    check_refused(
+        run(
+            "study", "disaggregation", MODEL, "--hardware", "h100", "--workload", "512x64",
+            "--replicas", "1", "--prefill-replicas", "1,2", "--slo", "ttft:p95<1s",
+            folder=tmp_path,
+        ),
+        2, "1 prefill replicas of 1 in all", "allowed: 0 to 0",
+    )  # fmt: skip

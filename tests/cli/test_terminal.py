@@ -21,7 +21,7 @@ from inferometer.cli.main import _end_of_the_system
 from inferometer.measure.load.watch import LoadProgress
 from inferometer.report.page import Line, Page
 from inferometer.report.tables import TextTable
-from inferometer.report.terminal import WholeTable, page_text, table_text
+from inferometer.report.terminal import BriefTable, WholeTable, page_text, table_text
 
 COMMAND = (
     "inferometer sweep /a/folder/whose/name/is/longer/than/any/line/of/a/terminal --out 'runs/2026"
@@ -148,6 +148,39 @@ def test_no_column_of_a_wide_table_is_cut_off(width):
     )
     assert "1.02x" in shown
     assert max(len(line) for line in shown.splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [40, 60, 72, 80, 95, 110, 130])
+def test_a_table_of_numbers_with_their_intervals_has_room_at_every_width(width):
+    """Columns of a percentile and its interval went past the edge, or were cut off there."""
+    header = ("latency", "mean", "p50", "p95", "p95, least … most of 19 draws")
+    row = ("TTFT", "245 ms [219 ms, 271 ms]", "244 ms [200 ms, 271 ms]", "354 ms (n too small)")
+    rows = tuple((name, *row[1:], "234 ms … 1250 ms") for name in ("TTFT", "queue"))
+    table = TextTable(caption="", header=header, rows=rows)
+    lines = on_a_terminal(Padding(WholeTable(table), (0, 0, 1, 0)), width).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= width
+    joined = "".join("".join(line.split()) for line in lines)
+    assert joined.count("1250ms") == 2
+    assert joined.count("draws") == 1
+
+
+def test_a_grid_without_room_shows_the_same_rows_of_each_block():
+    """Of four policies the first alone was shown."""
+    rows = tuple((policy, str(n)) for policy in ("none", "static", "vllm") for n in (1, 2, 4, 8))
+    table = TextTable(caption="", header=("policy", "users"), rows=rows, n_in_block=4)
+    lines = on_a_terminal(BriefTable(table, 6), 80).splitlines()
+    shown = [tuple(line.split()) for line in lines[1:-1]]
+    assert shown == [(policy, n) for policy in ("none", "static", "vllm") for n in ("1", "8")]
+    assert lines[-1] == "… 6 more rows: --verbose"
+
+
+def test_many_findings_are_fewer_and_whole():
+    findings = tuple(f"Finding {i} {'of a sentence of two lines ' * 4}end{i}." for i in range(14))
+    table = TextTable(caption="", header=("x",), rows=tuple((str(i),) for i in range(30)))
+    lines = on_a_terminal(page_text(Page(title="Many", findings=findings, table=table)), 80)
+    assert len(lines.splitlines()) <= 25
+    assert "end0." in lines
+    assert "more findings: --verbose" in lines
 
 
 @pytest.mark.parametrize("width", [60, 80, 110, 200])

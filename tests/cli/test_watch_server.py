@@ -30,7 +30,7 @@ LEARNING_S = 80.0
 FOUND_S = 30.0
 
 
-@pytest.mark.parametrize("is_learned", [False, True])
+@pytest.mark.parametrize("is_learned", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_what_happens_to_servers_under_traffic_is_said_within_30_s(is_learned):
     names = [name for name, scene in SCENES.items() if scene.is_learned == is_learned]
     healthy_s = LEARNING_S if is_learned else HEALTHY_S

@@ -314,10 +314,13 @@ def test_a_number_of_devices_is_no_name_of_one(name):
     assert f"--tp {name[0]}" in str(caught.value.try_)
 
 
-def test_where_no_flag_takes_the_number_the_device_alone_is_suggested():
+@pytest.mark.parametrize(
+    ("where", "try_"), [("NAME", "H100 SXM"), ("--hardware", "--hardware 'H100 SXM'")]
+)
+def test_where_no_flag_takes_the_number_the_device_alone_is_suggested(where, try_):
     with pytest.raises(SpecError, match="8 devices") as caught:
-        find_hardware("8 H100", where="NAME")
-    assert (caught.value.where, caught.value.try_) == ("NAME", "H100")
+        find_hardware("8x H100 SXM", where=where)
+    assert (caught.value.where, caught.value.try_) == (where, try_)
     assert "--tp" not in str(caught.value.allowed)
 
 

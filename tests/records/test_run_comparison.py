@@ -112,6 +112,11 @@ def test_a_simulated_side_is_no_measured_one():
     assert [one.code for one in said.cautions] == ["UNLIKE_ORIGINS"]
     assert said.cautions[0].text.startswith("A is simulated, B is measured")
     assert not list(unlike_origins(measured, measured))
+    simulated = [
+        replace(run, manifest=replace(run.manifest, origin="simulated")) for run in measured
+    ]
+    (both,) = unlike_origins(simulated, simulated)
+    assert "inferometer simulate MODEL --tp 1,2" in both.remedy
     published = tuple(
         replace(run, manifest=replace(run.manifest, origin="published")) for run in measured
     )
@@ -125,7 +130,7 @@ def test_providers_are_not_unlike_where_their_requests_are():
     said = compare_runs(
         sent_to(runs_of(range(4)), "http://a"), sent_to(slower, "http://b"), ComparisonRule()
     )
-    assert [one.code for one in said.cautions] == ["UNLIKE_LOADS"]
+    assert [one.code for one in said.cautions] == ["BOTH_SIMULATED", "UNLIKE_LOADS"]
 
 
 def closed_run(n_users, *, service_ns, n_requests=200):
@@ -182,7 +187,7 @@ def test_one_run_each_says_nothing():
     said = compare_runs(runs_of([1]), runs_of([2], launch_s=0.012), ComparisonRule())
     assert said.answer.verdict == "undecided"
     assert "one run says nothing" in said.answer.why
-    assert [caution.code for caution in said.cautions] == ["FEW_RUNS"]
+    assert [caution.code for caution in said.cautions] == ["BOTH_SIMULATED", "FEW_RUNS"]
 
 
 def test_a_percentile_of_too_few_requests_is_not_compared():

@@ -18,10 +18,10 @@ collect_ignore = [
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Half of the examples of a property take seconds: a slow test. All of them: a long one."""
+    """A quarter of the examples of a property take seconds: a slow test. All of them: a long one."""
     from examples import WHICH
 
-    marks = {"few": (), "half": ("slow",), "all": ("slow", "long")}[WHICH]
+    marks = {"few": (), "quarter": ("slow",), "all": ("slow", "long")}[WHICH]
     for item in items:
         is_drawn = getattr(item.obj, "is_hypothesis_test", False) or "compared" in item.fixturenames
         if is_drawn and HERE in item.path.parents:

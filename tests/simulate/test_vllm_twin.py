@@ -145,7 +145,7 @@ ALL_JOBS = {
     "loop:pipeline": 300,
     "loop:windows": 40,
 }
-JOBS = {job: n_workloads // min(SHARE, 2) for job, n_workloads in ALL_JOBS.items()}
+JOBS = {job: n_workloads // min(SHARE, 4) for job, n_workloads in ALL_JOBS.items()}
 """What is compared with vLLM itself, and in how many workloads: all of them before a release."""
 N_STEPS = 65 * JOBS["fuzz:random"]
 

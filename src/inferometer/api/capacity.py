@@ -244,9 +244,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
     found = levels[0].capacity
     blocks = _kv_blocks(servers)
     return CapacityAnswer(
-        model_id=(
-            servers.deployment.model.model_id if servers.groups is None else servers.groups.words
-        ),
+        model_id=servers.words,
         workload_name=workload.name,
         objective=search.words,
         unit=_UNITS[search.traffic.kind],

@@ -303,6 +303,11 @@ class Servers(NamedTuple):
         return self._replace(rules=replace(self.rules, seed=seed))
 
     @property
+    def words(self) -> str:
+        """The model; for groups of replicas, all groups."""
+        return self.deployment.model.model_id if self.groups is None else self.groups.words
+
+    @property
     def n_in_all(self) -> int:
         """The number of all replicas."""
         return self.n_replicas + (0 if self.prefill is None else self.prefill.cluster.n_replicas)

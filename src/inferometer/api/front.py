@@ -171,7 +171,8 @@ def study(
     """How does an answer change with length, batch, tp, devices, precision, concurrency, policies?
 
     ``name`` is one of these; the options are those of ``predict``, or of ``simulate`` for the last
-    two.
+    two. ``disaggregation`` answers whether splitting prefill and decode is worth it, with the
+    options of ``capacity``.
     """
     question = STUDIES[name].verb.question if name in STUDIES else predictions.Predict
     with called(name="study", question=question, functions=_functions), heard_by(progress):

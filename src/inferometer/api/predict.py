@@ -38,7 +38,7 @@ from inferometer.api.prediction import (
 from inferometer.api.question import DURATION, option
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit
-from inferometer.fit.published.efficiencies import has_stated_links, published_steps
+from inferometer.fit.published.efficiencies import ENGINES, has_stated_links, published_steps
 from inferometer.inputs import catalog, resolve, synonyms, types
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.types import AskedFormat, DType
@@ -114,6 +114,12 @@ class Predict:
         "Kernels launched one by one (transformers' eager), graphs in a bare loop (compiled), or a"
         " serving engine with scheduler and front end.",
         "Engine",
+    )
+    policy: str | None = option(
+        None,
+        "Engine whose published step times are taken. [vllm]",
+        "Engine",
+        choices=tuple(ENGINES),
     )
     all_logits: bool = option(False, "The prefill computes the logits of every position.", "Engine")
     ep: bool = option(False, "Experts spread over the tensor-parallel devices.", "Hardware")
@@ -333,9 +339,22 @@ def _check_measured(question: Predict, *, is_server: bool) -> None:
 def _published(question: Predict, subject: _Subject) -> StepTimeModel | None:
     """Step times of published rows; None where a fit or the datasheet is named, or none are like it."""
     is_measured = subject.hardware.hardware_id == THIS_MACHINE
-    if subject.fit is not None or question.datasheet or is_measured:
-        return None
-    return published_steps(subject.model, subject.engine, subject.hardware, "vllm")
+    framework = question.policy or "vllm"
+    found = (
+        None
+        if subject.fit is not None or question.datasheet or is_measured
+        else published_steps(subject.model, subject.engine, subject.hardware, framework)
+    )
+    other = _without_published(question, subject.hardware)
+    if question.policy is not None and (found is None or other is not None):
+        raise SpecError(
+            f"step times of {ENGINES[framework]} come from published rows, which do not answer this",
+            where="--policy",
+            allowed="devices, formats and options for which there are such rows"
+            + ("" if other is None else f": not {other}"),
+            try_="the same command without --policy",
+        )
+    return found
 
 
 def _without_published(question: Predict, hardware: types.HardwareSpec) -> str | None:

@@ -421,7 +421,7 @@ def _gain(device: str, change: LossyChange, model: resolve.ResolvedModel) -> wha
     before = scenario.Scenario(
         model=replace(model.spec, checkpoint_dtype=None),
         engine=EngineSpec(dtype="bfloat16", device="cuda"),
-        hardware=catalog.find_hardware(device),
+        hardware=catalog.find_hardware(device, where="--hardware"),
         batch_size=1,
         prompt_tokens=512,
         output_tokens=128,

@@ -182,7 +182,8 @@ def request_of(options: Runs) -> RunRequest:
         if options.model is None
         else resolve.resolve_model(options.model, load_format="dummy").spec
     )
-    hardware = None if options.hardware is None else catalog.find_hardware(options.hardware)
+    named = options.hardware
+    hardware = None if named is None else catalog.find_hardware(named, where="--hardware")
     engine = None
     if options.dtype is not None:
         is_gpu = hardware is not None and hardware.kind == "gpu"

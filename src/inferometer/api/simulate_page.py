@@ -511,7 +511,10 @@ def _origins(answer: simulation.SimulateAnswer) -> list[tuple[str, str]]:
         ("ended", f"{counts}{preempted}"),
         *((f"step times{name}", one.step_times_from) for name, one in servers),
         *(
-            (f"KV blocks{name}", f"{_block_words(one)}, {one.kv_blocks_from}")
+            (
+                f"KV blocks{name}",
+                f"{_block_words(one)} ({one.n_kv_tokens:,} tokens), {one.kv_blocks_from}",
+            )
             for name, one in servers
         ),
         ("scheduler", where.engine),

@@ -178,6 +178,8 @@ class DeploymentView:
     n_kv_blocks_low: int
     n_kv_blocks_high: int
     """The fewest and the most of the plausible servers: versions reserve other shares of memory."""
+    n_kv_tokens: int
+    """Tokens that the likely number of blocks holds, as engines' logs say."""
     kv_block_bytes: int
     """On all devices of a replica."""
     kv_blocks_from: str
@@ -294,6 +296,7 @@ def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentV
         n_kv_blocks=config.n_kv_blocks,
         n_kv_blocks_low=fewest,
         n_kv_blocks_high=most,
+        n_kv_tokens=deployment.n_kv_tokens,
         kv_block_bytes=deployment.kv_block_bytes,
         kv_blocks_from=deployment.kv_origin,
         step_times_basis=deployment.step_times.basis,

@@ -35,7 +35,9 @@ def _command(name: str, study: Study) -> click.Command:
     def body(question: object, *, as_json: bool) -> None:
         raise AssertionError(f"a study is a grid: {question}, {as_json}")
 
-    lists = " ".join(f"--{option} {values}" for option, values in study.axes.items())
+    lists = " ".join(
+        f"--{option.replace('_', '-')} {values}" for option, values in study.axes.items()
+    )
     body.__doc__ = (
         f"{study.answers}\n\nThe options and the answer of `inferometer {study.verb.name}`, with"
         f" {lists} unless other values are given."

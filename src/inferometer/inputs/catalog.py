@@ -124,16 +124,7 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
         n, device = counted
         if n == 1:  # a cloud's instance with one device
             return find_hardware(device, where=where)
-        is_flag = where == _FLAGS
-        raise SpecError(
-            f"{name!r} is {n} devices, and this is the name of one",
-            where=where,
-            allowed="one device's name"
-            + (
-                f"; --tp {n} is one replica over all, --replicas {n} one on each" if is_flag else ""
-            ),
-            try_=suggestions.flags("--hardware", device, "--tp", n) if is_flag else device,
-        )
+        raise _several(name, n, device, where=where)
     if name.strip().lower() in {"all", "any", "*"}:
         raise SpecError(
             f"{name!r} is no device",
@@ -145,6 +136,19 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
         "_".join(name.lower().split()), {one: one for one in ids}
     )
     raise _unknown("hardware", name, close, list(ids), where=where)
+
+
+def _several(name: str, n: int, device: str, *, where: str) -> SpecError:
+    """The error for a number of devices; a price's device and that of a run take no number."""
+    takes_number, is_flag = where == _FLAGS, where.startswith("--")
+    allowed = f"; --tp {n} is one replica over all, --replicas {n} one on each"
+    words = ("--hardware", device, "--tp", n) if takes_number else (where, device)
+    return SpecError(
+        f"{name!r} is {n} devices, and this is the name of one",
+        where=where,
+        allowed="one device's name" + (allowed if takes_number else ""),
+        try_=suggestions.flags(*words) if is_flag else device,
+    )
 
 
 def _alike(name: str) -> list[HardwareSpec]:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.inputs.types import Caution
 from inferometer.records.columns import F64, I64
 from inferometer.records.latencies import COMPLETED, is_one_of
@@ -62,8 +63,17 @@ def unlike_lengths(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Cautio
 
 
 def unlike_origins(old: Sequence[Run], new: Sequence[Run]) -> Iterator[Caution]:
-    """Is a side simulated, or published, and the other measured?"""
+    """Is a side simulated, or published, and the other measured? Or are both simulated?"""
     a, b = (" and ".join(sorted({run.manifest.origin for run in side})) for side in (old, new))
+    if a == b == "simulated":
+        yield Caution(
+            code="BOTH_SIMULATED",
+            text="both sides are simulated at likely step times, whose error no further run shows",
+            remedy=(
+                "both in one grid, whose points are compared by their paired ratio:"
+                f" {suggestions.command('simulate', 'MODEL', '--tp', '1,2')}"
+            ),
+        )
     if a == b:
         return
     if "simulated" in f"{a} {b}":

@@ -21,8 +21,6 @@ from inferometer.units import format_number
 _LABEL: Final = 7
 _GAP: Final = 2
 _SHORT_CELL: Final = 24
-_NARROW: Final = 80
-"""Columns of a terminal in which cells are wrapped rather than cut off."""
 _LEAST_COLUMNS: Final = 20
 _BAR: Final = 22
 _ROOMS: Final = ((3, 2, 16), (3, 2, 12), (2, 2, 9), (2, 1, 7), (1, 1, 6), (1, 0, 5))
@@ -325,36 +323,73 @@ def _width(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 def table_text(table: TextTable) -> RenderableType:
     """A table without lines: numbers to the right, all else to the left."""
-    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
-    columns = [[row[index] for row in table.rows] for index in range(len(table.header))]
-    widths = [max(map(len, cells), default=0) for cells in columns]
-    words = [
-        _longest_word([name, *cells]) for name, cells in zip(table.header, columns, strict=True)
-    ]
-    longest = _SHORT_CELL
-    while (
-        longest
-        and _GAP * len(columns)
-        + sum(
-            max(width, word) if width <= longest else word
-            for width, word in zip(widths, words, strict=True)
-        )
-        > _NARROW
-    ):
-        longest -= 1
-    for index, name in enumerate(table.header):
-        is_number = index > 0 and all(_is_number(row[index]) for row in table.rows)
-        drawn.add_column(
-            name,
-            justify="right" if is_number else "left",
-            overflow="fold",
-            # Where there is little room headers are wrapped, and long texts, not short cells; but
-            # what may not be wrapped would be cut off, so it has to have room.
-            min_width=widths[index] if widths[index] <= longest else None,
-        )
-    for row in table.rows:
-        drawn.add_row(*(Text(cell) for cell in row))
-    return drawn
+    return _Columns(table)
+
+
+class _Columns:
+    """A table that is as wide as its texts, or as the room: then long cells and headers are wrapped."""
+
+    def __init__(self, table: TextTable) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it; rich calls this."""
+        table = self._table
+        columns = _columns(table)
+        widths = _widths(columns, options.max_width)
+        is_right = [
+            index > 0 and all(map(_is_number, cells[1:])) for index, cells in enumerate(columns)
+        ]
+        for number, row in enumerate((table.header, *table.rows)):
+            style = "" if number else "bold"
+            cells = [
+                Text(cell, style=style).wrap(console, max(width, 1), overflow="fold")
+                for cell, width in zip(row, widths, strict=True)
+            ]
+            height = max(map(len, cells), default=0)
+            for place in range(height):
+                # a header stands on its column, a cell hangs from its row
+                shift = [0 if number else height - len(lines) for lines in cells]
+                yield _line(
+                    [
+                        lines[place - down] if 0 <= place - down < len(lines) else Text("")
+                        for lines, down in zip(cells, shift, strict=True)
+                    ],
+                    widths,
+                    is_right,
+                )
+
+
+def _line(cells: Sequence[Text], widths: Sequence[int], is_right: Sequence[bool]) -> Text:
+    """One line of a row, without blanks at its end."""
+    line = Text(no_wrap=True, overflow="ignore")
+    for cell, width, right in zip(cells, widths, is_right, strict=True):
+        cell.rstrip()
+        blanks = " " * (width - cell.cell_len)
+        line.append(blanks if right else "").append(cell)
+        line.append(("" if right else blanks) + " " * _GAP)
+    line.rstrip()
+    return line
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Widths of columns: of the whole texts, or less of the widest until the table has room.
+
+    Short numbers are kept whole where that has room, else words, else nothing is.
+    """
+    widths = [max(map(len, cells)) for cells in columns]
+    room -= _GAP * (len(columns) - 1)
+    kinds = (_least_width, _longest_word)
+    least = next(
+        (found for kind in kinds if sum(found := [kind(cells) for cells in columns]) <= room),
+        [1] * len(columns),
+    )
+    while sum(widths) > room:
+        spare = [index for index, width in enumerate(widths) if width > least[index]]
+        if not spare:
+            break
+        widths[max(spare, key=lambda index: (widths[index], index))] -= 1
+    return widths
 
 
 def _longest_word(texts: Sequence[str]) -> int:
