@@ -410,3 +410,17 @@ def test_a_cached_prefix_changes_the_prefill_alone() -> None:
         for share in (0.0, 0.5)
     )
     assert one_token.fitted == cached.fitted
+
+
+def test_a_limit_of_one_batch_needs_no_percentile() -> None:
+    """`--slo 'ttft<500ms'` was refused, though a batch has one latency."""
+    bare = im.predict(MODEL, hardware="h100_sxm", batch=8, slo="ttft<500ms, TPOT under 40 ms")
+    named = im.predict(MODEL, hardware="h100_sxm", batch=8, slo="ttft:p95<500ms, tpot:p95<40ms")
+    assert bare.slo == named.slo
+    (page,) = bare.pages()
+    limits = {one.name: one.limit for one in page.numbers}
+    assert (limits["TTFT"], limits["TPOT"]) == (500.0, 40.0)
+    grid = im.predict(MODEL, hardware="h100_sxm", batch=[1, 8], slo="ttft<500ms")
+    assert {point.words["slo"] for point in grid.points} == {"met"}
+    with pytest.raises(SpecError, match="which percentile"):
+        im.simulate(MODEL, hardware="h100_sxm", rate=1, slo="ttft<500ms")
