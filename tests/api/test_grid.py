@@ -424,3 +424,20 @@ def test_a_limit_of_one_batch_needs_no_percentile() -> None:
     assert {point.words["slo"] for point in grid.points} == {"met"}
     with pytest.raises(SpecError, match="which percentile"):
         im.simulate(MODEL, hardware="h100_sxm", rate=1, slo="ttft<500ms")
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "chip"),
+    [
+        (
+            im.capacity,
+            {"slo": "ttft:p95<9s", "time_limit": 0.5},
+            "2 of 2 points have their capacity",
+        ),
+        (im.simulate, {"rate": 1, "requests": 60}, "2 of 2 points answered"),
+    ],
+)
+def test_a_grid_of_traffic_says_how_many_points_are_answered(verb, options, chip) -> None:
+    """A grid of capacities has an SLO that no point meets or misses."""
+    grid = verb(MODEL, hardware="h100_sxm", workload="64x8", tp=[1, 2], datasheet=True, **options)
+    assert grid.pages()[0].chips[0].text == chip
