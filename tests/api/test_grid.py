@@ -410,3 +410,34 @@ def test_a_cached_prefix_changes_the_prefill_alone() -> None:
         for share in (0.0, 0.5)
     )
     assert one_token.fitted == cached.fitted
+
+
+def test_a_limit_of_one_batch_needs_no_percentile() -> None:
+    """`--slo 'ttft<500ms'` was refused, though a batch has one latency."""
+    bare = im.predict(MODEL, hardware="h100_sxm", batch=8, slo="ttft<500ms, TPOT under 40 ms")
+    named = im.predict(MODEL, hardware="h100_sxm", batch=8, slo="ttft:p95<500ms, tpot:p95<40ms")
+    assert bare.slo == named.slo
+    (page,) = bare.pages()
+    limits = {one.name: one.limit for one in page.numbers}
+    assert (limits["TTFT"], limits["TPOT"]) == (500.0, 40.0)
+    grid = im.predict(MODEL, hardware="h100_sxm", batch=[1, 8], slo="ttft<500ms")
+    assert {point.words["slo"] for point in grid.points} == {"met"}
+    with pytest.raises(SpecError, match="which percentile"):
+        im.simulate(MODEL, hardware="h100_sxm", rate=1, slo="ttft<500ms")
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "chip"),
+    [
+        (
+            im.capacity,
+            {"slo": "ttft:p95<9s", "time_limit": 0.5},
+            "2 of 2 points have their capacity",
+        ),
+        (im.simulate, {"rate": 1, "requests": 60}, "2 of 2 points answered"),
+    ],
+)
+def test_a_grid_of_traffic_says_how_many_points_are_answered(verb, options, chip) -> None:
+    """A grid of capacities has an SLO that no point meets or misses."""
+    grid = verb(MODEL, hardware="h100_sxm", workload="64x8", tp=[1, 2], datasheet=True, **options)
+    assert grid.pages()[0].chips[0].text == chip

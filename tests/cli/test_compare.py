@@ -73,7 +73,7 @@ def test_folders_of_runs_are_decided(runs):
         folder=runs,
     )
     assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.startswith("B is worse: tpot_p50_s B / A = 1.")
+    assert outcome.stdout.startswith("B is worse: TPOT p50 of B is 1.")
     assert "5 against 5 runs" in outcome.stdout
 
 
@@ -95,13 +95,13 @@ def test_four_against_four_that_are_undecided_name_how_many_would_decide(runs, t
 def test_single_runs_are_undecided(runs):
     outcome = run("compare", "runs/a", "runs/b", folder=runs)
     assert outcome.returncode == 11
-    assert outcome.stdout.startswith("undecided: ")
+    assert outcome.stdout.startswith("Undecided: ")
     assert "CAUTION" in outcome.stdout
 
 
 def test_a_latency_is_also_named_as_in_an_slo(runs):
     outcome = run("compare", "runs/a", "runs/b", "--metric", "ttft:p95", folder=runs)
-    assert "ttft_p95_s B / A" in outcome.stdout.splitlines()[0]
+    assert "TTFT p95 of B" in outcome.stdout.splitlines()[0]
 
 
 def test_three_runs_are_those_of_a_report(runs):

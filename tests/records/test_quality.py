@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from inferometer.api.quality import QualityAnswer, QualityRow
 from inferometer.records.quality import Reading, difference, judge_quality
 
 SHAPE = (16, 255)
@@ -80,3 +81,34 @@ def test_an_engine_that_names_no_top_token_has_no_agreement():
     found = difference(Reading(nll=nll, top_ids=None, generated_ids=()), reference)
     assert found.top1_agreement is None
     assert found.perplexity_ratio.value == pytest.approx(1)
+
+
+def test_the_page_has_a_number_and_a_line_for_each_change():
+    """Its first screen had neither a number nor a chart."""
+
+    def row(name, shift):
+        found = difference(reading(nll() + shift), reading(nll()))
+        return QualityRow(
+            name=name,
+            verdict=judge_quality(found.perplexity_ratio, 0.01),
+            difference=found,
+            tpot_gain_ratio=None,
+            weight_bytes_saved_fraction=None,
+        )
+
+    same = difference(reading(nll()), reading(nll()))
+    answer = QualityAnswer(
+        model_id="m", text="a text", n_tokens=nll().size, window_tokens=SHAPE[1],
+        margin_fraction=0.01, perplexity=same.perplexity, noise=same,
+        changes=(row("int8 weights", 0.0), row("int4 weights", math.log(1.5))), cautions=(),
+    )  # fmt: skip
+    (page,) = answer.pages()
+    numbers = {one.name: one for one in page.numbers}
+    worse = numbers["int4 weights"]
+    assert worse.value == pytest.approx(1.5 * same.perplexity)
+    assert worse.limit == pytest.approx(1.01 * same.perplexity)
+    assert worse.note.startswith("worse")
+    assert page.chart is not None
+    assert page.chart.finding.startswith("int4 weights cost most: perplexity +50.00%")
+    assert {row[0] for row in page.chart.rows} == {"reference", "int8 weights", "int4 weights"}
+    assert page.table in page.sections[1].tables  # the chart takes its place on the first screen

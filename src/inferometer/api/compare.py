@@ -13,6 +13,8 @@ from inferometer.errors import EXIT_OF_SLO, RecordError, SpecError
 from inferometer.records import reading, run_comparison, run_folder
 from inferometer.records.curves import WITHOUT_INTERVAL
 from inferometer.records.types import Run
+from inferometer.report.charts.plot import Chart
+from inferometer.report.charts.predicted import Effect, effects_chart
 from inferometer.report.page import Chip, Number, Page, Section, lines_of
 from inferometer.report.request_tables import duration_cell, rate_text
 from inferometer.report.tables import ABSENT_TEXT, N_TOO_SMALL, TextTable
@@ -65,11 +67,12 @@ def compare_page(answer: CompareAnswer) -> Page:
         f"no ratio of {one.metric}: {one.why}" for one in comparison.others if one.ratio is None
     ]
     return Page(
-        title=f"{_WORDS[comparison.answer.verdict]}: {comparison.answer.metric} B / A = {_ratio(ratio)}",
+        title=_title(comparison),
         subtitle=f"A: {', '.join(answer.old)} · B: {', '.join(answer.new)}",
         chips=(Chip(verdict=comparison.answer.verdict, text=_WORDS[comparison.answer.verdict]),),
         findings=_token_sentences(comparison),
         numbers=_numbers(comparison),
+        chart=_chart(comparison),
         table=_table(comparison),
         lines=lines_of(
             ("WHY", "\n".join((comparison.answer.why, *map(_slo_line, answer.slos)))),
@@ -78,6 +81,12 @@ def compare_page(answer: CompareAnswer) -> Page:
         cautions=comparison.cautions,
         sections=(
             Section(
+                id="compared",
+                title="What was compared?",
+                nav="Compared",
+                tables=(_table(comparison),),
+            ),
+            Section(
                 id="differ",
                 title="What else is different?",
                 nav="Differences",
@@ -85,6 +94,79 @@ def compare_page(answer: CompareAnswer) -> Page:
                 tables=_differences(comparison),
             ),
         ),
+    )
+
+
+def _title(comparison: run_comparison.RunComparison) -> str:
+    answer = comparison.answer
+    verdict = _WORDS[answer.verdict]
+    what = metric_in_words(answer.metric)
+    if answer.ratio is None:
+        return f"{verdict[0].upper()}{verdict[1:]}: no ratio of {what}"
+    open_ = f" ({N_TOO_SMALL})" if answer.ratio.low is None else ""
+    return (
+        f"{verdict[0].upper()}{verdict[1:]}: {what} of B is {answer.ratio.text()} times A's{open_}"
+    )
+
+
+_UNITS_IN_WORDS: Final = (("_tokens_per_s", " tok/s"), ("_requests_per_s", " req/s"), ("_s", ""))
+
+
+def metric_in_words(metric: str) -> str:
+    """A metric as the pages name it.
+
+    Example
+    -------
+    >>> metric_in_words("ttft_p95_s"), metric_in_words("output_tokens_per_s")
+    ('TTFT p95', 'output tok/s')
+    >>> metric_in_words("prefill_s of all token counts")
+    'prefill of all token counts'
+    """
+    name, blank, rest = metric.partition(" ")
+    unit, words = next(
+        ((unit, words) for unit, words in _UNITS_IN_WORDS if name.endswith(unit)), ("", "")
+    )
+    name = f"{name.removesuffix(unit)}{words}".replace("_", " ")
+    for latency in ("ttft", "tpot", "e2e"):
+        name = name.replace(latency, latency.upper())
+    return f"{name}{blank}{rest}"
+
+
+def _chart(comparison: run_comparison.RunComparison) -> Chart | None:
+    """By how much B is above or below A in each metric, where several have a ratio."""
+    effects = [
+        Effect(
+            metric_in_words(one.metric),
+            _changed(one.ratio),
+            _ratio(one.ratio),
+            one.verdict != "undecided",
+        )
+        for one in (comparison.answer, *comparison.others)
+        if one.ratio is not None
+    ]
+    n_decided = sum(effect.is_chosen for effect in effects)
+    return (
+        effects_chart(
+            effects,
+            chart_id="ratios",
+            title="B beside A in each metric",
+            finding=f"{n_decided} of {len(effects)} metrics are decided",
+            axis="B above A, %",
+            legend="filled: decided · lines: intervals · words: B / A",
+            row="metric",
+        )
+        if len(effects) > 1
+        else None
+    )
+
+
+def _changed(ratio: Estimate) -> Estimate:
+    """The change in percent."""
+    return replace(
+        ratio,
+        value=100 * (ratio.value - 1),
+        low=None if ratio.low is None else 100 * (ratio.low - 1),
+        high=None if ratio.high is None else 100 * (ratio.high - 1),
     )
 
 
@@ -130,7 +212,7 @@ def _numbers(comparison: run_comparison.RunComparison) -> tuple[Number, ...]:
     """B / A of the answer and of the first others, against 1."""
     return tuple(
         Number(
-            name=f"{one.metric}, B / A",
+            name=f"{metric_in_words(one.metric)}, B / A",
             value=one.ratio.value,
             low=one.ratio.low,
             high=one.ratio.high,

@@ -25,7 +25,9 @@ from inferometer.errors import RecordError
 from inferometer.records import reading
 from inferometer.records.columns import F64
 from inferometer.records.step_logs import StepLog, read_step_log, step_log_of
-from inferometer.report.page import Page, duration_number, lines_of
+from inferometer.report.charts.curves import Ranked, ranked_chart
+from inferometer.report.charts.plot import Axis, Chart
+from inferometer.report.page import Page, Section, duration_number, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration
@@ -230,7 +232,12 @@ def _limits(log: StepLog) -> tuple[LimitRow, ...]:
 def steps_page(answer: StepsAnswer) -> Page:
     """A page with the largest part, delays of decodes, and observed limits."""
     first = answer.parts[0]
-    steps = f"{answer.n_steps:,} steps of {answer.source}"
+    table = TextTable(
+        caption="Where the time of the steps goes",
+        header=("part", "share", "change"),
+        rows=tuple((one.words, _share(one.fraction), one.change) for one in answer.parts),
+    )
+    steps = f"{answer.n_steps:,} steps of {answer.source.removeprefix('steps of ')}"
     return Page(
         title=(
             f"{answer.target}: undecided between {first.words} and {answer.parts[1].words}"
@@ -240,11 +247,8 @@ def steps_page(answer: StepsAnswer) -> Page:
         subtitle=f"{steps}, {format_duration(answer.steps_s)} together{_gone(answer)}",
         numbers=duration_number("gap p99", _alone(answer.gap_p99_s, answer))
         + duration_number("without prompts", answer.gap_p99_without_prompts_s),
-        table=TextTable(
-            caption="Where the time of the steps goes",
-            header=("part", "share", "change"),
-            rows=tuple((one.name, _share(one.fraction), one.change) for one in answer.parts),
-        ),
+        chart=_parts_chart(answer),
+        table=table,
         lines=lines_of(
             ("LIMIT", f"{first.words}: {_share(first.fraction)} of the time; {first.change}"),
             ("ALSO", _held_up(answer)),
@@ -252,6 +256,29 @@ def steps_page(answer: StepsAnswer) -> Page:
             ("TRUST", _trust(answer)),
             ("NEXT", _next(answer)),
         ),
+        sections=(
+            Section(id="parts", title="What would change each part?", nav="Parts", tables=(table,)),
+        ),
+    )
+
+
+def _parts_chart(answer: StepsAnswer) -> Chart:
+    first = answer.parts[0]
+    return ranked_chart(
+        "step-parts",
+        "Where the time of the steps goes",
+        f"{_share(first.fraction)} of the time is {first.words}",
+        [
+            Ranked(
+                one.words,
+                100 * one.fraction.value,
+                None if one.fraction.low is None else 100 * one.fraction.low,
+                None if one.fraction.high is None else 100 * one.fraction.high,
+            )
+            for one in answer.parts
+        ],
+        x=Axis(title="% of the time of all steps"),
+        intervals="90 % intervals",
     )
 
 

@@ -130,6 +130,8 @@ class Verb(NamedTuple):
     headline: Callable[[Any], Headline]
     title: Callable[[Mapping[str, object], tuple[Axis, ...]], str]
     findings: Callable[[tuple[Axis, ...], tuple[GridPoint, ...]], tuple[CurveFinding, ...]]
+    is_of_one: bool = False
+    """Is the answer of one request, or of a batch of equal ones?"""
     is_short: bool = False
     """Does each point take milliseconds, so that processes are not worth their start?"""
 
@@ -208,7 +210,7 @@ def grid(verb: Verb, values: Mapping[str, object], axes: tuple[Axis, ...]) -> Gr
         points=points,
         findings=verb.findings(axes, points),
         objective=(
-            parse_objective(slo, has_workflows=True)
+            parse_objective(slo, has_workflows=True, is_of_one=verb.is_of_one)
             if isinstance(slo := fixed.get("slo"), str)
             else None
         ),

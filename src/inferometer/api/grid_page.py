@@ -82,12 +82,8 @@ _BESTS: Final = (
     _Best("total_tokens_per_s", "most in and out", "tok/s", is_most=True),
     _Best("usd_per_million_tokens", "lowest cost", "$/1M out"),
 )
-_SPEEDS: Final = (
-    "decode_tokens_per_s",
-    "capacity_requests_per_s",
-    "capacity_users",
-    "requests_per_s",
-)
+_CAPACITIES: Final = ("capacity_requests_per_s", "capacity_users")
+_SPEEDS: Final = ("decode_tokens_per_s", *_CAPACITIES, "requests_per_s")
 _INTERVALS: Final = {
     "predict": "90 % intervals",
     "simulate": "all step times, and the noise of the requests",
@@ -129,8 +125,8 @@ def _chips(answer: GridAnswer) -> list[Chip]:
     n_points = len(answer.points)
     answered = [point for point in answer.points if point.refused is None]
     chips = list[Chip]()
-    if answer.objective is not None:
-        counts = Counter(point.words.get("slo") for point in answered)
+    counts = Counter(point.words.get("slo") for point in answered)
+    if answer.objective is not None and set(counts) != {None}:
         order = ("met", "undecided", "missed")
         verdict = next((one for one in order if counts[one]), "missed")
         text = f"{counts['met']} of {n_points} points meet the SLO"
@@ -143,9 +139,16 @@ def _chips(answer: GridAnswer) -> list[Chip]:
         which = "all" if n_fitting == n_points else f"{n_fitting} of"
         chips.append(Chip(verdict=verdict, text=f"{which} {n_points} points fit in memory"))
     if not chips:
-        text = f"{len(answered)} of {n_points} points answered"
-        chips.append(Chip(verdict="fits" if len(answered) == n_points else "open", text=text))
+        n_done, words = len(answered), "answered"
+        if answer.verb == "capacity":
+            n_done, words = sum(_is_located(point) for point in answered), "have their capacity"
+        text = f"{n_done} of {n_points} points {words}"
+        chips.append(Chip(verdict="fits" if n_done == n_points else "open", text=text))
     return chips
+
+
+def _is_located(point: GridPoint) -> bool:
+    return any(point.numbers.get(name) is not None for name in _CAPACITIES)
 
 
 def _best_numbers(answer: GridAnswer) -> list[Number]:

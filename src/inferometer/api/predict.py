@@ -231,7 +231,7 @@ def _slo(
         return None
     speeds = said if isinstance(said, FittedSpeeds) else said.speeds
     return predicted_slo(
-        parse_objective(question.slo, why_none="a prediction is of one request"),
+        parse_objective(question.slo, why_none="a prediction is of one request", is_of_one=True),
         speeds.ttft_s,
         speeds.tpot_s,
         question.output,

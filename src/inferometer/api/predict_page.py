@@ -4,7 +4,13 @@ from collections.abc import Callable
 from typing import Final
 
 from inferometer.api.named_fit import UNKNOWN_ARCHITECTURE
-from inferometer.api.prediction import MeasuredDecode, PredictAnswer, PredictedLimit, WhatIfRow
+from inferometer.api.prediction import (
+    MeasuredDecode,
+    PredictAnswer,
+    PredictedLimit,
+    PredictedSlo,
+    WhatIfRow,
+)
 from inferometer.inputs.types import Caution
 from inferometer.measure.this_machine import ceiling_cautions
 from inferometer.perfmodel.datasheet import (
@@ -188,21 +194,31 @@ def _numbers(answer: PredictAnswer) -> tuple[Number, ...]:
     devices = f"{sheet.scenario.n_devices} × " if sheet.scenario.n_devices > 1 else ""
     price = "" if paid is None else f"at {devices}{format_number(paid.usd_per_hour)} $/h"
     cost = rate_number("cost of 1M output tok", speeds.usd_per_million_tokens, "$", note=price)
+    limits = {} if answer.slo is None else _nearest_limits(answer.slo)
     if per_user is None:
         return (
-            *duration_number("TTFT", speeds.ttft_s),
+            *duration_number("TTFT", speeds.ttft_s, limit_s=limits.get("ttft")),
             *rate_number("answered", speeds.output_tokens_per_s, "requests/s"),
             *cost,
         )
     return (
-        *duration_number("TTFT", speeds.ttft_s),
-        *duration_number("TPOT", speeds.tpot_s),
-        *duration_number("E2E", speeds.e2e_s),
+        *duration_number("TTFT", speeds.ttft_s, limit_s=limits.get("ttft")),
+        *duration_number("TPOT", speeds.tpot_s, limit_s=limits.get("tpot")),
+        *duration_number("E2E", speeds.e2e_s, limit_s=limits.get("e2e")),
         *rate_number("per user", per_user, "tok/s", note=reading_text(per_user.value)),
         *rate_number("output, decoding", speeds.decode_tokens_per_s, "tok/s"),
         *(() if answer.fitted else rate_number("MBU of decode", mbu, "%")),
         *cost,
     )
+
+
+def _nearest_limits(slo: PredictedSlo) -> dict[str, float]:
+    """The lowest limit of each latency, in seconds."""
+    limits = dict[str, float]()
+    for one in slo.limits:
+        metric, limit_s = one.threshold.metric, one.threshold.limit_s
+        limits[metric] = min(limit_s, limits.get(metric, limit_s))
+    return limits
 
 
 def _knows_model(sheet: DatasheetPrediction) -> bool:

@@ -1,9 +1,13 @@
 """What is there to read of a comparison of quality: the verdict of each change beside its gain?"""
 
+from collections.abc import Sequence
+
 from inferometer.api.quality import QualityAnswer, QualityRow
 from inferometer.inputs.types import Caution
-from inferometer.records.quality import QualityDifference
-from inferometer.report.page import Chip, Page, Section, lines_of
+from inferometer.records.quality import DepthQuality, QualityDifference
+from inferometer.report.charts.curves import CurvePoint, NamedCurve, curve_chart
+from inferometer.report.charts.plot import Axis, Chart
+from inferometer.report.page import Chip, Number, Page, Section, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_number
@@ -30,7 +34,10 @@ def quality_page(answer: QualityAnswer) -> Page:
             for row in answer.changes
         ),
         chips=(Chip(verdict=_TONES.get(answer.verdict, answer.verdict), text=answer.verdict),),
+        numbers=tuple(_numbers(answer)),
+        has_numbers_in_table=True,
         table=_table(answer),
+        chart=_chart(answer),
         lines=lines_of(("TRUST", trust)),
         cautions=tuple(
             Caution(code="QUALITY", text=text, remedy=remedy) for text, remedy in answer.cautions
@@ -42,7 +49,73 @@ def quality_page(answer: QualityAnswer) -> Page:
                 nav="Depth",
                 tables=(_perplexity_by_depth(answer),),
             ),
+            Section(
+                id="changes",
+                title="What does each change cost, and gain?",
+                nav="Changes",
+                tables=(_table(answer),),
+            ),
         ),
+    )
+
+
+_MOST_NUMBERS = 6
+
+
+def _numbers(answer: QualityAnswer) -> list[Number]:
+    """The perplexity of the reference and of each change, beside what the margin allows."""
+    most = answer.perplexity * (1 + answer.margin_fraction)
+    numbers = [Number(name="perplexity, reference", value=answer.perplexity)]
+    for row in answer.changes:
+        ratio = row.difference.perplexity_ratio
+        numbers.append(
+            Number(
+                name=row.name,
+                value=row.difference.perplexity,
+                low=None if ratio.low is None else ratio.low * answer.perplexity,
+                high=None if ratio.high is None else ratio.high * answer.perplexity,
+                limit=most,
+                limit_name="at most",
+                note=f"{row.verdict}, top-1 {_share(row.difference.top1_agreement)}",
+            )
+        )
+    return numbers[:_MOST_NUMBERS]
+
+
+def _chart(answer: QualityAnswer) -> Chart | None:
+    """Perplexity over the depth in a window, a line for each change."""
+    depths = answer.noise.by_depth
+    if len(depths) < 2:
+        return None
+    lines = [NamedCurve("reference", _points(depths, [one.reference_perplexity for one in depths]))]
+    for row in answer.changes:
+        values = [one.perplexity for one in row.difference.by_depth]
+        lines.append(NamedCurve(row.name, _points(depths, values)))
+    ys = [point.y for line in lines for point in line.points]
+    worst = max(answer.changes, key=lambda row: row.difference.perplexity_ratio.value)
+    return curve_chart(
+        "perplexity-by-depth",
+        "Perplexity over the depth in a window",
+        f"{worst.name} cost most: perplexity {_change(worst.difference.perplexity_ratio)}",
+        lines,
+        x=Axis(title="tokens before, at most", scale="log2"),
+        y=Axis(title="perplexity", scale="log" if max(ys) > _LOG_FROM * min(ys) else "linear"),
+    )
+
+
+_LOG_FROM = 5
+
+
+def _points(depths: Sequence[DepthQuality], values: Sequence[float]) -> tuple[CurvePoint, ...]:
+    return tuple(
+        CurvePoint(
+            float(one.last_token),
+            value,
+            None,
+            None,
+            f"tokens {one.first_token} to {one.last_token}",
+        )
+        for one, value in zip(depths, values, strict=True)
     )
 
 

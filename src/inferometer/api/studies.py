@@ -231,7 +231,7 @@ def _title(values: Mapping[str, object], axes: tuple[Axis, ...]) -> str:
 
 PREDICT: Final = Verb(
     "predict", predictions.Predict, predictions.predict, _of_prediction, _title, predict_findings,
-    is_short=True,
+    is_of_one=True, is_short=True,
 )  # fmt: skip
 SIMULATE: Final = Verb(
     "simulate", simulations.Simulate, simulations.simulate, _of_simulation, _title,

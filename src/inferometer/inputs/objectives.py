@@ -146,12 +146,18 @@ class ObjectiveSpec:
 
 
 def parse_objective(
-    text: str, *, where: str = "--slo", has_workflows: bool = False, why_none: str = _UNKNOWN
+    text: str,
+    *,
+    where: str = "--slo",
+    has_workflows: bool = False,
+    why_none: str = _UNKNOWN,
+    is_of_one: bool = False,
 ) -> ObjectiveSpec:
     """Parse an SLO: ``ttft:p95<500ms, tpot:p95<50ms`` or ``mlperf:llama2-70b-server``.
 
     ``has_workflows``: may the traffic have workflows, as far as the caller knows? ``why_none``: the
-    reason if not.
+    reason if not. ``is_of_one``: of one request, whose latency is every percentile: a limit may
+    name none.
 
     Raises
     ------
@@ -165,10 +171,14 @@ def parse_objective(
     'ttft:p99<500ms, tpot:p95<50ms'
     >>> parse_objective("first-token latency:p95<1s; P99 TPOT under 50 ms").text
     'ttft:p95<1000ms, tpot:p99<50ms'
+    >>> parse_objective("ttft < 500ms", is_of_one=True).text
+    'ttft:p95<500ms'
     """
     text = _unfolded(text.strip())
     thresholds = [
-        _threshold(part.strip(), where) for part in re.split("[,;]", text) if part.strip()
+        _threshold(part.strip(), where, is_of_one=is_of_one)
+        for part in re.split("[,;]", text)
+        if part.strip()
     ]
     if not thresholds:
         raise SpecError(f"{text!r} promises nothing", where=where, allowed=_ALLOWED, try_=_EXAMPLE)
@@ -287,8 +297,11 @@ def _unfolded(text: str) -> str:
     return find_presets(text)[0].text if text.lower().startswith("mlperf:") else text
 
 
-def _threshold(part: str, where: str) -> Threshold:
+def _threshold(part: str, where: str, *, is_of_one: bool) -> Threshold:
     below = _PERCENTILE_LAST.sub(r":\1", _with_sign(part))
+    bare = _NO_STATISTIC.fullmatch(below) if is_of_one and ":" not in below else None
+    if bare is not None and not re.search(r"\bp\d", bare["metric"].lower()):
+        below = f"{bare['metric']}:p95<{bare['limit']}"
     match = _THRESHOLD.fullmatch(_PERCENTILE_FIRST.sub(r"\2:\1", below))
     if match is None:
         raise _no_threshold(part, below, where)

@@ -156,7 +156,7 @@ def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
     attention = replace(scenario.model.attention, n_kv_heads=n_kv_heads, full=full)
     model = replace(scenario.model, attention=attention)
     return Change(
-        name=f"{n_kv_heads} KV heads",
+        name=f"{n_kv_heads} KV head{'s' * (n_kv_heads > 1)}",
         scenario=replace(scenario, model=model),
         needs="a model trained so (arXiv 2305.13245)",
     )

@@ -341,10 +341,11 @@ def peak(curve: Curve) -> CurveFinding | None:
     best = int(np.argmax(curve.y))
     if len(curve.y) < _MIN_POINTS or curve.y[-1] * _FLAT_RATIO > curve.y[best]:
         return None
+    unit = " tok/s" if curve.y_name.endswith("throughput") else ""
     text = (
         f"{curve.y_name} is highest at {curve.x_name} {format_number(curve.x[best])}"
-        f" ({format_number(curve.y[best])}){curve.held}, and falls to"
-        f" {format_number(curve.y[-1])} at {format_number(curve.x[-1])}."
+        f" ({format_number(curve.y[best])}{unit}){curve.held}, and falls to"
+        f" {format_number(curve.y[-1])}{unit} at {format_number(curve.x[-1])}."
     )
     return CurveFinding(code="PEAK", sentence=text)
 

@@ -20,6 +20,7 @@ from inferometer.report.charts.plot import (
     rows_plot,
     tip,
 )
+from inferometer.report.charts.predicted import short_label
 from inferometer.units import format_number
 
 _MOST_BANDS = 3
@@ -147,7 +148,7 @@ def ranked_chart(
         finding=finding or title,
         plots=(
             rows_plot(
-                [one.label for one in shown],
+                [short_label(one.label) for one in shown],
                 Axis(title=x.title, low=0.0, high=1.12 * most),
                 marks,
                 f"lines: {intervals}" if has_lines else "",

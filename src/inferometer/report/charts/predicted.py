@@ -311,7 +311,7 @@ def effects_chart(
         for one, end, y in zip(shown, ends, middles, strict=True)
     ]
     plot = rows_plot(
-        [_short(one.name) for one in shown],
+        [short_label(one.name) for one in shown],
         Axis(title=axis, low=low - room / 10, high=high + room),
         marks,
         legend,
@@ -328,5 +328,6 @@ def effects_chart(
     )
 
 
-def _short(name: str) -> str:
+def short_label(name: str) -> str:
+    """The label of a row, so short that a phone shows it."""
     return name if len(name) <= _MAX_LETTERS else f"{name[: _MAX_LETTERS - 1]}…"
