@@ -8,7 +8,10 @@ import inferometer as im
 from inferometer.api.grid import Axis, GridPoint, PacedNumber, Value
 from inferometer.api.grid_findings import disaggregation_findings
 from inferometer.api.grid_ties import is_tie, ratio_of
+from inferometer.api.server import Server, deployment_of
 from inferometer.api.studies import study_options
+from inferometer.perfmodel.steptime_terms import shape_duration_s
+from inferometer.perfmodel.types import decode_shape
 from inferometer.stats.estimate import Estimate
 
 MODEL = "llama-3.1-8b"
@@ -154,3 +157,23 @@ def test_the_splits_are_those_of_the_replicas() -> None:
     assert options["prefill_replicas"] == [0, 1, 2]
     given = study_options("disaggregation", {"model": MODEL, "prefill_replicas": "0,1"})
     assert (given["replicas"], given["prefill_replicas"]) == ("4", "0,1")
+
+
+def test_a_draw_is_the_same_machine_under_all_settings_of_one_server() -> None:
+    """Pairing by index rests on it; other layouts have draws of their own, by their own quantiles."""
+    words = {"model": MODEL, "hardware": "h100_sxm", "tp": 1}
+    few, many, split = (
+        deployment_of(Server(**{**words, **more}))
+        for more in ({"max_num_seqs": 64}, {"max_num_seqs": 256}, {"tp": 2})
+    )
+    costs = [
+        [shape_duration_s(draw.steps, decode_shape(batch_size=8, context_tokens=512))
+         for draw in one.draws]
+        for one in (few, many, split)
+    ]  # fmt: skip
+    assert len(costs[0]) == 19
+    assert costs[0] == costs[1]
+    assert [draw.front_end_s for draw in few.draws] == [draw.front_end_s for draw in many.draws]
+    assert [cost / costs[0][9] for cost in costs[0]] != pytest.approx(
+        [cost / costs[2][9] for cost in costs[2]]
+    )

@@ -137,7 +137,7 @@ def test_lengths_that_are_no_workload_are_refused(typed):
         ("simulate m --speculative eagle", "--set num_speculative_tokens=3 --set acceptance"),
         ("predict m --speculative-config {}", "--speculative eagle"),
         ("predict m --enable-expert-parallel", "--ep"),
-        ("simulate m --enable-expert-parallel", "inferometer simulate --help"),
+        ("simulate m --enable-expert-parallel", "--ep"),
         ("predict m --hardwar h100", "--hardware"),
         ("predict m --precision fp8", "--quantization"),
         ("predict m --out a.csv", "--csv > FILE, --json > FILE, or a page: --report FILE"),
