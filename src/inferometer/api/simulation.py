@@ -347,17 +347,15 @@ def simulate_workload(
 
     ``is_likely_alone``: on the likely one, for a first answer without what step times leave open.
     """
-    workload = simulator.workload
-    promised = workload.class_objectives
     wanted = simulator.cases(
         record_steps=record_steps, record_parts=record_parts, is_likely_alone=is_likely_alone
     )
     cases = tuple(executor.map(simulator.at, wanted))
     likely = cases[0]
     aside = None if is_likely_alone else simulator.varied_run(wanted[0].case)
-    workload = replace(workload, plan=likely.plan)
+    workload = replace(simulator.workload, plan=likely.plan)
     run, levels = likely.run, tuple(case.level for case in cases)
-    slos = _kept(tuple(case.run for case in cases), promised)
+    slos = _kept(tuple(case.run for case in cases), workload.class_objectives)
     answer = SimulateAnswer(
         workload_name=workload.name,
         workload=description.describe(workload.plan, is_closed=workload.n_users is not None),
