@@ -91,9 +91,9 @@ def read_workload(path: Path) -> WorkloadSpec:
     """
     text = text_of(path, noun="workload", endings=".toml or .json")
     spec = workload_from_text(text, where=str(path), is_json=path.suffix.lower() == ".json")
-    rooted = _rooted(msgspec.to_builtins(spec), path.parent)
     if spec.name == UNNAMED:  # none was given: "6 requests/s of workload" says nothing
-        rooted["name"] = path.stem
+        spec = msgspec.structs.replace(spec, name=path.stem)
+    rooted = _rooted(msgspec.to_builtins(spec), path.parent)
     return msgspec.convert(rooted, WorkloadSpec)
 
 
