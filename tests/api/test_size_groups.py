@@ -163,7 +163,7 @@ def test_a_limit_that_no_number_meets_names_the_group(tmp_path):
         (None, {"total_gpus": 4}, "total_gpus= beside groups="),
         (None, {"out": "somewhere"}, "out= beside groups="),
         (None, {"replicas": 2}, "groups beside other options"),
-        ("max_prompt_tokens = 9000", {}, "no request of workload goes to group long"),
+        ("max_prompt_tokens = 9000", {}, "no request of mix goes to group long"),
         ('classes = ["reports"]', {}, "classes reports"),
     ],
 )

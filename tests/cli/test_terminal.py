@@ -18,10 +18,11 @@ from rich.text import Text
 from inferometer.api.progress import PartsDone
 from inferometer.cli import answer, progress, terminal
 from inferometer.cli.main import _end_of_the_system
+from inferometer.inputs.types import Caution
 from inferometer.measure.load.watch import LoadProgress
-from inferometer.report.page import Line, Page
+from inferometer.report.page import Line, Number, Page
 from inferometer.report.tables import TextTable
-from inferometer.report.terminal import BriefTable, WholeTable, page_text, table_text
+from inferometer.report.terminal import BriefTable, WholeTable, numbers_text, page_text, table_text
 
 COMMAND = (
     "inferometer sweep /a/folder/whose/name/is/longer/than/any/line/of/a/terminal --out 'runs/2026"
@@ -181,6 +182,31 @@ def test_many_findings_are_fewer_and_whole():
     assert len(lines.splitlines()) <= 25
     assert "end0." in lines
     assert "more findings: --verbose" in lines
+
+
+def test_commands_that_the_terminal_wraps_count_as_its_lines():
+    """An answer with long cautions took 27 lines of 80 columns."""
+    cautions = tuple(
+        Caution(code="C", text="so it is " * 9, remedy="inferometer sweep on this device")
+        for _ in range(2)
+    )
+    lines = tuple(Line(label="WHY", text="a reason of several lines " * 12) for _ in range(4))
+    page = Page(title="Long", lines=lines, cautions=cautions, table=TextTable(
+        caption="", header=("x",), rows=tuple((str(i),) for i in range(16)),
+    ))  # fmt: skip
+    shown = on_a_terminal(page_text(page), 80).splitlines()
+    assert sum(max(-(-len(line.rstrip()) // 80), 1) for line in shown) <= 25
+
+
+def test_bars_are_shorter_where_notes_would_have_no_room():
+    note = "8.04x a reader (5.3 tok/s)"
+    number = Number(
+        name="cost of 1M output tok", value=42.5, unit="tok/s", low=34, high=53, note=note
+    )
+    narrow, wide = (on_a_terminal(numbers_text((number,)), width) for width in (80, 120))
+    assert len(narrow.splitlines()) == 2
+    assert note in wide
+    assert narrow.count("·") + narrow.count("━") < wide.count("·") + wide.count("━")
 
 
 @pytest.mark.parametrize("width", [60, 80, 110, 200])

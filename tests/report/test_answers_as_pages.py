@@ -92,6 +92,10 @@ def decisions(tmp_path_factory):
         )
     return {
         "study": im.study("batch", "llama-3.1-8b", hardware="h100_sxm"),
+        "devices": im.study("devices", "llama-3.1-8b"),
+        "grid": im.predict(
+            "llama-3.1-8b", hardware="h100_sxm", tp=[1, 2, 4], batch="1..64", slo="ttft<500ms"
+        ),
         "tune": im.tune(
             "llama-3.1-8b",
             max_num_seqs=8,
@@ -106,11 +110,14 @@ def decisions(tmp_path_factory):
 
 @pytest.mark.slow
 @needs_browser
-@pytest.mark.parametrize("name", ["study", "tune", "compare"])
+@pytest.mark.parametrize("name", ["study", "devices", "grid", "tune", "compare"])
 @pytest.mark.parametrize(("width", "is_dark"), [(390, True), (1280, False), (1440, True)])
 def test_a_browser_shows_decisions(decisions, tmp_path, name, width, is_dark):
     page = page_of(decisions[name])
     n_charts = len({chart.chart_id for chart in all_charts(page)})
+    assert page.chips
+    assert page.numbers
+    assert page.chart is not None
     check_looks_right(render_page(page), tmp_path, width=width, n_charts=n_charts, is_dark=is_dark)
 
 

@@ -138,7 +138,7 @@ def _chart(comparison: run_comparison.RunComparison) -> Chart | None:
         Effect(
             metric_in_words(one.metric),
             _changed(one.ratio),
-            _ratio(one.ratio),
+            one.ratio.text(bare=f" [{N_TOO_SMALL}]"),  # what is in brackets has no room beside it
             one.verdict != "undecided",
         )
         for one in (comparison.answer, *comparison.others)

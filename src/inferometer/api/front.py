@@ -42,7 +42,6 @@ from inferometer.api import (
     verify as verifications,
     watch as watches,
 )
-from inferometer.api.answer import Answer
 from inferometer.api.compare import CompareAnswer
 from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
@@ -63,7 +62,6 @@ from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
 from inferometer.api.tuning import MeasuredTune, PlannedTune, PresetAnswer, TuneAnswer
 from inferometer.api.watch_state import WatchAnswer
-from inferometer.report.page import Page
 
 One = str | float | bool | Path | dict[str, Any] | None
 """One value of an option; several make a grid."""
@@ -78,9 +76,8 @@ _takes = partial(takes, functions=_functions)
 """Gives a function of this module the options of a question."""
 
 
-def worded(answer: Answer) -> tuple[Page, ...]:
-    """The pages of an answer, with keyword arguments where a terminal's have flags."""
-    return pages_in_python(answer, _functions())
+worded = partial(pages_in_python, functions=_functions)
+"""The pages of an answer, with keyword arguments where a terminal's have flags."""
 
 
 def _asked(verb: Verb, values: dict[str, object]) -> Any:  # noqa: ANN401 -- of the verb, or a grid

@@ -98,11 +98,13 @@ def questions_of(functions: Mapping[str, object]) -> dict[str, type[Any]]:
     return {name: question for name, question in found.items() if question is not None}
 
 
-def pages_in_python(answer: Answer, functions: Mapping[str, object]) -> tuple[Page, ...]:
+def pages_in_python(
+    answer: Answer, functions: Callable[[], Mapping[str, object]]
+) -> tuple[Page, ...]:
     """The pages of an answer as a caller in Python reads them: with keyword arguments and calls."""
-    known = questions_of(functions)
+    known = questions_of(functions())
     name = getattr(answer, "verb", None) or next(
-        (one for one in known if type(answer) in _returned(functions[one])), None
+        (one for one in known if type(answer) in _returned(functions()[one])), None
     )
     pages = answer.pages()
     if name not in known:

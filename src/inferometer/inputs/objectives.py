@@ -299,9 +299,7 @@ def _unfolded(text: str) -> str:
 
 def _threshold(part: str, where: str, *, is_of_one: bool) -> Threshold:
     below = _PERCENTILE_LAST.sub(r":\1", _with_sign(part))
-    bare = _NO_STATISTIC.fullmatch(below) if is_of_one and ":" not in below else None
-    if bare is not None and not re.search(r"\bp\d", bare["metric"].lower()):
-        below = f"{bare['metric']}:p95<{bare['limit']}"
+    below = _with_percentile(below) if is_of_one else below
     match = _THRESHOLD.fullmatch(_PERCENTILE_FIRST.sub(r"\2:\1", below))
     if match is None:
         raise _no_threshold(part, below, where)
@@ -348,6 +346,14 @@ def _threshold(part: str, where: str, *, is_of_one: bool) -> Threshold:
     return Threshold(
         metric=metric, percentile_fraction=round(float(percentile[1]) / 100, 9), limit_s=limit_s
     )
+
+
+def _with_percentile(below: str) -> str:
+    """The limit with a percentile, where it names none."""
+    bare = _NO_STATISTIC.fullmatch(below)
+    if bare is None or ":" in below or re.search(r"\bp\d", bare["metric"].lower()):
+        return below
+    return f"{bare['metric']}:p95<{bare['limit']}"
 
 
 def _with_sign(part: str) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,8 @@ _GAP: Final = 2
 _SHORT_CELL: Final = 24
 _LEAST_COLUMNS: Final = 20
 _BAR: Final = 22
+_LEAST_BAR: Final = 10
+_WIDE: Final = 1000
 _ROOMS: Final = ((3, 2, 16), (3, 2, 12), (2, 2, 9), (2, 1, 7), (1, 1, 6), (1, 0, 5))
 """Lines of a sentence, cautions and rows of the table, until all of it has room."""
 _FEWER_FINDINGS: Final = ((8, 2, 0, 8), (6, 2, 0, 6), (5, 2, 0, 6), (4, 2, 0, 5), (3, 2, 0, 5))
@@ -71,8 +74,10 @@ class FirstScreen:
                     most_rows=n_rows,
                 )
             )
-            lines = console.render_lines(parts, options, pad=False)
-            if len(lines) <= MOST_LINES:
+            lines = Segment.split_lines(console.render(parts, options))
+            # a line that holds a command is not wrapped here, but by the terminal
+            lengths = (sum(part.cell_length for part in line) for line in lines)
+            if sum(max(-(-one // options.max_width), 1) for one in lengths) <= MOST_LINES:
                 break
         yield parts
 
@@ -163,6 +168,27 @@ class Prose:
 
 def numbers_text(numbers: tuple[Number, ...]) -> RenderableType:
     """A row for each number: interval, limit, and position on a bar."""
+    return _Numbers(numbers)
+
+
+class _Numbers:
+    """Rows of numbers, with shorter bars where notes would not have room."""
+
+    def __init__(self, numbers: tuple[Number, ...]) -> None:
+        self._numbers = numbers
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw them; rich calls this."""
+        table = _numbers_table(self._numbers, _BAR)
+        has_note = any(number.note for number in self._numbers)
+        beyond = console.measure(table, options=options.update_width(_WIDE)).maximum
+        beyond -= options.max_width
+        if has_note and beyond > 0:
+            table = _numbers_table(self._numbers, max(_BAR - beyond, _LEAST_BAR))
+        yield table
+
+
+def _numbers_table(numbers: tuple[Number, ...], bar: int) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
     has_interval = any(number.interval for number in numbers)
     has_limit = any(number.limit is not None for number in numbers)
@@ -183,7 +209,7 @@ def numbers_text(numbers: tuple[Number, ...]) -> RenderableType:
             (number.unit, True),
             (number.interval, has_interval),
             (limit, has_limit),
-            (_bar(number), has_bar),
+            (_bar(number, bar), has_bar),
             (number.note, has_note),
         )
         table.add_row(*(cell for cell, is_there in cells if is_there))
@@ -444,18 +470,18 @@ def _caution(caution: Caution, *, style: str = "", most_lines: int | None = None
     return Prose("CAUTION ", text, style=style, most_lines=most_lines)
 
 
-def _bar(number: Number) -> Text:
+def _bar(number: Number, n_cells: int) -> Text:
     """``···━━●━━···│·``: the interval, the value in it, and the limit."""
     places = number.places
     if places is None:
         return Text("")
-    cells = ["·"] * _BAR
+    cells = ["·"] * n_cells
 
     def at(name: str) -> int:
-        return min(round(places[name] * (_BAR - 1)), _BAR - 1)
+        return min(round(places[name] * (n_cells - 1)), n_cells - 1)
 
     if "low" in places:
-        for cell in range(at("low"), at("high") + 1 if "high" in places else _BAR):
+        for cell in range(at("low"), at("high") + 1 if "high" in places else n_cells):
             cells[cell] = "━"
     if "limit" in places:
         cells[at("limit")] = "│"

@@ -244,3 +244,16 @@ def test_a_key_of_another_kind_of_table_is_not_suggested_in_its_own_place():
         workload_from_text(text, where="w.toml")
     assert caught.value.try_ is None
     assert "mean" in caught.value.allowed
+
+
+def test_a_file_without_a_name_is_called_as_it_is_called(tmp_path):
+    """Its title was "6 requests/s of workload"."""
+    text = (
+        "arrivals = { kind = 'open', rate_per_s = 1 }\n[[classes]]\nname = 'all'\n"
+        "prompt_tokens = { kind = 'constant', value = 9 }\n"
+        "output_tokens = { kind = 'constant', value = 9 }\n"
+    )
+    (tmp_path / "night.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "day.toml").write_text(f"name = 'shop'\n{text}", encoding="utf-8")
+    assert read_workload(tmp_path / "night.toml").name == "night"
+    assert read_workload(tmp_path / "day.toml").name == "shop"

@@ -15,7 +15,7 @@ from inferometer.inputs.file_tables import table_from, table_from_text, text_of
 from inferometer.inputs.foreign_bytes import path_named
 from inferometer.inputs.workload import servegen
 from inferometer.inputs.workload.traces import known_format
-from inferometer.inputs.workload.types import TraceSource, WorkloadSpec
+from inferometer.inputs.workload.types import UNNAMED, TraceSource, WorkloadSpec
 
 
 def resolve_workload(text: str) -> WorkloadSpec:
@@ -91,6 +91,8 @@ def read_workload(path: Path) -> WorkloadSpec:
     """
     text = text_of(path, noun="workload", endings=".toml or .json")
     spec = workload_from_text(text, where=str(path), is_json=path.suffix.lower() == ".json")
+    if spec.name == UNNAMED:  # none was given: "6 requests/s of workload" says nothing
+        spec = msgspec.structs.replace(spec, name=path.stem)
     rooted = _rooted(msgspec.to_builtins(spec), path.parent)
     return msgspec.convert(rooted, WorkloadSpec)
 

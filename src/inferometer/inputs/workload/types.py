@@ -4,7 +4,7 @@ These are the tables of a workload file, key for key; ``reading`` reads them, ``
 requests from them.
 """
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -349,6 +349,9 @@ class ServeGenSource(
 Replay: TypeAlias = TraceSource | ServeGenSource
 
 
+UNNAMED: Final = "workload"
+
+
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Requests drawn from ``classes`` at ``arrivals``, or those of a ``replay``.
 
@@ -356,7 +359,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     is first.
     """
 
-    name: str = "workload"
+    name: str = UNNAMED
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     n_requests: Natural | None = None
     duration_s: Positive | None = None
