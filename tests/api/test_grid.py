@@ -334,7 +334,7 @@ def test_a_grid_whose_points_have_other_step_times_warns_of_it() -> None:
         {one.code for one in grid.findings} & {"MIXED_STEP_TIMES"} for grid in (mixed, alike)
     )
     assert (warned, fine) == ({"MIXED_STEP_TIMES"}, set())
-    assert "--datasheet" in str(mixed)
+    assert "datasheet=True" in str(mixed)
     assert "step times" not in str(alike)
     assert "Fastest" not in str(mixed)
     assert "Fastest per user: graphs" in str(alike)
