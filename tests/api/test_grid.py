@@ -162,7 +162,7 @@ def test_a_grid_of_models_is_named_by_them() -> None:
     )
     several = [*models, "qwen3-4b", "qwen3-14b"]
     grid = im.predict(several, hardware=["h100_sxm", "l40s"], slo="tpot:p95<20ms")
-    assert grid.title == "4 models, slo tpot:p95<20ms, by model and hardware"
+    assert grid.title == "4 models, SLO tpot:p95<20ms, by model and hardware"
 
 
 def test_policies_are_compared_on_the_same_device() -> None:

@@ -219,14 +219,18 @@ def _title(values: Mapping[str, object], axes: tuple[Axis, ...]) -> str:
     names = [values.get("model"), several, values.get("hardware")]
     words = [" on ".join(name for name in names if isinstance(name, str) and name)]
     words += [
-        f"{name.replace('_', ' ')} {value}"
+        f"{_in_words(name)} {value}"
         for name, value in values.items()
         if name not in {"model", "hardware", "out", "report"}
         and isinstance(value, str | int | float)
         and not isinstance(value, bool)
     ]
-    over = " and ".join(axis.name.replace("_", " ") for axis in axes)
+    over = " and ".join(_in_words(axis.name) for axis in axes)
     return f"{', '.join(words)}, by {over}"
+
+
+def _in_words(name: str) -> str:
+    return {"tp": "TP", "slo": "SLO"}.get(name, name.replace("_", " "))
 
 
 PREDICT: Final = Verb(

@@ -119,9 +119,6 @@ class Ranked(NamedTuple):
     high: float | None
 
 
-_RANK_HEIGHT = 30
-
-
 def ranked_chart(
     chart_id: str, title: str, finding: str, rows: Sequence[Ranked], *, x: Axis, intervals: str
 ) -> Chart:
@@ -154,7 +151,6 @@ def ranked_chart(
                 f"lines: {intervals}" if has_lines else "",
                 n_all=len(rows),
                 rows="",
-                row_height=_RANK_HEIGHT,
             ),
         ),
         header=("point", x.title, "from", "to"),
