@@ -18,8 +18,15 @@ PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*(/[A-Z]+)?|runs/NAME")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 
 
-OF_OTHERS = frozenset({"--enable-expert-parallel", "--save-detailed", "--otlp-traces-endpoint"})
-"""Flags of vLLM that are named beside ours."""
+OF_OTHERS = frozenset(
+    {
+        "--enable-dp-attention",
+        "--enable-expert-parallel",
+        "--save-detailed",
+        "--otlp-traces-endpoint",
+    }
+)
+"""Flags of other tools that are named beside ours."""
 READERS = frozenset({"show", "report", "explain", "export", "compare", "verify"})
 """What they print of a run are remedies for the command that made it."""
 

@@ -323,13 +323,38 @@ def test_contexts_beyond_the_models_positions_are_refused(words, tmp_path):
 
 
 def test_no_longer_context_is_advised_than_the_model_has(tmp_path):
-    words = ("--workload", "20000x10", "--rate", 5, "--requests", 20)
-    model = ("simulate", "smollm2-135m", "--hardware", "h100_sxm", *words)
+    (tmp_path / "trace.csv").write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16"
+        " 18:15:50.9951690,20000,109\n"
+    )
+    model = ("simulate", "smollm2-135m", "--hardware", "h100_sxm", "--workload", "trace.csv")
     caution = _refused_prompts(answered(*model, folder=tmp_path))
     assert "reach max_model_len = 8192" in caution["text"]
     assert caution["remedy"].startswith("shorter prompts, or another model")
     less = _refused_prompts(answered(*model, "--max-model-len", 4096, folder=tmp_path))
     assert less["remedy"] == "a larger --max-model-len, or shorter prompts"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ("--policy", "trtllm", "--workload", "20000x10"),
+            ("max_num_tokens = 8,192", "all 5 requests", "--max-num-batched-tokens 32768"),
+        ),
+        (
+            ("--max-model-len", 1000, "--workload", "2000x10"),
+            ("max_model_len = 1,000", "up to 999", "--max-model-len 2002"),
+        ),
+        (
+            ("--policy", "sglang", "--max-model-len", 1000, "--workload", "2000x10"),
+            ("context_length = 1,000", "up to 993", "--max-model-len 2008"),
+        ),
+    ],
+)
+def test_servers_that_refuse_every_prompt_are_no_answer(flags, words, tmp_path):
+    asked = (*LLAMA[:5], "--requests", 5, *flags)
+    check_refused(run(*asked, folder=tmp_path), 2, *words)
 
 
 def _refused_prompts(answer):
@@ -534,6 +559,13 @@ def test_what_no_device_holds_alone_is_held_by_replicas_that_share_it(tmp_path):
                 2,
             ),
             ("2 groups of 2 replicas", "one of them"),
+        ),
+        (
+            (
+                *("simulate", "qwen3-30b-a3b", "--hardware", "h100_sxm", "--policy", "sarathi"),
+                *("--data-parallel-size", 2),
+            ),
+            ("replicas of Sarathi-Serve in lockstep", "--policy vllm"),
         ),
     ],
 )

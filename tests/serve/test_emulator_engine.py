@@ -156,6 +156,12 @@ FLEETS = {
     "in lockstep": fleet_of(
         2, engine=replace(VLLM, async_scheduling=True), in_lockstep=True, router="vllm"
     ),
+    "ranks of sglang": fleet_of(
+        2, engine=CONFIGS["sglang"], in_lockstep=True, router="round-robin"
+    ),
+    "ranks of trtllm": fleet_of(
+        2, engine=CONFIGS["trtllm"], in_lockstep=True, router="least-loaded"
+    ),
     "a gate": fleet_of(2, router="least-loaded", gate=GATE),
     "a gate before one": fleet_of(1, gate=replace(GATE, order="shortest-remaining")),
     "a gate that fills engines": fleet_of(
@@ -194,7 +200,13 @@ FLEETS = {
         {"engine": VLLM, "step_times": COST, "n_replicas": 2},
     ),
 }
-COMPILED_FOR_IT_ALONE = {"a gate before prefill replicas", "sglang", "trtllm"}
+COMPILED_FOR_IT_ALONE = {
+    "a gate before prefill replicas",
+    "sglang",
+    "trtllm",
+    "ranks of sglang",
+    "ranks of trtllm",
+}
 """Nothing else in the fast suite has their loops compiled, which takes 15, 10 and 5 CPU s.
 
 The slow suite has them for ``test_disaggregated.py`` and ``test_cluster.py`` too; one replica of

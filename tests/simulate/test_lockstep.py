@@ -13,6 +13,7 @@ from whole_fleets import simulate_cluster
 
 from inferometer.errors import SpecError
 from inferometer.records.types import RequestStatus
+from inferometer.simulate.batch_config import StaticBatching
 from inferometer.simulate.demand import demand
 from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, KvLink
 from inferometer.simulate.outcome import Outcome
@@ -20,6 +21,7 @@ from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.step_cost import linear_cost
+from inferometer.simulate.trtllm_config import TrtllmConfig
 
 BOTH = pytest.mark.parametrize("run", [simulate_cluster, simulate_cluster_plainly])
 COST = linear_cost(launch_s=1e-6)
@@ -29,12 +31,19 @@ ROWS = linear_cost(launch_s=1e-9, per_row_s=1e-6)._replace(expert_row_s=1e-7)
 group, and 1 ns."""
 
 
+KINDS = pytest.mark.parametrize(
+    "kind",
+    ["vllm", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sglang", "trtllm"))],
+)
+"""As in ``test_cluster.py``: the fast suite compiles one engine's loop alone."""
+
+
 @st.composite
-def groups(draw, *, n_replicas=None):
-    """Replicas in lockstep, of whatever vLLM's rules allow, and what they are asked."""
-    cluster, _ = draw(clusters("vllm", n_replicas=n_replicas))
+def groups(draw, kind="vllm", *, n_replicas=None):
+    """Replicas in lockstep, of whatever the engine's rules allow, and what they are asked."""
+    cluster, _ = draw(clusters(kind, n_replicas=n_replicas))
     engine = cluster.engine
-    if draw(st.sampled_from([False, False, True])):
+    if kind == "vllm" and draw(st.sampled_from([False, False, True])):
         engine = draw(speculating_configs())
         engine = replace(
             engine,
@@ -52,29 +61,31 @@ def groups(draw, *, n_replicas=None):
     return cluster, requests._replace(class_index=np.array(classes, np.int32)), cost
 
 
+@KINDS
 @examples(200)
-@given(groups(), st.none() | st.integers(0, 1500))
-def test_kernel_equals_reference(group, until_ns):
-    cluster, requests, cost = group
+@given(st.data(), st.none() | st.integers(0, 1500))
+def test_kernel_equals_reference(kind, data, until_ns):
+    cluster, requests, cost = data.draw(groups(kind))
     fast = simulate_cluster(requests, cluster, cost, until_ns=until_ns, record_parts=True)
     plain = simulate_cluster_plainly(requests, cluster, cost, until_ns=until_ns, record_parts=True)
     assert_equal(fast, plain)
 
 
+@KINDS
 @examples(150)
-@given(groups(n_replicas=1))
-def test_one_replica_is_the_engine_alone(group):
+@given(st.data())
+def test_one_replica_is_the_engine_alone(kind, data):
     """But that a group notes who waits, and what is held, when a step begins.
 
     An engine alone notes it when the step is decided.
     """
-    cluster, requests, cost = group
+    cluster, requests, cost = data.draw(groups(kind, n_replicas=1))
     alone = simulate(requests, cluster.engine, cost, record_parts=True)
     group = simulate_cluster(requests, cluster, cost, record_parts=True)
     if alone.outcome is Outcome.LIVELOCK:
         return
     assert group.outcome is alone.outcome
-    if cluster.engine.async_scheduling:
+    if cluster.engine.depth > 1:
         group = group._replace(
             steps=group.steps._replace(**{name: getattr(alone.steps, name) for name in NOTED})
         )
@@ -84,11 +95,12 @@ def test_one_replica_is_the_engine_alone(group):
 NOTED = ("n_waiting_requests", "kv_blocks_used")
 
 
+@KINDS
 @examples(150)
-@given(groups())
-def test_all_steps_begin_and_end_together(group):
+@given(st.data())
+def test_all_steps_begin_and_end_together(kind, data):
     """Steps that overlap are one, and nothing of what was asked is lost."""
-    cluster, requests, cost = group
+    cluster, requests, cost = data.draw(groups(kind))
     run = simulate_cluster(requests, cluster, cost)
     steps = run.steps
     begins, group_of_row = np.unique(steps.start_ns, return_inverse=True)
@@ -153,6 +165,43 @@ def test_what_was_decided_ahead_takes_in_who_comes_to_an_idle_replica(run):
     assert starts(made, 1) == [(5001, 5001)]
 
 
+SGLANG = SglangConfig(max_total_num_tokens=1000, context_length=128)
+TRTLLM = TrtllmConfig(num_blocks=100, max_seq_len=128)
+
+
+@pytest.mark.parametrize("engine", [SGLANG, TRTLLM])
+@pytest.mark.parametrize(
+    "run",
+    [pytest.param(simulate_cluster, marks=pytest.mark.slow), simulate_cluster_plainly],
+)
+def test_who_comes_after_all_have_decided_waits_one_step_more(run, engine):
+    """As with vLLM just above, but at 0 both replicas decide the step that begins at 5,001 ns."""
+    group = ClusterConfig(engine=engine, n_replicas=2, in_lockstep=True)
+    requests, cost = demand([0, 500], [5, 5], [3, 1]), ROWS._replace(expert_row_s=0.0)
+    made = run(requests, group, cost)
+    assert starts(made, 0) == [(0, 5001), (5001, 1001), (6002, 5001)]
+    assert starts(made, 1) == [(6002, 5001)]
+    off = "overlap_schedule" if engine is SGLANG else "overlap_scheduler"
+    in_turn = replace(group, engine=replace(engine, **{f"disable_{off}": True}))
+    assert starts(run(requests, in_turn, cost), 1) == [(5001, 5001)]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [pytest.param(simulate_cluster, marks=pytest.mark.slow), simulate_cluster_plainly],
+)
+def test_prompts_of_one_are_in_a_step_with_decodes_of_another(run):
+    """Where SGLang does not speculate; on one replica alone prompts come first."""
+    group = ClusterConfig(
+        engine=replace(SGLANG, disable_overlap_schedule=True), n_replicas=2, in_lockstep=True
+    )
+    made = run(demand([0, 500], [5, 5], [3, 3]), group, COST)
+    steps = made.steps
+    second = steps.start_ns == 1000
+    assert steps.n_decode_requests[second].tolist() == [1, 0]
+    assert steps.n_prefill_requests[second].tolist() == [0, 1]
+
+
 @BOTH
 def test_seats_and_blocks_are_of_each_replica(run):
     """Three requests of 60 tokens, two slots in all and blocks for one of them on each replica.
@@ -192,12 +241,13 @@ def test_a_replica_whose_requests_never_fit_does_not_hold_up_the_others(run):
         engine(pipeline_parallel_size=2),
         engine(rules="sarathi", enable_prefix_caching=False),
         engine(kv_allocation="contiguous", enable_prefix_caching=False),
-        SglangConfig(max_total_num_tokens=100, context_length=10),
+        StaticBatching(num_blocks=100, max_model_len=128),
     ],
 )
 def test_what_cannot_step_together_is_refused(refused):
-    with pytest.raises(SpecError, match="lockstep"):
+    with pytest.raises(SpecError, match="lockstep") as refusal:
         ClusterConfig(engine=refused, n_replicas=2, in_lockstep=True)
+    assert refusal.value.try_ in {"--policy vllm", "--pp 1"}
 
 
 def test_pools_do_not_step_together():

@@ -20,7 +20,7 @@ from inferometer.api.fleet import (
 from inferometer.api.groups import GROUPS_OPTION
 from inferometer.api.progress import talk
 from inferometer.api.question import Option, option
-from inferometer.api.server import Server, kinds_cautions
+from inferometer.api.server import Server, check_some_are_taken, kinds_cautions
 from inferometer.api.sizing_cautions import check_prompts, longer_probes, without_end
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
@@ -279,11 +279,13 @@ def _traffic(question: Capacity, workload: types.WorkloadSpec, servers: Servers)
     requests = traffic.Traffic(
         spec=workload, n_requests=question.probe_requests, requests_cap=question.workload.requests
     )
+    plan = traffic.plan_at(workload, start_load_of(workload), requests.most_requests)
     check_prompts(
         workload,
-        traffic.plan_at(workload, start_load_of(workload), requests.most_requests),
+        plan,
         max(one.config.max_model_len for one in servers.kinds),
     )
+    check_some_are_taken(servers.kinds, plan)
     return requests
 
 

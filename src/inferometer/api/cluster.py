@@ -45,7 +45,8 @@ class Cluster:
     data_parallel_size: int = option(
         1,
         "Replicas that share the experts and take each step together (vLLM's, with"
-        " --enable-expert-parallel).",
+        " --enable-expert-parallel; SGLang's --enable-dp-attention; TensorRT-LLM's"
+        " enable_attention_dp).",
         "Cluster",
         least=1,
     )
@@ -53,8 +54,8 @@ class Cluster:
         None,
         "Rule that picks the replica of a request; prefix-affine: the one that computed its prefix"
         " before; class-aware: one of its class's own; vllm: as vLLM's data parallelism does."
-        " [least-loaded, HAProxy's leastconn; nginx without a rule is round-robin, and vLLM's own"
-        " balancer vllm, the default with --data-parallel-size]",
+        " [least-loaded, HAProxy's leastconn (nginx without a rule is round-robin); with"
+        " --data-parallel-size the engine's own: vllm, SGLang's round-robin]",
         "Cluster",
         is_common=True,
         choices=ROUTERS,
@@ -84,6 +85,13 @@ class Cluster:
 
 
 _USUAL: Final[Router] = "least-loaded"
+_OF_RANKS: Final[dict[str, Router]] = {"sglang": "round-robin", "trtllm": "least-loaded"}
+"""How engines other than vLLM choose a rank of data-parallel attention.
+
+SGLang: ``round_robin_scheduler`` of ``managers/data_parallel_controller.py``, its default. Of
+TensorRT-LLM (``DefaultADPRouter``, ``_torch/pyexecutor/scheduler/adp_router.py``) this is an
+approximation: see ``server.fit_cautions``.
+"""
 _OF_ROUTERS: Final[dict[Router, tuple[str, ...]]] = {
     "class-aware": ("class_replicas",),
     "prefix-affine": ("prefix_threshold", "balance_abs", "balance_rel"),
@@ -386,7 +394,7 @@ def servers_of(options: Cluster, deployment: Deployment) -> Servers:
         engine=deployment.config,
         n_replicas=max(n_replicas, n_sharing),
         in_lockstep=n_sharing > 1,
-        router=router_of(options),
+        router=router_of(options, deployment.knobs.policy),
         cache_threshold_fraction=options.prefix_threshold,
         balance_abs_threshold=options.balance_abs,
         balance_rel_threshold_ratio=options.balance_rel,
@@ -399,15 +407,16 @@ def servers_of(options: Cluster, deployment: Deployment) -> Servers:
     )
 
 
-def router_of(options: Cluster) -> Router:
-    """The router that is named, or the usual one.
+def router_of(options: Cluster, policy: str) -> Router:
+    """The router that is named, or the usual one of this engine.
 
     Raises
     ------
     SpecError
         Thresholds, or replicas of classes, for a router that does not know them.
     """
-    chosen = options.router or ("vllm" if options.data_parallel_size > 1 else _USUAL)
+    is_shared = options.data_parallel_size > 1
+    chosen = options.router or (_OF_RANKS.get(policy, "vllm") if is_shared else _USUAL)
     for router, names in _OF_ROUTERS.items():
         if chosen != router:
             what, other = f"--router {chosen}", f"--router {router}"

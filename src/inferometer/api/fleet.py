@@ -239,11 +239,13 @@ class Fleets:
     seed: int
     is_split_searched: bool = False
     """Does the search choose the number of prefill replicas?"""
+    policy: str = "vllm"
+    """The engine whose usual router is before ranks of data-parallel attention."""
 
     @property
     def router(self) -> Router:
         """The router in front of the replicas."""
-        return replicas.router_of(self.options.cluster)
+        return replicas.router_of(self.options.cluster, self.policy)
 
     @property
     def n_replicas(self) -> int | None:
@@ -314,7 +316,9 @@ class Fleets:
         return servers._replace(rules=rules)
 
 
-def fleets_of(options: FleetOptions, workload: types.WorkloadSpec) -> Fleets:
+def fleets_of(
+    options: FleetOptions, workload: types.WorkloadSpec, policy: str | None = None
+) -> Fleets:
     """The fleets that a search for this workload tries.
 
     Raises
@@ -323,7 +327,13 @@ def fleets_of(options: FleetOptions, workload: types.WorkloadSpec) -> Fleets:
         The gate's file cannot be read, or replicas of classes that the workload does not have.
     """
     drawn = replay.draw_workload(traffic.at_load(workload, start_load_of(workload), _FEW_REQUESTS))
-    return Fleets(options=options, gate=gate_of(options.gate), drawn=drawn, seed=workload.seed)
+    return Fleets(
+        options=options,
+        gate=gate_of(options.gate),
+        drawn=drawn,
+        seed=workload.seed,
+        policy=policy or "vllm",
+    )
 
 
 def slo_of(text: str | None, workload: types.WorkloadSpec, fleets: Fleets) -> ObjectiveSpec:

@@ -44,7 +44,7 @@ from inferometer.perfmodel.roofline import (
 )
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
 from inferometer.perfmodel.steptime_terms import StepTimeArrays
-from inferometer.simulate import engine_config
+from inferometer.simulate import engine_config, sglang_config, simulated_run, trtllm_config
 from inferometer.simulate.deployment import STAGES_KNOB, Deployment, Knobs, deploy
 
 _SHARED: Final = ("max_model_len", "block_size", "num_blocks")
@@ -352,6 +352,39 @@ def _with_whole_experts(times: StepTimes, model: ModelSpec) -> StepTimes:
     )
 
 
+def check_some_are_taken(kinds: Sequence[Deployment], requests: engine_config.Sorted) -> None:
+    """Refuse traffic all of whose prompts are too long for each of these kinds of server.
+
+    Raises
+    ------
+    SpecError
+        The servers would answer nothing.
+    """
+    widest = max(kinds, key=lambda one: one.config.max_prompt_tokens)
+    config, least = widest.config, int(requests.prompt_tokens.min())
+    if least <= config.max_prompt_tokens:
+        return
+    is_step = simulated_run.larger_steps(config) is not None and least < config.max_model_len
+    name = "max_num_batched_tokens" if is_step else "max_model_len"
+    own_name = engine_config.own_name(widest.knobs.policy, name)
+    value, longest = getattr(config, own_name), int(requests.prompt_tokens.max())
+    n_wanted = longest + 1 + value - config.max_prompt_tokens
+    try_ = "shorter prompts, or another model: the positions of this one end there"
+    if is_step:
+        n_wanted = 1 << (longest - 1).bit_length()
+        chunked = suggestions.flags("--set", "enable_chunked_prefill=true")
+        try_ = f"{suggestions.flags('--max-num-batched-tokens', n_wanted)}, or {chunked}"
+    elif n_wanted <= widest.model.max_position_tokens:
+        try_ = f"{suggestions.flags('--max-model-len', n_wanted)}, or shorter prompts"
+    raise SpecError(
+        f"{own_name} = {value:,}: {config.engine} refuses all {len(requests.prompt_tokens):,} requests,"
+        f" whose prompts have {least:,} tokens or more",
+        where=f"--{name.replace('_', '-')}",
+        allowed=f"prompts of up to {config.max_prompt_tokens:,} tokens",
+        try_=try_,
+    )
+
+
 def own_knob(text: str, *, where: str) -> tuple[str, str]:
     """A knob and its value, of ``NAME=VALUE``.
 
@@ -393,6 +426,7 @@ def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
         *_link_cautions(deployment),
         *_window_cautions(deployment),
         *_start_cautions(deployment),
+        *_rank_cautions(deployment),
     )
 
 
@@ -401,6 +435,34 @@ def kinds_cautions(kinds: Sequence[Deployment]) -> tuple[Caution, ...]:
     sheets = [one.hardware for one in kinds if one.step_times.basis == "datasheet"]
     found = dict.fromkeys(caution for one in kinds for caution in fit_cautions(one))
     return (*ceiling_cautions(*sheets), *found)
+
+
+def _rank_cautions(deployment: Deployment) -> tuple[Caution, ...]:
+    """What is assumed of data-parallel attention in SGLang and TensorRT-LLM."""
+    n_ranks, config = deployment.knobs.data_parallel_size, deployment.config
+    if n_ranks == 1 or not isinstance(
+        config, sglang_config.SglangConfig | trtllm_config.TrtllmConfig
+    ):
+        return ()
+    if isinstance(config, sglang_config.SglangConfig):
+        text = (
+            f"--enable-dp-attention: each of the {n_ranks} ranks has a chunked_prefill_size of"
+            f" {config.chunked_prefill_size:,}, max_running_requests of"
+            f" {config.max_running_requests:,} and schedule_conservativeness of"
+            f" {config.schedule_conservativeness_ratio:g}: SGLang divides what --set gives of the"
+            f" first two, and takes {sglang_config.RANK_RATIO} of the third, while --max-num-seqs and"
+            " --max-num-batched-tokens are of each rank; steps without CUDA graphs, as some rank"
+            " computes prompts, count as with them"
+        )
+        remedy = "the same values in the log of a rank"
+    else:
+        text = (
+            f"enable_attention_dp: a request goes to the one of the {n_ranks} ranks with fewest"
+            " requests when it comes; TensorRT-LLM has one queue for all ranks above their"
+            " max_batch_size, and gives requests that come together out by prompt tokens"
+        )
+        remedy = "where requests wait, TTFT is approximate; --max-num-seqs is of each rank"
+    return (Caution(code="RANKS", text=text, remedy=remedy),)
 
 
 def _model_cautions(deployment: Deployment) -> tuple[Caution, ...]:

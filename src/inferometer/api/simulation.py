@@ -9,7 +9,7 @@ from inferometer import suggestions
 from inferometer.api import simulated_record
 from inferometer.api.answer import Answer
 from inferometer.api.cluster import Servers, equals_cautions, unused_cautions
-from inferometer.api.server import origin_cautions
+from inferometer.api.server import check_some_are_taken, origin_cautions
 from inferometer.api.workload import begun_at_once, held_back, in_step, left_alone
 from inferometer.errors import EXIT_OF_SLO, SpecError
 from inferometer.inputs import gate as gates, objectives
@@ -306,6 +306,7 @@ class Simulator:
         fleet, plan = servers.fleet(self._gate_rules()), self.workload.plan
         fleet = replace(fleet, front_end_s=self._around(servers).added_s)
         _check_that_some_come(plan, fleet.front_end_s, until_ns)
+        check_some_are_taken(self.servers.kinds, plan)
         return run.run(
             fleet,
             plan,

@@ -397,7 +397,7 @@ def _in_fleets(
     check_searched(question.fleet)
     if has_total:
         size_best_use.check_options(question.fleet)
-    fleets = fleets_of(question.fleet, sizing_question.spec)
+    fleets = fleets_of(question.fleet, sizing_question.spec, question.engine)
     sizing_offers.check_pools(question.set, fleets.drawn.class_names)
     slo_of(
         question.slo, sizing_question.spec, fleets

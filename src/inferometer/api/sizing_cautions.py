@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from inferometer.api.missed import what_goes_on
-from inferometer.api.server import assumed_steps, fit_cautions
+from inferometer.api.server import assumed_steps, check_some_are_taken, fit_cautions
 from inferometer.decide.candidates import Candidates
 from inferometer.decide.sizing_types import Done, Searched, SizedKind, SizingQuestion
 from inferometer.decide.traffic import LEAST_OF_EACH_USER, plan_at
@@ -26,6 +26,7 @@ def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:
         plan,
         max(candidate.deployment.config.max_model_len for candidate in candidates.possible),
     )
+    check_some_are_taken([one.deployment for one in candidates.possible], plan)
 
 
 def check_prompts(workload: WorkloadSpec, plan: RequestPlan, max_model_len: int) -> None:

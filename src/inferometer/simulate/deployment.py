@@ -15,6 +15,7 @@ from inferometer.perfmodel.roofline import ParallelPlan, kv_dtype
 from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.simulate import engine_config
 from inferometer.simulate.scheduler_config import SchedulerConfig, most_sliding_blocks
+from inferometer.simulate.sglang_config import SglangConfig
 
 Pace: TypeAlias = Literal["likely", "fast", "slow"]
 """Which step times are used: the expected ones, or the fast or slow end of their interval."""
@@ -426,6 +427,13 @@ def _config(
         pools_text = own.get(_POOLS_KNOB, "")
         own = {name: value for name, value in own.items() if name != _POOLS_KNOB}
     config = engine_config.engine_config(knobs.policy, shared, own, where="--set", origins=origins)
+    if isinstance(config, SglangConfig):  # what has vLLM's names is of each replica
+        is_chunk_named = "chunked_prefill_size" in own
+        return config.of_rank(
+            knobs.data_parallel_size,
+            divides_requests="max_running_requests" in own,
+            divides_chunks=is_chunk_named or _BUDGET_KNOB not in shared,
+        )
     if not pools_text:
         return config
     is_longest = "max_model_len" not in knobs.shared.keys() | knobs.own.keys()

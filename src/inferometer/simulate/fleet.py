@@ -61,6 +61,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.plan import RequestPlan, only_requests
 from inferometer.perfmodel.steptime_terms import StepTimeArrays
@@ -70,6 +71,7 @@ from inferometer.simulate.engine_config import EngineConfig, kv_pools_of
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.trtllm_config import TrtllmConfig
 
 Router: TypeAlias = Literal[
     "random",
@@ -113,7 +115,8 @@ class ClusterConfig:
     engine: EngineConfig
     n_replicas: int = 1
     in_lockstep: bool = False
-    """Do all replicas run each step together (vLLM's --enable-expert-parallel)?"""
+    """Do all replicas run each step together (vLLM's --enable-expert-parallel, SGLang's
+    --enable-dp-attention, TensorRT-LLM's enable_attention_dp)?"""
     router: Router = "round-robin"
     seed: int = 0
     """Seed of the routers ``random`` and ``power-of-two``."""
@@ -176,18 +179,17 @@ class ClusterConfig:
 
 
 def _check_lockstep(engine: EngineConfig) -> None:
-    if not isinstance(engine, SchedulerConfig) or engine.rules != "vllm" or engine.is_contiguous:
-        raise SpecError(
-            f"replicas of {engine.engine} in lockstep",
-            where=_WHERE,
-            allowed="vLLM's rules, with a paged KV cache",
-        )
-    if engine.pipeline_parallel_size > 1:
-        raise SpecError(
-            f"{engine.pipeline_parallel_size} pipeline stages in lockstep",
-            where=_WHERE,
-            allowed="pipeline_parallel_size = 1",
-        )
+    if isinstance(engine, SglangConfig | TrtllmConfig):
+        return
+    what, flag = f"replicas of {engine.engine}", ("--policy", "vllm")
+    allowed = "the rules of vLLM, with a paged KV cache, of SGLang and of TensorRT-LLM"
+    if isinstance(engine, SchedulerConfig) and engine.rules == "vllm" and not engine.is_contiguous:
+        if engine.pipeline_parallel_size == 1:
+            return
+        what, flag = f"{engine.pipeline_parallel_size} pipeline stages", ("--pp", "1")
+        allowed = "pipeline_parallel_size = 1"
+    try_ = suggestions.flags(*flag)
+    raise SpecError(f"{what} in lockstep", where=_WHERE, allowed=allowed, try_=try_)
 
 
 def replicas_of_classes(config: ClusterConfig, n_classes: int) -> tuple[tuple[int, ...], ...]:

@@ -1,6 +1,6 @@
 """Settings of SGLang's scheduler; names, meanings and defaults are those of SGLang 0.5.23."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -18,6 +18,8 @@ N_DRAWS: Final = 2**32
 """A draw of the policy ``random`` is a whole number below this."""
 _N_SHUFFLE_DRAWS: Final = 2**16
 
+RANK_RATIO: Final = 0.3
+"""Factor of ``schedule_conservativeness`` with data-parallel attention."""
 CLIP_MAX_NEW_TOKENS: Final = 4096
 """Largest planned output length, whatever the client's limit."""
 RETRACT_DECODE_STEPS: Final = 20
@@ -111,6 +113,29 @@ class SglangConfig:
             )
         if self.priority_scheduling_preemption_threshold < 0:
             self._refuse("priority_scheduling_preemption_threshold", "0 or more")
+
+    def of_rank(
+        self, n_ranks: int, *, divides_requests: bool, divides_chunks: bool
+    ) -> "SglangConfig":
+        """The settings of each rank of data-parallel attention, of those of the server.
+
+        SGLang divides ``chunked_prefill_size`` and, if it is set, ``max_running_requests`` by the
+        ranks; ``schedule_conservativeness`` falls: ``_handle_data_parallelism`` and
+        ``max_running_requests // dp_size`` (``sglang/srt/server_args.py``,
+        ``model_executor/pool_configurator.py``). What is a rank's already is not divided.
+        """
+        if n_ranks == 1:
+            return self
+        n_slots, n_chunk = self.max_running_requests, self.chunked_prefill_size
+        size = self.page_size
+        return replace(
+            self,
+            max_running_requests=max(n_slots // n_ranks, 1) if divides_requests else n_slots,
+            chunked_prefill_size=max(n_chunk // n_ranks // size, 1) * size
+            if divides_chunks and n_chunk != -1
+            else n_chunk,
+            schedule_conservativeness_ratio=self.schedule_conservativeness_ratio * RANK_RATIO,
+        )
 
     def _refuse(self, name: str, allowed: str) -> None:
         raise SpecError(

@@ -61,6 +61,7 @@ class Cluster:
     ) -> None:
         self.now_ns = 0
         self._max_prompt_tokens = config.engine.max_prompt_tokens
+        self._engine = config.engine
         self._clients = clients
         self._replicas = replicas
         self._router = router

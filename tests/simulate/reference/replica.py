@@ -153,9 +153,15 @@ class Replica:
             self._decide()
         return bool(self._decided)
 
-    def decide_ahead(self) -> None:
+    @property
+    def has_decided(self) -> bool:
+        """Is its part of the next step of its group decided?"""
+        return bool(self._decided)
+
+    def decide_ahead(self, *, takes_part: bool = True) -> None:
         """While a step of its group runs, what is next is decided, where the engine does that."""
-        while len(self._in_flight) + len(self._decided) < self._config.depth and self._decide():
+        n_most = self._config.depth - (not takes_part)
+        while len(self._in_flight) + len(self._decided) < n_most and self._decide():
             pass
 
     def own_rows(self) -> price.SharedRows:

@@ -47,6 +47,8 @@ IS_SPLIT: Final = False
 """Are prefill and decode on separate replicas?"""
 IS_LOCKSTEP: Final = False
 """Do all replicas run each step together?"""
+IS_TOGETHER: Final = False
+"""Do replicas in lockstep decide each step at the same time, or join when it starts (vLLM)?"""
 
 
 @entry
@@ -319,15 +321,23 @@ def _launch(states: State, front: Front, costs: StepTimeArrays, log: StepLog) ->
 
 @compiled
 def _launch_in_lockstep(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
-    """Start the next step on all replicas of the group at once, if no replica runs a step."""
+    """Start the next step on all replicas of the group at once, if no replica runs a step.
+
+    Where the replicas decide together (``IS_TOGETHER``), a step that some of them have decided
+    starts without the others, and all of them decide the next one meanwhile.
+    """
     now_ns, n_rows, n_yielding, duration_ns = states.world[0].now_ns, 0, 0, 0
+    is_together, is_decided, n_joined = IS_TOGETHER, False, 0
     for replica in range(len(states.counters)):
         if now_ns < states.counters[replica, 0].ready_ns < FAR_NS:
             return
+        is_decided |= states.counters[replica, 0].n_in_flight > 0
     for replica in range(len(states.counters)):
         counters, state = states.counters[replica, 0], state_of(states, replica)
         counters.now_ns, counters.ready_ns = now_ns, FAR_NS
-        if steps.joins(state):
+        is_closed = is_together and is_decided and counters.n_in_flight == 0
+        if not is_closed and steps.joins(state):
+            n_joined += 1
             n_rows += steps.own_rows(state)
             n_yielding += steps.own_yielding(state)
     for replica in range(len(states.counters)):
@@ -340,7 +350,9 @@ def _launch_in_lockstep(states: State, front: Front, costs: StepTimeArrays, log:
         if counters.n_in_flight > 0:
             steps.begin(state, log, duration_ns)
             counters.ready_ns = now_ns + duration_ns
-            steps.form_ahead(state)
+            steps.form_ahead(state, state.config[0].depth)
+        elif is_together and n_joined > 0:
+            steps.form_ahead(state, state.config[0].depth - 1)
         routing.report(states, front.router, replica)
 
 

@@ -58,6 +58,7 @@ def _cluster_loop_of(
         "HAS_GATE": has_gate,
         "IS_SPLIT": is_split,
         "IS_LOCKSTEP": is_lockstep,
+        "IS_TOGETHER": kind in {Kind.SGLANG, Kind.TRTLLM},
     }
     run: Callable[..., int] = _compiled_again(cluster_run, name, changes).run
     return run

@@ -86,9 +86,9 @@ def joins(state: State) -> bool:
 
 
 @compiled
-def form_ahead(state: State) -> None:
-    """Form further steps while the group's step runs, if the engine schedules ahead."""
-    while state.counters[0].n_in_flight < state.config[0].depth and _form_step(state):
+def form_ahead(state: State, n_most: int) -> None:
+    """Form further steps while the group's step runs, up to ``n_most`` with that one."""
+    while state.counters[0].n_in_flight < n_most and _form_step(state):
         pass
 
 
