@@ -257,7 +257,8 @@ class Servers(NamedTuple):
         if self.is_router_named or self.n_replicas == 1 or self.groups is not None:
             return ()
         if self.rules.in_lockstep:
-            return (f"router {self.rules.router}, as vLLM's data parallelism has it",)
+            engine = self.deployment.config.engine
+            return (f"router {self.rules.router}, as the data parallelism of {engine} has it",)
         text = (
             f"router {self.rules.router}: each request to the replica with the fewest in flight;"
             " nginx without a rule takes turns (--router round-robin), and vLLM's own balancer"
