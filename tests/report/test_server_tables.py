@@ -108,7 +108,7 @@ def test_shares_of_the_peaks_are_shown_where_the_device_is_named():
     assert f"of the peak of {l40s.name}" in render_page(request_page_of(view))
 
 
-@pytest.mark.parametrize("text", ["l40", "l40s:float7", "nothing"])
+@pytest.mark.parametrize("text", ["l41", "l40s:float7", "nothing"])
 def test_a_device_or_format_that_is_none_is_refused(text):
     with pytest.raises(SpecError):
         question_of(Judged(server_hardware=text))
