@@ -281,6 +281,11 @@ def test_an_option_of_another_tools_name_is_answered_with_ours(ask, name, try_):
         (Simulate, {"hardware": "8xh100"}, {"hardware": "8xh100"}),  # refused: --tp or --replicas?
         (Simulate, {"hardware": "8 H100", "tp": 2}, {"hardware": "H100", "replicas": 4, "tp": 2}),
         (Simulate, {"hardware": "8xh100", "tp": 3}, {"hardware": "8xh100", "tp": 3}),
+        (
+            Simulate,
+            {"hardware": "8xh100", "tp": 2, "prefill_replicas": 2},
+            {"hardware": "8xh100", "tp": 2, "prefill_replicas": 2},
+        ),
         (Simulate, {"dp_size": 2}, {"data_parallel_size": 2}),
         (Simulate, {"isl": 1024, "max_tokens": 256}, {"workload": "1024x256"}),
         (Predict, {"hardware": "2xH100"}, {"hardware": "H100", "tp": 2}),

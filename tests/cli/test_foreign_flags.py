@@ -93,6 +93,14 @@ def command(verb):
         ("simulate", "m --hardware 8xH100 --tp 3", "m --hardware 8xH100 --tp 3"),
         ("simulate", "m --hardware 8xH100 --tp 1,2", "m --hardware 8xH100 --tp 1,2"),
         ("simulate", "m --hardware 8xH100 --tp 2 --pp 2", "m --hardware 8xH100 --tp 2 --pp 2"),
+        *(
+            (verb, f"m --hardware 8xH100 {words}", f"m --hardware 8xH100 {words}")
+            for verb, words in (
+                ("simulate", "--tp 2 --pipeline-parallel-size 2"),
+                ("capacity", "--tp 2 --prefill-replicas 2"),
+                ("predict", "--pp 2"),
+            )
+        ),
         ("simulate", "m --input 1000 --output 100", "m --workload 1000x100"),
         ("simulate", "m --output x.json", "m --output x.json"),
         ("predict", "m --max-concurrency 16", "m --batch 16"),

@@ -19,6 +19,7 @@ from inferometer.inputs.synonyms import (
     ARGUMENTS,
     ENGINE_SETTINGS,
     ENGINE_SWITCHES,
+    OTHER_COUNTS,
     OUTPUT,
     PROMPT,
     SAME,
@@ -149,8 +150,9 @@ def _number_of(n: int, words: Sequence[str], own: set[str]) -> list[str]:
     flags = ("--total-gpus",) if "--gpus" in own else ("--tp", "--replicas")
     given = {flag: value for flag in flags for value in _values_of(flag, words)}
     missing = [flag for flag in flags if flag in own and flag not in given]
-    others = {"--pp", "--data-parallel-size"} & {word.partition("=")[0] for word in words}
-    if len(missing) != 1 or (given and others) or (given and "--tp" not in own):
+    others = {f"--{one.replace('_', '-')}" for one in OTHER_COUNTS}
+    is_plain = "--gpus" in own or others.isdisjoint(word.partition("=")[0] for word in words)
+    if len(missing) != 1 or not is_plain or (given and "--tp" not in own):
         return []
     shares = [int(value) for value in given.values() if value.isdecimal() and int(value)]
     if len(shares) != len(given) or any(n % share for share in shares):

@@ -9,6 +9,7 @@ from inferometer.inputs.synonyms import (
     ARGUMENTS,
     ENGINE_SETTINGS,
     ENGINE_SWITCHES,
+    OTHER_COUNTS,
     OUTPUT,
     PROMPT,
     SAME,
@@ -65,7 +66,7 @@ def _counted(
     counted = counted_devices(value) if isinstance(value, str) else None
     missing = [one for one in numbers if one in names and one not in given]
     shares = [given[one] for one in numbers if one in given]
-    is_plain = not shares or not {"pp", "data_parallel_size"} & given.keys()
+    is_plain = name == "gpus" or OTHER_COUNTS.isdisjoint(given)
     if counted is None or len(missing) != 1 or not is_plain:
         return {name: value}
     n, device = counted

@@ -168,6 +168,10 @@ _COUNTED: Final = re.compile(
     re.IGNORECASE,
 )
 """The x of RTX 4090, GTX 1080, MX 450 and Max 1550 is not a multiplication sign, nor Xeon's."""
+OTHER_COUNTS: Final = frozenset(
+    ("pp", "pipeline_parallel_size", "data_parallel_size", "prefill_replicas", "prefill_tp")
+)
+"""Options by which more devices than ``tp`` times ``replicas`` are taken."""
 _OF_CLOUDS: Final = tuple(
     (re.compile(pattern), device, n)
     for pattern, device, n in (
