@@ -31,7 +31,7 @@ _NAMES: Final = {
 }
 """Names of settings in the engine, where they differ from the step's."""
 _MODELLED: Final = (
-    "nothing can be started to check it: the same without that (--set) has a command to start"
+    "nothing can be started to check it: the same without that has a command to start"
 )
 _BEYOND_RATIO: Final = 1000.0
 """Largest reported factor: where almost nothing met the SLO before, it means nothing."""
@@ -63,7 +63,7 @@ def write_answer(answer: Answer, out: Path, command: str | None) -> None:
 
 def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
     aim, chosen = subject.aim, built.deployment
-    command, why_not = _command(chosen)
+    command, why_not = _command(chosen, has_expert_parallelism=subject.server.ep)
     plain = Server(
         model=subject.server.model,
         policy=subject.policy,
@@ -71,6 +71,7 @@ def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> T
         fit=subject.server.fit,
         tp=chosen.engine.tensor_parallel_size,
     )
+    default = deployment_of(plain, n_sharing=chosen.knobs.data_parallel_size)
     return TuneAnswer(
         model=chosen.model.model_id,
         hardware=None if chosen.hardware is None else chosen.hardware.name,
@@ -91,7 +92,7 @@ def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> T
         score_after=score_of(tuned.after),
         slo_before=verdict_of(tuned.before),
         slo_after=verdict_of(tuned.after),
-        settings=_settings(tuned, chosen, deployment_of(plain), subject.server),
+        settings=_settings(tuned, chosen, default, subject.server),
         command=command,
         command_why_not=why_not,
         n_replicas=built.n_replicas,
@@ -112,10 +113,10 @@ def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> T
     )
 
 
-def _command(chosen: Deployment) -> tuple[str | None, str | None]:
+def _command(chosen: Deployment, *, has_expert_parallelism: bool) -> tuple[str | None, str | None]:
     """The command that starts the server, or why no engine can be started so."""
     try:
-        return serve_command(chosen), None
+        return serve_command(chosen, has_expert_parallelism=has_expert_parallelism), None
     except errors.SizingError as problem:
         return None, problem.what
 

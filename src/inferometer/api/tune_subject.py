@@ -92,7 +92,7 @@ def subject_of(
     slo = wanted.required_slo
     spec = workload_of(workload)
     objective = objective_for(slo, spec)
-    fleets = fleets_of(fleet, spec)
+    fleets = fleets_of(fleet, spec, policy)
     aim = Aim(
         goal=wanted.goal,
         objective=objective,

@@ -7,13 +7,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from inferometer.api.cluster import Cluster
 from inferometer.api.fleet import FleetOptions
-from inferometer.api.server import Server
+from inferometer.api.server import Server, deployment_of
 from inferometer.api.tune import Tune, tune
 from inferometer.api.tune_answer import answer_of
 from inferometer.api.tune_measured import together_first
 from inferometer.api.tune_subject import Wanted, now_of, subject_of
 from inferometer.api.workload import Workload
+from inferometer.decide.artefacts.vllm_command import serve_command
 from inferometer.decide.tuning import playbook, search, trials
 from inferometer.stats.estimate import Estimate
 
@@ -23,8 +25,12 @@ BUSY = Workload(workload="chat", rate=8.0, requests=300)
 USERS = Workload(workload="1024x8", concurrency=2, requests=10)
 
 
-def subject(server=NARROW, workload=BUSY, goal="interactive", slo=SLO):
-    return subject_of(Wanted(goal, slo, 0.02), server, workload, FleetOptions(), "vllm")
+RANKS = FleetOptions(cluster=Cluster(data_parallel_size=8))
+
+
+def subject(server=NARROW, workload=BUSY, goal="interactive", slo=SLO, fleet=None):
+    wanted = Wanted(goal, slo, 0.02)
+    return subject_of(wanted, server, workload, fleet or FleetOptions(), server.policy or "vllm")
 
 
 def tuned(server=NARROW, workload=BUSY, slo=SLO, **more):
@@ -128,9 +134,9 @@ def open_step(name, settings):
     )
 
 
-def answered(server, step, variant=(), workload=BUSY):
+def answered(server, step, variant=(), workload=BUSY, fleet=None):
     """The answer of a search that found this."""
-    one = subject(server, replace(workload, requests=60))
+    one = subject(server, replace(workload, requests=60), fleet=fleet)
     pairs = trials.pairs_of(trials.N_PAIRS, 0)
     done = search.Tuned(
         variant=variant,
@@ -154,6 +160,29 @@ def test_replicas_that_are_started_are_named():
     shown = next(line for line in answer.pages()[0].lines if line.label == "ANSWER")
     assert shown.text == "2 replicas behind a router (least-loaded), each of them:"
     assert answer.next_step.startswith("start all 2 and their router")
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [("vllm", "--enable-expert-parallel"), ("sglang", "--ep-size 2")],
+)
+def test_experts_that_are_spread_are_in_the_command(policy, words):
+    server = Server(model="gpt-oss-20b", hardware="h200_sxm", tp=2, policy=policy)
+    deployment = deployment_of(replace(server, ep=True))
+    assert serve_command(deployment, has_expert_parallelism=True).endswith(words)
+    assert words not in serve_command(deployment)
+    lone = deployment_of(replace(server, ep=True, tp=1))
+    assert words.split()[0] not in serve_command(lone, has_expert_parallelism=True)
+
+
+def test_ranks_that_share_experts_have_no_command_and_the_router_of_the_engine():
+    """A lone server was started, behind vLLM's router; what fits on 8 alone was refused."""
+    server = Server(model="deepseek-r1", hardware="h200_sxm", policy="sglang")
+    few = Workload(workload="64x4", concurrency=2, requests=4)
+    step = open_step("step_budget", {"max_num_batched_tokens": 2048})
+    answer = answered(server, step, workload=few, fleet=RANKS)
+    assert (answer.command, answer.n_replicas, answer.router) == (None, 8, "round-robin")
+    assert answer.command_why_not == "no command line of replicas that share experts is known"
 
 
 def test_what_cannot_be_enough_is_no_command_to_check(tmp_path):

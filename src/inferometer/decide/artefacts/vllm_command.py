@@ -262,7 +262,7 @@ class _Replica:
     utilization_fraction: float
 
 
-def serve_command(deployment: Deployment) -> str:
+def serve_command(deployment: Deployment, *, has_expert_parallelism: bool = False) -> str:
     """The command line of one replica, for a shell.
 
     Raises
@@ -272,6 +272,15 @@ def serve_command(deployment: Deployment) -> str:
     """
     config, model = deployment.config, deployment.model
     name = model.hf_id or model.model_id
+    if deployment.knobs.data_parallel_size > 1:
+        raise SizingError(
+            "no command line of replicas that share experts is known",
+            where="--data-parallel-size",
+            allowed="1",
+            try_="the same without --data-parallel-size",
+        )
+    n_tensor = deployment.engine.tensor_parallel_size
+    is_spread = has_expert_parallelism and n_tensor > 1 and model.moe is not None
     if isinstance(config, SchedulerConfig):
         replica = _Replica(
             model=model,
@@ -279,9 +288,11 @@ def serve_command(deployment: Deployment) -> str:
             scheduler=config,
             utilization_fraction=deployment.knobs.share_fraction,
         )
-        return shlex.join(["vllm", "serve", name, *engine_flags(replica)])
+        spread = ["--enable-expert-parallel"] if is_spread else []
+        return shlex.join(["vllm", "serve", name, *engine_flags(replica), *spread])
     if isinstance(config, SglangConfig):
         flags = _sglang_flags(deployment, config)
+        flags += ["--ep-size", str(n_tensor)] if is_spread else []
         return shlex.join(["python", "-m", "sglang.launch_server", "--model-path", name, *flags])
     raise SizingError(
         f"no command line of {config.engine} is known",
