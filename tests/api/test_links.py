@@ -161,6 +161,9 @@ def test_spread_experts_take_the_step_that_predict_gives_them():
     dense = {**words, "model": "llama-3.1-8b", "datasheet": True}
     alike = [deployment_of(Server(**dense, ep=ep)).step_times.likely for ep in (False, True)]
     assert alike[0].message_s == alike[1].message_s
+    for alone in ({**words, "tp": 1}, {**words, "model": "llama-3.1-8b"}):
+        basis = deployment_of(Server(**alone, ep=True)).step_times.basis
+        assert basis == "published", "nothing is spread: other step times would say nothing new"
 
 
 def test_spread_experts_are_no_option_of_a_fit(tmp_path):

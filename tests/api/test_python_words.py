@@ -27,6 +27,11 @@ SIMULATED = own_flags(Simulate)
         ),
         ("--slo 'ttft:p95<500ms, tpot:p95<50ms'", "slo='ttft:p95<500ms, tpot:p95<50ms'"),
         ("another folder with --out", "another folder with out="),
+        (
+            "--workload prompt=512,output=102..154, or --requests 60",
+            "workload='prompt=512,output=102..154', or requests=60",
+        ),
+        ("inferometer simulate MODEL --tp 1,2, say", "im.simulate('MODEL', tp='1,2'), say"),
         ("the same command without --transfer", "the same call without transfer=True"),
         ("more --requests, or a longer --for", "more requests=, or a longer duration="),
         ("--for 60s", "duration='60s'"),

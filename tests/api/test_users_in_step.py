@@ -32,3 +32,27 @@ def test_lone_users_and_open_loops_and_drawn_lengths_have_no_step_to_stay_in():
     ):
         answer = simulated(workload, **load)
         assert "IN_STEP" not in {one.code for one in answer.cautions}, (workload, load)
+
+
+_GROUPS = """
+[[groups]]
+name = "long"
+replicas = 1
+min_prompt_tokens = 600
+server = { hardware = "rtx_4090" }
+
+[[groups]]
+name = "short"
+replicas = 1
+server = { hardware = "rtx_4090", max_model_len = 600 }
+"""
+
+
+def test_varied_answers_fit_each_group(tmp_path):
+    """The longest were cut by the second group, and its KV cache was named as too small."""
+    file = tmp_path / "groups.toml"
+    file.write_text(_GROUPS)
+    answer = im.simulate(MODEL, groups=str(file), workload="512x80", concurrency=8, requests=40)
+    codes = {one.code for one in answer.cautions}
+    assert "IN_STEP" in codes
+    assert "TOO_FEW_KV_BLOCKS" not in codes

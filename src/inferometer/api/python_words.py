@@ -25,7 +25,9 @@ VERBS: Final = {"read": "show", "import_results": "import"}
 """Commands that do not have the name of their function."""
 Questions = Mapping[str, type[Any]]
 """The question of each function of the front door, by the function's name."""
-_WORD: Final = r"(?:'[^']*'|[^\s,;()]+)"
+_COMMA: Final = r",(?=[^\s-])"
+"""A comma inside a value; before a blank it ends a clause."""
+_WORD: Final = rf"(?:'[^']*'|(?:[^\s,;()]|{_COMMA})+)"
 _COMMAND: Final = re.compile(rf"(!?){COMMAND}([a-z]+)((?: {_WORD})*)")
 """``!inferometer …`` stays: in a notebook a shell runs it."""
 _VALUE: Final = (
@@ -183,7 +185,8 @@ def _unquoted(word: str) -> str:
 
 def _keywords(text: str, own: Mapping[str, tuple[Field, bool]], mark: str = "=") -> str:
     """``--tp 2`` as ``tp=2``, and a flag in a sentence as its name and ``mark``."""
-    return re.sub(r"(?:'[^']*'|[^,;()])+", lambda clause: _clause(clause[0], own, mark), text)
+    clauses = rf"(?:'[^']*'|{_COMMA}|[^,;()])+"
+    return re.sub(clauses, lambda clause: _clause(clause[0], own, mark), text)
 
 
 def _clause(text: str, own: Mapping[str, tuple[Field, bool]], mark: str) -> str:

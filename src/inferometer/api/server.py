@@ -302,16 +302,18 @@ def step_times_of(
             device="cpu" if hardware.kind == "cpu" else "cuda",
             tensor_parallel_size=server.tp or 1,
         )
+        # one device has every expert whole, and a dense model has none: no other step times
+        is_spread = server.ep and engine.tensor_parallel_size > 1 and model.spec.moe is not None
         times = known_levels(
             model.spec,
             engine,
             hardware,
             framework=policy,
             n_sharing=n_sharing,
-            is_datasheet=server.datasheet or server.ep,
+            is_datasheet=server.datasheet or is_spread,
             all_reduce_s=all_reduce_s(server.all_reduce_us),
         )
-        return Steps(_with_whole_experts(times, model.spec) if server.ep else times, hardware)
+        return Steps(_with_whole_experts(times, model.spec) if is_spread else times, hardware)
     raise SpecError(
         "the step times are unknown",
         where="--hardware, --fit",
@@ -328,8 +330,6 @@ def _with_whole_experts(times: StepTimes, model: ModelSpec) -> StepTimes:
     the same traffic.
     """
     n_tensor, dtype = times.engine.tensor_parallel_size, times.engine.dtype
-    if n_tensor == 1 or model.moe is None:
-        return times
     plan = ParallelPlan(n_tensor=n_tensor)
     split, whole = (
         step_traffic(model, dtype, one, n_rows=1, n_logit_positions=0)

@@ -254,7 +254,7 @@ class Simulator:
 
     def varied(self) -> "Simulator":
         """With answers whose lengths vary, as where models end them."""
-        most_tokens = self.servers.deployment.config.max_model_len
+        most_tokens = min(one.config.max_model_len for one in self.servers.kinds)
         return replace(
             self,
             workload=plan.with_varied_answers(self.workload, most_tokens),

@@ -7,8 +7,9 @@ import pytest
 from tests.report.marks import marks, words
 
 from inferometer.report.charts.catalogue import CHARTS, charts_of
+from inferometer.report.charts.curves import Ranked, ranked_chart
 from inferometer.report.charts.latency import step_chart, throughput_chart, ttft_chart
-from inferometer.report.charts.plot import Boxes, Dots, Line, Text
+from inferometer.report.charts.plot import Axis, Boxes, Dots, Line, Text
 from inferometer.report.charts.predicted import predicted_chart
 from inferometer.report.charts.roofline import (
     MAX_DRAWN,
@@ -208,3 +209,10 @@ def test_rows_beyond_what_is_drawn_are_counted(one_run_view):
     for build in (memory_chart, utilisation_chart):
         assert "the first 40 of 45 rows, the table has all" in words(build(view))
         assert len(build(view).rows) == 45
+
+
+def test_a_ranking_of_nothing_but_zeros_is_drawn():
+    """Its axis had no extent: "math domain error"."""
+    rows = [Ranked("a", 0.0, None, None), Ranked("b", 0.0, 0.0, 0.0)]
+    chart = ranked_chart("ranked", "Title", "", rows, x=Axis(title="req/s"), intervals="")
+    assert "req/s" in drawn(chart.plots[0])

@@ -124,7 +124,7 @@ def ranked_chart(
 ) -> Chart:
     """A bar for each row, in the order given, its interval as a thin line."""
     shown, marks = rows[:MAX_ROWS], list[Mark]()
-    most = max((max(one.value, one.high or 0.0) for one in shown), default=1.0)
+    most = max((max(one.value, one.high or 0.0) for one in shown), default=1.0) or 1.0
     boxes = [box_of(place, 0.0, one.value) for place, one in enumerate(shown)]
     tips = [
         tip((one.label, ""), (x.title, format_number(one.value)), ("interval", _interval(one)))
