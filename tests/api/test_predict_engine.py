@@ -21,3 +21,10 @@ def test_engines_have_step_times_of_their_own():
 def test_an_engine_without_published_rows_is_refused(other):
     with pytest.raises(SpecError, match="step times of SGLang come from published rows"):
         im.predict("qwen3-30b-a3b", policy="sglang", **({"hardware": "h100_sxm"} | other))
+
+
+def test_the_option_that_no_rows_answer_is_named():
+    with pytest.raises(SpecError) as refused:
+        im.predict("llama-3.1-8b", hardware="h100_sxm", policy="vllm", datasheet=True)
+    assert refused.value.allowed is not None
+    assert refused.value.allowed.endswith("not datasheet=True")

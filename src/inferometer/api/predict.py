@@ -345,7 +345,13 @@ def _published(question: Predict, subject: _Subject) -> StepTimeModel | None:
         if subject.fit is not None or question.datasheet or is_measured
         else published_steps(subject.model, subject.engine, subject.hardware, framework)
     )
-    other = _without_published(question, subject.hardware)
+    other = (
+        "--fit"
+        if subject.fit is not None
+        else "--datasheet"
+        if question.datasheet
+        else _without_published(question, subject.hardware)
+    )
     if question.policy is not None and (found is None or other is not None):
         raise SpecError(
             f"step times of {ENGINES[framework]} come from published rows, which do not answer this",
