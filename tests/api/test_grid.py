@@ -441,3 +441,13 @@ def test_a_grid_of_traffic_says_how_many_points_are_answered(verb, options, chip
     """A grid of capacities has an SLO that no point meets or misses."""
     grid = verb(MODEL, hardware="h100_sxm", workload="64x8", tp=[1, 2], datasheet=True, **options)
     assert grid.pages()[0].chips[0].text == chip
+
+
+def test_percentiles_that_unfinished_requests_bound_from_below_are_absent() -> None:
+    """Where none of many had ended, the table said 0 ms."""
+    answer = im.simulate(
+        "llama-3.1-8b", hardware="h100_sxm", rate=[5, 400], requests=100, until="1s", datasheet=True
+    )
+    crowded = answer.points[1].numbers
+    assert crowded.get("e2e_p95_s") is None
+    assert 0.0 not in [one.value for name, one in crowded.items() if one and "_p95" in name]

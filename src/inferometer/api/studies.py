@@ -106,8 +106,9 @@ def _paced(name: str, estimates: list[Estimate | None]) -> dict[str, PacedNumber
 
 
 def _percentile(summaries: list[RequestSummary], latency: str, fraction: float) -> Estimate | None:
+    """The percentile; None where unfinished requests leave a lower bound alone."""
     found = [one.latency(latency).percentile(fraction) for one in summaries]  # type: ignore[arg-type]
-    return _all([None if one is None else one.seconds for one in found])
+    return _all([None if one is None or one.is_lower_bound else one.seconds for one in found])
 
 
 def _all(estimates: list[Estimate | None]) -> Estimate | None:
