@@ -1,6 +1,7 @@
 """Points of a grid that err together are told apart by their ratio, not by each point's own interval."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -109,6 +110,15 @@ def test_numbers_without_an_interval_may_be_a_tie() -> None:
     )  # fmt: skip
     assert ratio_of(bare, bare, "memory_bytes") is None
     assert is_tie(None)
+
+
+def test_noise_down_to_zero_leaves_a_tie() -> None:
+    """Requests so few that none may complete in a second: the end at 0 was taken for no noise."""
+    seen = _drawn(1.0, (1.0, 1.0), 1.01, max_num_seqs=1)
+    open_ = replace(seen.paced["requests_per_s"].likely, low=0.0, high=2.0)
+    few = replace(seen, paced={"requests_per_s": PacedNumber(likely=open_, others=(1.0, 1.0))})
+    assert ratio_of(seen, seen, "requests_per_s") is not None
+    assert is_tie(ratio_of(few, _drawn(9.0, (9.0, 9.0), 1.01, max_num_seqs=9), "requests_per_s"))
 
 
 def test_layouts_that_err_together_are_told_apart() -> None:

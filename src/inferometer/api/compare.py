@@ -11,7 +11,7 @@ from inferometer.api.foreign_runs import read_file
 from inferometer.api.question import Option, option
 from inferometer.errors import EXIT_OF_SLO, RecordError, SpecError
 from inferometer.records import reading, run_comparison, run_folder
-from inferometer.records.curves import WITHOUT_INTERVAL
+from inferometer.records.curves import WITHOUT_INTERVAL, capital
 from inferometer.records.types import Run
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.predicted import Effect, effects_chart
@@ -99,14 +99,12 @@ def compare_page(answer: CompareAnswer) -> Page:
 
 def _title(comparison: run_comparison.RunComparison) -> str:
     answer = comparison.answer
-    verdict = _WORDS[answer.verdict]
+    verdict = capital(_WORDS[answer.verdict])
     what = metric_in_words(answer.metric)
     if answer.ratio is None:
-        return f"{verdict[0].upper()}{verdict[1:]}: no ratio of {what}"
+        return f"{verdict}: no ratio of {what}"
     open_ = f" ({N_TOO_SMALL})" if answer.ratio.low is None else ""
-    return (
-        f"{verdict[0].upper()}{verdict[1:]}: {what} of B is {answer.ratio.text()} times A's{open_}"
-    )
+    return f"{verdict}: {what} of B is {answer.ratio.text()} times A's{open_}"
 
 
 _UNITS_IN_WORDS: Final = (("_tokens_per_s", " tok/s"), ("_requests_per_s", " req/s"), ("_s", ""))

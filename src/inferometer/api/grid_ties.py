@@ -69,16 +69,18 @@ class _Side(NamedTuple):
 def _side(point: GridPoint, number: str) -> _Side | None:
     paced, estimate = point.paced.get(number), point.numbers.get(number)
     if paced is not None:
-        likely = paced.likely
-        low, high = likely.low or likely.value, likely.high or likely.value
-        side = _Side(likely.value, paced.others, (low, high))
+        value, (low, high) = paced.likely.value, (paced.likely.low, paced.likely.high)
+        noise = value if low is None else low, value if high is None else high
+        side = _Side(value, paced.others, noise)
     elif estimate is None or estimate.low is None or estimate.high is None:
         return None
     else:
         ends = estimate.low, estimate.high
         side = _Side(estimate.value, ends, (estimate.value, estimate.value))
     n_known = sum(one is not None for one in side.others)
-    if n_known < max(_LEAST_KNOWN * len(side.others), 1) or side.ends[0] <= 0:
+    if n_known < max(_LEAST_KNOWN * len(side.others), 1):
+        return None
+    if min(*side.ends, *side.noise_ratios) <= 0:  # a ratio to it may be anything
         return None
     low, high = side.noise_ratios
     return side._replace(noise_ratios=(low / side.value, high / side.value))

@@ -168,7 +168,7 @@ def _bracketed(found: CapacityRow, exact: Estimate) -> Estimate:
 
 
 def _of_all_replicas(question: capacities.Capacity) -> CapacityAnswer:
-    """The capacity of ``--replicas`` in all, some of which compute prompts alone.
+    """The capacity of a total of ``--replicas``: some may compute prompts alone.
 
     Raises
     ------

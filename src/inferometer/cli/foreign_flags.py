@@ -13,13 +13,13 @@ import click
 from inferometer import suggestions
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
+from inferometer.inputs.option_names import number_of_devices
 from inferometer.inputs.synonyms import (
     A_FILE_ELSEWHERE,
     ALIKE,
     ARGUMENTS,
     ENGINE_SETTINGS,
     ENGINE_SWITCHES,
-    OTHER_COUNTS,
     OUTPUT,
     PROMPT,
     SAME,
@@ -147,29 +147,17 @@ def _counted_devices(words: Sequence[str], own: set[str]) -> list[str]:
 
 def _number_of(n: int, words: Sequence[str], own: set[str]) -> list[str]:
     """The flag, and its value, that make ``n`` devices; none where it could be several."""
-    flags = ("--total-gpus",) if "--gpus" in own else ("--tp", "--replicas")
-    given = {flag: value for flag in flags for value in _values_of(flag, words)}
-    missing = [flag for flag in flags if flag in own and flag not in given]
-    others = {f"--{one.replace('_', '-')}" for one in OTHER_COUNTS}
-    is_plain = "--gpus" in own or others.isdisjoint(word.partition("=")[0] for word in words)
-    if len(missing) != 1 or not is_plain or (given and "--tp" not in own):
-        return []
-    shares = [int(value) for value in given.values() if value.isdecimal() and int(value)]
-    if len(shares) != len(given) or any(n % share for share in shares):
-        return []
-    return [missing[0], str(n // shares[0] if shares else n)]
+    names, given = {_name_of(flag) for flag in own}, dict[str, object]()
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        if flag.startswith("--"):
+            given[_name_of(flag)] = value if equals else following
+    found = number_of_devices(n, names, given)
+    return [part for name, n in found.items() for part in (f"--{name.replace('_', '-')}", str(n))]
 
 
-def _values_of(flag: str, words: Sequence[str]) -> list[str]:
-    """What the words give for this flag."""
-    pairs = zip(words, [*words[1:], ""], strict=True)
-    return [
-        value if equals else following
-        for (one, equals, value), following in (
-            (word.partition("="), after) for word, after in pairs
-        )
-        if one == flag
-    ]
+def _name_of(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
 
 
 def _all_at_once(words: Sequence[str], own: set[str]) -> list[str]:

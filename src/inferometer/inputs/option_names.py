@@ -1,6 +1,6 @@
 """Names of options in Python calls: those of other tools, and an engine's own settings."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from difflib import get_close_matches
 
 from inferometer.errors import SpecError
@@ -58,23 +58,41 @@ def in_our_names(values: Mapping[str, object], names: Mapping[str, str]) -> dict
 def _counted(
     name: str, value: object, names: Mapping[str, str], given: Mapping[str, object]
 ) -> dict[str, object]:
-    """``8xH100`` as device and number, where a call has one meaning for the number.
+    """``8xH100`` as device and number, where a call has one meaning for the number."""
+    is_device = name in {"gpus", "hardware"} and isinstance(value, str)
+    counted = counted_devices(str(value)) if is_device else None
+    number = {} if counted is None else number_of_devices(counted[0], names, given)
+    return {name: value} if counted is None or not number else {name: counted[1]} | number
 
-    Of a fleet they are one replica or eight, unless ``tp`` or ``replicas`` is given.
+
+def number_of_devices(
+    n: int, names: Container[str], given: Mapping[str, object]
+) -> dict[str, object]:
+    """The option that makes ``n`` devices, with its value; none where it could be several.
+
+    ``names``: the options that there are. Of a fleet ``n`` devices are one replica or ``n``, unless
+    ``tp`` or ``replicas`` is given; ``size`` has a number for all.
+
+    Example
+    -------
+    >>> number_of_devices(8, {"tp", "replicas"}, {"tp": 2})
+    {'replicas': 4}
+    >>> number_of_devices(8, {"tp", "replicas"}, {})
+    {}
     """
-    numbers = {"gpus": ("total_gpus",), "hardware": ("tp", "replicas")}.get(name, ())
-    counted = counted_devices(value) if isinstance(value, str) else None
+    is_total = "gpus" in names
+    numbers = ("total_gpus",) if is_total else ("tp", "replicas")
     missing = [one for one in numbers if one in names and one not in given]
-    shares = [given[one] for one in numbers if one in given]
-    is_plain = name == "gpus" or OTHER_COUNTS.isdisjoint(given)
-    if counted is None or len(missing) != 1 or not is_plain:
-        return {name: value}
-    n, device = counted
-    for share in shares:
-        if not isinstance(share, int) or share < 1 or n % share:
-            return {name: value}
-        n //= share
-    return {name: device, missing[0]: n}
+    shares = {one: str(given[one]) for one in numbers if one in given}
+    if len(missing) != 1 or any(one not in names for one in shares):
+        return {}
+    if not is_total and not OTHER_COUNTS.isdisjoint(given):
+        return {}
+    for share in shares.values():
+        if not share.isdecimal() or not int(share) or n % int(share):
+            return {}
+        n //= int(share)
+    return {missing[0]: n}
 
 
 def engine_setting(name: str) -> str | None:

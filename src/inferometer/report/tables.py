@@ -135,7 +135,7 @@ class TextTable:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     n_in_block: int = 0
-    """Rows in a block, of which each shows the same where not all have room; 0: the first do."""
+    """Rows in a block; where not all rows have room, the same of each block are shown. 0: the first."""
 
 
 DEFINITIONS: Final = (

@@ -3,7 +3,6 @@
 Letters of shapes: N requests, K content ids of all requests together.
 """
 
-import math
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,13 +15,13 @@ from inferometer.inputs.workload.plan import (
     column,
     column_types,
     request_plan,
+    spread_places,
 )
 from inferometer.records.columns import I32, I64, Bools
 from inferometer.records.types import ABSENT
 from inferometer.simulate.engine_config import EngineConfig, block_sizes_of
 
 _WHERE: Final = "the workload"
-_INVERSE_GOLDEN_RATIO: Final = (math.sqrt(5) - 1) / 2
 
 
 class Demand(NamedTuple):
@@ -95,16 +94,15 @@ class Route(NamedTuple):
     def shared(self, n_requests: int, n_before: int = 0) -> I32:
         """(N) The group of each of ``n_requests`` requests, after ``n_before`` earlier ones.
 
-        The group of request k is chosen by the fractional part of k times the inverse golden ratio
-        (Weyl's sequence). So the shares are close to the weights after any number of requests, and
-        the groups of the first requests do not depend on how many follow.
+        The group is chosen by ``spread_places``: shares are close to the weights after any number
+        of requests.
 
         Example
         -------
         >>> Route(0, (0, 2), (0.5, 0.5)).shared(8).tolist()
         [0, 2, 0, 2, 0, 0, 2, 0]
         """
-        place = ((n_before + np.arange(n_requests)) * _INVERSE_GOLDEN_RATIO) % 1.0
+        place = spread_places(n_requests, n_before)
         edges = np.cumsum(self.weights[:-1])
         return np.array(self.targets, np.int32)[np.searchsorted(edges, place, side="right")]
 

@@ -99,6 +99,16 @@ _VARIED_RATIO: Final = 0.2
 _INVERSE_GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
 
 
+def spread_places(n_requests: int, n_before: int = 0) -> NDArray[np.float64]:
+    """(N) A place in [0, 1) of each of ``n_requests`` requests, after ``n_before`` earlier ones.
+
+    That of request k is the fractional part of k times the inverse golden ratio (Weyl's sequence):
+    even after any number of requests, and the first do not depend on how many follow.
+    """
+    order = np.arange(n_before, n_before + n_requests, dtype=np.float64)
+    return (order * _INVERSE_GOLDEN_RATIO) % 1.0
+
+
 def is_in_step(workload: DrawnWorkload) -> bool:
     """Do users of a closed loop stay together: equal prompts, equal answers, no pauses?"""
     plan = workload.plan
@@ -118,8 +128,7 @@ def with_varied_answers(workload: DrawnWorkload, most_tokens: int) -> DrawnWorkl
     most, of prompt and answer, where it has no more already.
     """
     plan = workload.plan
-    place = (np.arange(plan.n_requests) * _INVERSE_GOLDEN_RATIO) % 1.0
-    ratio = 1 + _VARIED_RATIO * (2 * place - 1)
+    ratio = 1 + _VARIED_RATIO * (2 * spread_places(plan.n_requests) - 1)
     most = np.maximum(most_tokens - plan.prompt_tokens, plan.output_tokens)
     output = np.clip(np.rint(plan.output_tokens * ratio), 1, most).astype(np.int32)
     varied = plan._replace(output_tokens=output, max_tokens=np.maximum(plan.max_tokens, output))
