@@ -66,21 +66,25 @@ class _Side(NamedTuple):
         return min(self.value, *known), max(self.value, *known)
 
 
+def _noise(likely: Estimate) -> tuple[float, float]:
+    """Both ends with the noise of requests; an end at 0 is as many times off as the other one."""
+    value, low, high = likely.value, likely.low, likely.high
+    high = value if high is None else high
+    return (value if low is None else low if low > 0 else value * value / high), high
+
+
 def _side(point: GridPoint, number: str) -> _Side | None:
     paced, estimate = point.paced.get(number), point.numbers.get(number)
     if paced is not None:
-        value, (low, high) = paced.likely.value, (paced.likely.low, paced.likely.high)
-        noise = value if low is None else low, value if high is None else high
-        side = _Side(value, paced.others, noise)
+        likely = paced.likely
+        side = _Side(likely.value, paced.others, _noise(likely))
     elif estimate is None or estimate.low is None or estimate.high is None:
         return None
     else:
         ends = estimate.low, estimate.high
         side = _Side(estimate.value, ends, (estimate.value, estimate.value))
     n_known = sum(one is not None for one in side.others)
-    if n_known < max(_LEAST_KNOWN * len(side.others), 1):
-        return None
-    if min(*side.ends, *side.noise_ratios) <= 0:  # a ratio to it may be anything
+    if n_known < max(_LEAST_KNOWN * len(side.others), 1) or side.ends[0] <= 0:
         return None
     low, high = side.noise_ratios
     return side._replace(noise_ratios=(low / side.value, high / side.value))
