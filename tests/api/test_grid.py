@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 import inferometer as im
+from inferometer.api.grid import Axis, GridPoint
+from inferometer.api.size_grid import SIZE
 from inferometer.api.studies import STUDIES
 from inferometer.errors import SpecError
 from inferometer.report.charts.plot import Line, Rule
+from inferometer.stats.estimate import Estimate
 
 MODEL = "llama-3.1-8b"
 
@@ -451,3 +454,55 @@ def test_percentiles_that_unfinished_requests_bound_from_below_are_absent() -> N
     crowded = answer.points[1].numbers
     assert crowded.get("e2e_p95_s") is None
     assert 0.0 not in [one.value for name, one in crowded.items() if one and "_p95" in name]
+
+
+def test_capacity_of_several_loads_is_refused_with_the_command_that_takes_them() -> None:
+    """A curve of 9 loads was 9 times one capacity."""
+    with pytest.raises(SpecError, match="3 loads, and capacity finds the load itself") as caught:
+        im.capacity(MODEL, hardware="h100_sxm", slo="ttft:p95<1s", rate=[0.5, 1, 2])
+    assert "simulate('MODEL', rate='0.5,1,2')" in str(caught.value.try_)
+
+
+@pytest.mark.slow
+def test_a_sizing_of_several_rates_shows_what_more_traffic_needs() -> None:
+    options = {"gpus": "h100_sxm", "slo": "ttft:p95<2s", "workload": "64x8", "max_num_seqs": "64"}
+    options |= {"tp": "1", "max_num_batched_tokens": "2048", "datasheet": True, "time_limit": 2.0}
+    grid = im.size(MODEL, rate=[1, 2000], probe_requests=100, **options)
+    few, many = (point.numbers["n_devices"].value for point in grid.points)
+    assert 1 == few < many
+    costs = [point.numbers["usd_per_hour"].value for point in grid.points]
+    assert costs[1] / costs[0] == pytest.approx(many / few)
+    assert grid.points[0].words["layout"] == "h100_sxm TP1 bfloat16"
+    alone = im.size(MODEL, rate=1, probe_requests=100, **options)
+    assert grid.points[0].words["slo"] == alone.verdict
+    assert grid.rows()[0]["n_devices"] == alone.pick.n_devices
+
+
+def _bought(value: object, usd: float, high: float, layout: str = "h100_sxm TP1") -> GridPoint:
+    cost = Estimate(value=usd, low=usd, high=high, confidence_fraction=0.9, n_samples=1, method="")
+    numbers = {"usd_per_hour": cost, "n_devices": cost}
+    words = {"slo": "met", "layout": layout}
+    return GridPoint(
+        values={"rate" if layout != "" else "engine": value}, numbers=numbers, words=words
+    )
+
+
+def test_a_sizing_says_where_the_pick_changes_and_what_is_surely_cheaper() -> None:
+    rates = Axis("rate", "--rate", (1.0, 2.0, 4.0))
+    points = (_bought(1.0, 2, 2), _bought(2.0, 4, 4), _bought(4.0, 8, 8, "b200_sxm TP1"))
+    sentences = [one.sentence for one in SIZE.findings((rates,), points)]
+    assert "The pick changes: h100_sxm TP1 up to rate 2, b200_sxm TP1 from 4." in sentences
+    assert any(one.startswith("Cost per hour grows 4x from rate 1 to 4") for one in sentences)
+    engines = Axis("engine", "--engine", ("vllm", "sglang"))
+    for high, ending in ((2.0, "($2/h)."), (3.0, "undecided against sglang.")):
+        pair = (_bought("vllm", 2, high, ""), _bought("sglang", 3, 3, ""))
+        [sentence] = [one.sentence for one in SIZE.findings((engines,), pair)]
+        assert sentence.startswith("Cheapest within the SLO: vllm ($2/h)")
+        assert sentence.endswith(ending)
+
+
+def test_a_study_in_which_nothing_meets_the_slo_says_so() -> None:
+    options = {"workload": "64x8", "datasheet": True, "time_limit": 0.5, "slo": "ttft:p95<1us"}
+    grid = im.study("disaggregation", MODEL, hardware="h100_sxm", replicas=2, **options)
+    sentence = "No load was found at which the SLO is met, with a split or without."
+    assert sentence in [one.sentence for one in grid.findings]

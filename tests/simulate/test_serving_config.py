@@ -85,3 +85,13 @@ def test_an_error_names_what_was_typed():
 def test_what_a_knob_takes_is_said(engine, own, what):
     with pytest.raises(SpecError, match=what):
         engine_config(engine, SHARED, own, where="--set")
+
+
+def test_a_cache_as_memory_holds_it_is_rounded_to_sglangs_pages():
+    config = engine_config(
+        "sglang", {"num_blocks": 1003, "max_model_len": 512}, {"page_size": "16"}, where="--set"
+    )
+    assert config.max_total_num_tokens == 992
+    with pytest.raises(SpecError, match="max_total_num_tokens = 1003"):
+        own = {"page_size": "16", "max_total_num_tokens": "1003"}
+        engine_config("sglang", {"max_model_len": 512}, own, where="--set")

@@ -58,6 +58,7 @@ from inferometer.api.python_calls import (
 )
 from inferometer.api.question import by_field, question_of
 from inferometer.api.simulation import SimulateAnswer
+from inferometer.api.size_grid import SIZE
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
 from inferometer.api.tuning import MeasuredTune, PlannedTune, PresetAnswer, TuneAnswer
@@ -178,11 +179,23 @@ def study(
         return grid(verb, values, axes_of(verb.question, values))
 
 
+@overload
+def size(model: str, *, progress: Listener | None = None, **options: One) -> SizeAnswer: ...
+@overload
+def size(
+    model: str | list[str], *, progress: Listener | None = None, **options: object
+) -> SizeAnswer | GridAnswer: ...
 @_takes(sizings.Size)
-def size(model: str, *, progress: Listener | None = None, **options: object) -> SizeAnswer:
-    """What must be bought to meet the SLO under some traffic?"""
+def size(
+    model: str | list[str], *, progress: Listener | None = None, **options: object
+) -> SizeAnswer | GridAnswer:
+    """What must be bought to meet the SLO under some traffic?
+
+    Several values of an option (``rate=[10, 20, 40]``) make a grid.
+    """
     with heard_by(progress):
-        return sizings.size(question_of(sizings.Size, {"model": model, **options}))
+        answer: SizeAnswer | GridAnswer = _asked(SIZE, {"model": model, **options})
+        return answer
 
 
 @_takes(quicks.Sweep)

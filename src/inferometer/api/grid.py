@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
+from inferometer import suggestions
 from inferometer.api.answer import Answer
 from inferometer.api.compute import Executor, opened
 from inferometer.api.question import Field, fields_of, is_listed, listed, question_of, value_of
@@ -134,6 +135,47 @@ class Verb(NamedTuple):
     """Is the answer of one request, or of a batch of equal ones?"""
     is_short: bool = False
     """Does each point take milliseconds, so that processes are not worth their start?"""
+    looks_for: frozenset[str] = frozenset()
+    """Options at whose value its search only begins: several of them would give one answer."""
+
+
+def exact(value: float) -> Estimate:
+    """A computed number without an interval of its own."""
+    return Estimate(
+        value=value, low=None, high=None, confidence_fraction=0.9, n_samples=1, method="computed"
+    )
+
+
+_MOST_NAMED: Final = 3
+"""Models that a title names."""
+
+
+def title_of(values: Mapping[str, object], axes: tuple[Axis, ...]) -> str:
+    """What all points share, and what varies."""
+    models = next((axis.values for axis in axes if axis.name == "model"), ())
+    several = ", ".join(models) if len(models) <= _MOST_NAMED else f"{len(models)} models"
+    names = [values.get("model"), several, values.get("hardware")]
+    words = [" on ".join(name for name in names if isinstance(name, str) and name)]
+    words += [
+        f"{_in_words(name)} {value}"
+        for name, value in values.items()
+        if name not in {"model", "hardware", "out", "report"}
+        and isinstance(value, str | int | float)
+        and not isinstance(value, bool)
+    ]
+    over = " and ".join(_in_words(axis.name) for axis in axes)
+    return f"{', '.join(words)}, by {over}"
+
+
+def value_text(value: Value) -> str:
+    """A listed value as a user types it."""
+    if value is None:
+        return "none"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _in_words(name: str) -> str:
+    return {"tp": "TP", "slo": "SLO"}.get(name, name.replace("_", " "))
 
 
 def axes_of(question: type[Any], values: Mapping[str, object]) -> tuple[Axis, ...]:
@@ -189,6 +231,7 @@ def grid(verb: Verb, values: Mapping[str, object], axes: tuple[Axis, ...]) -> Gr
     SpecError
         The options that the points share cannot be, or no point has an answer.
     """
+    _check_varied(verb, axes)
     combinations = [
         dict(zip((axis.name for axis in axes), combined, strict=True))
         for combined in itertools.product(*(axis.values for axis in axes))
@@ -202,7 +245,7 @@ def grid(verb: Verb, values: Mapping[str, object], axes: tuple[Axis, ...]) -> Gr
             points = executor.map(ask, combinations)
     if all(point.refused is not None for point in points):
         # the error of the first, with its parts and its exit code
-        verb.answer(question_of(verb.question, _of_point(fixed, combinations[0])))
+        verb.answer(question_of(verb.question, _of_point(verb.question, fixed, combinations[0])))
     return GridAnswer(
         verb=verb.name,
         title=verb.title(fixed, axes),
@@ -217,6 +260,19 @@ def grid(verb: Verb, values: Mapping[str, object], axes: tuple[Axis, ...]) -> Gr
     )
 
 
+def _check_varied(verb: Verb, axes: tuple[Axis, ...]) -> None:
+    """Refuse several values of what the verb itself looks for."""
+    for axis in axes:
+        if axis.name in verb.looks_for:
+            values = ",".join(map(value_text, axis.values))
+            raise SpecError(
+                f"{len(axis.values)} loads, and {verb.name} finds the load itself",
+                where=axis.flag,
+                allowed="one load, at which the search begins",
+                try_=suggestions.command("simulate", "MODEL", axis.flag, values),
+            )
+
+
 def _where(question: type[Any], fixed: Mapping[str, object]) -> Executor:
     """Processes on all cores, unless another executor was chosen."""
     names = {field.name for field in fields_of(Executor)}
@@ -225,7 +281,9 @@ def _where(question: type[Any], fixed: Mapping[str, object]) -> Executor:
     return replace(chosen, executor=chosen.executor or "processes") if has_executor else chosen
 
 
-def _of_point(fixed: Mapping[str, object], combined: Mapping[str, Any]) -> dict[str, object]:
+def _of_point(
+    question: type[Any], fixed: Mapping[str, object], combined: Mapping[str, Any]
+) -> dict[str, object]:
     """Options of one point, with an output folder of its own."""
     options = {
         name: value
@@ -235,6 +293,8 @@ def _of_point(fixed: Mapping[str, object], combined: Mapping[str, Any]) -> dict[
     label = "_".join(f"{name}={value}" for name, value in combined.items()).replace("/", "-")
     if options.get("out") is not None:
         options["out"] = Path(str(options["out"])) / label
+    if any(field.name == "executor" for field in fields_of(question)):
+        options["executor"] = "inline"  # the points themselves are done side by side
     return options | dict(combined)
 
 
@@ -247,7 +307,7 @@ def _asked(
 ) -> GridPoint:
     values = dict(combined)
     try:
-        answered = answer(question_of(question, _of_point(fixed, combined)))
+        answered = answer(question_of(question, _of_point(question, fixed, combined)))
         found = headline(answered)
     except InferometerError as error:
         return GridPoint(values=values, numbers={}, words={}, refused=error.what)

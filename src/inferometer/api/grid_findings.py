@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from inferometer import suggestions
-from inferometer.api.grid import Axis, GridPoint, Value
+from inferometer.api.grid import Axis, GridPoint, Value, value_text
 from inferometer.api.grid_ties import is_tie, ratio_of
 from inferometer.inputs import catalog
 from inferometer.records import curves
@@ -38,7 +38,7 @@ def curves_over(
     found = list[Curve]()
     for values, pairs in groups.items():
         held = ", ".join(
-            f"{_X_NAMES.get(one.name, one.name.replace('_', ' '))} {value}"
+            f"{_X_NAMES.get(one.name, one.name.replace('_', ' '))} {value_text(value)}"
             for one, value in zip(others, values, strict=True)
         )
         xs, ys = zip(*sorted(pairs), strict=True)
@@ -84,11 +84,12 @@ def _by_rules(
         for axis in axes
         if axis.name == name
         for curve in _ends(curves_over(axes, points, axis, number, y_name))
-        for finding in map(_capital, curves.findings_of_curve(curve, applied))
+        for finding in map(in_capital, curves.findings_of_curve(curve, applied))
     ]
 
 
-def _capital(finding: CurveFinding) -> CurveFinding:
+def in_capital(finding: CurveFinding) -> CurveFinding:
+    """The finding as a sentence of its own."""
     return replace(finding, sentence=curves.capital(finding.sentence))
 
 
@@ -118,7 +119,7 @@ def predict_findings(
         *_origins(points),
         *_best(axes, points),
         *_what_orders_devices(axes, points),
-        *_fits(points),
+        *fits_findings(points),
         *_quality(axes),
     )
 
@@ -159,7 +160,7 @@ def _prompt_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[
             curves_over(axes, points, axis, "ttft_s", "prefill time of a prompt token")
         )
     ]
-    return [_capital(one) for one in found if one is not None]
+    return [in_capital(one) for one in found if one is not None]
 
 
 def _what_ends_the_gain(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
@@ -305,7 +306,9 @@ def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFind
             value = _value(best, number)
             amount = f"TPOT {format_duration(value)}" if unit is None else f"{value:.3g} {unit}"
             open_ = _undecided(best, members, number)
-            text = f"{what}: {_name(best)} ({amount}), of {len(members)} that fit{source}{open_}."
+            text = (
+                f"{what}: {point_name(best)} ({amount}), of {len(members)} that fit{source}{open_}."
+            )
             found.append(CurveFinding(code="BEST", sentence=text))
     return found
 
@@ -319,7 +322,7 @@ def _undecided(best: GridPoint, members: Sequence[GridPoint], number: str) -> st
     nearest, ratio = min(ties, key=lambda tie: abs(_value(tie[0], number) - _value(best, number)))
     more = f" and {len(ties) - 1} more" if len(ties) > 1 else ""
     text = "no interval" if ratio is None else ratio.text(unit="x")
-    return f"; undecided against {_name(nearest)} ({text}){more}"
+    return f"; undecided against {point_name(nearest)} ({text}){more}"
 
 
 def _by_source(
@@ -337,13 +340,14 @@ def _by_source(
     return {f", by {source}": members for source, members in groups.items()}
 
 
-def _name(point: GridPoint) -> str:
+def point_name(point: GridPoint) -> str:
+    """Its values in words."""
     return _name_of(point.values)
 
 
 def _name_of(values: Mapping[str, Value]) -> str:
     return ", ".join(
-        f"{_X_NAMES[name]} {value}" if name in _X_NAMES else str(value)
+        f"{_X_NAMES[name]} {value_text(value)}" if name in _X_NAMES else value_text(value)
         for name, value in values.items()
     )
 
@@ -381,7 +385,7 @@ def _slo(
         if best is not None:
             amount = f"{format_number(_value(best, number))} {unit}{source}"
             open_ = _undecided(best, members, number)
-            text = f"Most {unit} within the SLO: {_name(best)} ({amount}){open_}."
+            text = f"Most {unit} within the SLO: {point_name(best)} ({amount}){open_}."
             found.append(CurveFinding(code="BEST", sentence=text))
     return found
 
@@ -400,8 +404,8 @@ def _sides(ladder: Axis, judged: Sequence[GridPoint]) -> list[str]:
     sides = list[str]()
     for name, members in groups.items():
         ordered = sorted(members, key=lambda point: float(point.values[ladder.name] or 0))
-        met = [point.values[ladder.name] for point in ordered if _meets(point)]
-        is_climb = met == [point.values[ladder.name] for point in ordered[: len(met)]]
+        met = [value_text(point.values[ladder.name]) for point in ordered if _meets(point)]
+        is_climb = met == [value_text(point.values[ladder.name]) for point in ordered[: len(met)]]
         words = (
             f"at no {step}"
             if not met
@@ -409,13 +413,14 @@ def _sides(ladder: Axis, judged: Sequence[GridPoint]) -> list[str]:
             if len(met) == len(ordered)
             else f"up to {step} {met[-1]}"
             if is_climb
-            else f"at {step} {', '.join(map(str, met))}"
+            else f"at {step} {', '.join(met)}"
         )
         sides.append(f"{name} {words}" if name else words)
     return sides
 
 
-def _fits(points: Sequence[GridPoint]) -> list[CurveFinding]:
+def fits_findings(points: Sequence[GridPoint]) -> list[CurveFinding]:
+    """Points that do not fit in memory, and points without an answer."""
     missing = [point for point in points if point.words.get("fits") == "no"]
     refused = [point for point in points if point.refused is not None]
     found = list[CurveFinding]()
@@ -423,14 +428,14 @@ def _fits(points: Sequence[GridPoint]) -> list[CurveFinding]:
         text = (
             f"{len(missing)} of {len(points)} points"
             f" {'does' if len(missing) == 1 else 'do'} not fit in memory, the first at"
-            f" {_name(missing[0])}: their times are as if they did."
+            f" {point_name(missing[0])}: their times are as if they did."
         )
         found.append(CurveFinding(code="OUT_OF_MEMORY", sentence=text))
     if refused:
         text = (
             f"{len(refused)} of {len(points)} points"
             f" {'has' if len(refused) == 1 else 'have'} no answer, the first at"
-            f" {_name(refused[0])}: {refused[0].refused}."
+            f" {point_name(refused[0])}: {refused[0].refused}."
         )
         found.append(CurveFinding(code="REFUSED", sentence=text))
     return found
@@ -442,7 +447,7 @@ def simulate_findings(
     """Findings: knees of throughput, jumps of TTFT, gains of each policy."""
     found = _by_rules(axes, points, _SIMULATE_RULES)
     slo = _slo(axes, points, "requests_per_s", "requests/s")
-    return (*slo, *_policies(axes, points), *found, *_origins(points), *_fits(points))
+    return (*slo, *_policies(axes, points), *found, *_origins(points), *fits_findings(points))
 
 
 def _policies(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
@@ -486,17 +491,17 @@ def _gains(policy: Axis, load: Axis, points: Sequence[GridPoint]) -> list[str]:
         best, at = max(gains, key=lambda gain: gain[0].value)
         better = [x for gain, x in gains if gain.value >= _LEAST_GAIN and not is_tie(gain)]
         worse = [x for gain, x in gains if gain.value <= 1 / _LEAST_GAIN and not is_tie(gain)]
-        text = f"{own} completes {best.text(unit='x')} the requests of {other} at {at} {unit}"
+        text = f"{own} completes {best.text(unit='x')} the requests of {other} at {value_text(at)} {unit}"
         loads = [x for _, x in gains]
         if better and better[0] != loads[0]:
             last = loads[loads.index(better[0]) - 1]
-            text += f", and no more than {other} up to {last}"
+            text += f", and no more than {other} up to {value_text(last)}"
         if not better and best.value >= _LEAST_GAIN:
             text = f"undecided whether {text}"
         elif not better:
             text = f"{own} completes no more requests than {other} at any load"
         if worse:
-            text += f"; {other} completes more at {', '.join(str(x) for x in worse)} {unit}"
+            text += f"; {other} completes more at {', '.join(map(value_text, worse))} {unit}"
         found.append(text)
     return found
 
@@ -507,7 +512,7 @@ def capacity_findings(
     """Growth of the capacity, and the combination with the highest."""
     number = next((name for point in points for name in point.numbers), "capacity_requests_per_s")
     found = [
-        _capital(finding)
+        in_capital(finding)
         for axis in axes
         for curve in curves_over(axes, points, axis, number, "capacity")
         if (finding := curves.growth(curve)) is not None
@@ -519,9 +524,9 @@ def capacity_findings(
             best = max(members, key=lambda point: _value(point, number))
             amount = f"{format_number(_value(best, number))} {unit}{source}"
             open_ = _undecided(best, members, number)
-            text = f"Most load within the SLO: {_name(best)} ({amount}){open_}."
+            text = f"Most load within the SLO: {point_name(best)} ({amount}){open_}."
             found.append(CurveFinding(code="BEST", sentence=text))
-    return (*found, *_origins(points), *_fits(points))
+    return (*found, *_origins(points), *fits_findings(points))
 
 
 def disaggregation_findings(
@@ -539,16 +544,21 @@ def disaggregation_findings(
         for held, members in groups.items()
         if axis is not None and (text := _split_against_whole(members, number))
     ]
-    return (*found, *_origins(points), *_fits(points))
+    return (*found, *_origins(points), *fits_findings(points))
 
 
 def _split_against_whole(members: Sequence[GridPoint], number: str) -> str:
-    """The best split beside replicas that do both; '' where nobody has a capacity."""
+    """The best split beside replicas that do both; '' where no point has an answer."""
     known = [one for one in members if one.numbers.get(number) and _value(one, number) > 0]
     whole = next((one for one in known if not one.values["prefill_replicas"]), None)
     splits = [one for one in known if one.values["prefill_replicas"]]
     if whole is None and not splits:
-        return ""
+        is_answered = any(one.refused is None for one in members)
+        return (
+            "No load was found at which the SLO is met, with a split or without"
+            if is_answered
+            else ""
+        )
     if whole is None or not splits:
         return (
             "No split meets the SLO at any load that was tried, replicas that do both do"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from inferometer.api.grid import GridAnswer, GridPoint, Value
+from inferometer.api.grid import GridAnswer, GridPoint, Value, value_text
 from inferometer.inputs.objectives import percentile_name
 from inferometer.report.charts.curves import (
     Beside,
@@ -28,10 +28,20 @@ _SUFFIXES: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = (
     ("_bytes", "", format_bytes),
     ("_fraction", "", format_fraction),
     ("_users", " users", format_number),
+    ("_devices", "", format_number),
+    ("_replicas", "", format_number),
+    ("_per_hour", "", format_number),
     ("_sequences", "", format_number),
     ("_s", "", format_duration),
 )
-_NAMES: Final = {"usd_per_million_tokens": "$/1M out", "mbu_fraction": "MBU", "mfu_fraction": "MFU"}
+_NAMES: Final = {
+    "usd_per_million_tokens": "$/1M out",
+    "mbu_fraction": "MBU",
+    "mfu_fraction": "MFU",
+    "n_devices": "devices",
+    "n_replicas": "replicas",
+    "usd_per_hour": "$/h",
+}
 
 
 class _Charted(NamedTuple):
@@ -44,6 +54,8 @@ class _Charted(NamedTuple):
 
 
 _CHARTED: Final = (
+    _Charted("usd_per_hour", "cost per hour", "$"),
+    _Charted("n_devices", "number of devices", "devices"),
     _Charted("decode_tokens_per_s", "decode throughput", "tok/s"),
     _Charted("tpot_s", "TPOT", "ms", 1e3),
     _Charted("ttft_s", "TTFT", "ms", 1e3),
@@ -88,6 +100,7 @@ _INTERVALS: Final = {
     "predict": "90 % intervals",
     "simulate": "all step times, and the noise of the requests",
     "capacity": "all step times",
+    "size": "all step times",
 }
 _MOST_NUMBERS: Final = 6
 _MOST_TICKS: Final = 10
@@ -347,7 +360,7 @@ def _curves(
                 y=estimate.value * charted.factor,
                 low=None if estimate.low is None else estimate.low * charted.factor,
                 high=None if high is None or math.isinf(high) else high * charted.factor,
-                label=f"{_axis_name(axis)} {point.values[axis]}",
+                label=f"{_axis_name(axis)} {value_text(point.values[axis])}",
             )
         )
     return [NamedCurve(name, tuple(points)) for name, points in lines.items()]
@@ -369,17 +382,13 @@ def _named_values(point: GridPoint, axes: Sequence[str]) -> list[str]:
     return [
         str(point.values[name])
         if isinstance(point.values[name], str)
-        else f"{_axis_name(name)} {_value_text(point.values[name])}"
+        else f"{_axis_name(name)} {value_text(point.values[name])}"
         for name in axes
     ]
 
 
 def _axis_name(name: str) -> str:
     return "TP" if name == "tp" else name.replace("_", " ")
-
-
-def _value_text(value: Value) -> str:
-    return "none" if value is None else str(value)
 
 
 def _scale(curves: list[NamedCurve]) -> Scale:
@@ -437,7 +446,7 @@ def _heading(name: str) -> str:
 
 
 def _row(point: GridPoint, numbers: list[str], words: list[str], *, has_refused: bool) -> list[str]:
-    cells = [_value_text(value) for value in point.values.values()]
+    cells = [value_text(value) for value in point.values.values()]
     cells += [_number(name, point.numbers.get(name)) for name in numbers]
     cells += [point.words.get(name) or "–" for name in words]
     return [*cells, *([point.refused or ""] if has_refused else [])]

@@ -8,7 +8,7 @@ from inferometer import suggestions
 from inferometer.api import capacity as capacities, predict as predictions, simulate as simulations
 from inferometer.api.decision_pages import CapacityAnswer, CapacityRow
 from inferometer.api.fleet import PrefillReplicas
-from inferometer.api.grid import Axis, Headline, PacedNumber, Verb
+from inferometer.api.grid import Headline, PacedNumber, Verb, exact, title_of
 from inferometer.api.grid_findings import (
     capacity_findings,
     disaggregation_findings,
@@ -42,8 +42,8 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
             "e2e_s": e2e_s(speeds.ttft_s, speeds.tpot_s, n_output),
             "decode_tokens_per_s": speeds.decode_tokens_per_s if decodes else None,
             **_rates(sheet if fitted is None else sheet_at(sheet, speeds.ttft_s, speeds.tpot_s)),
-            "largest_batch_sequences": _exact(sheet.sizes.largest_batch_size),
-            "memory_bytes": _exact(sheet.sizes.memory.total_bytes - sheet.sizes.memory.free_bytes),
+            "largest_batch_sequences": exact(sheet.sizes.largest_batch_size),
+            "memory_bytes": exact(sheet.sizes.memory.total_bytes - sheet.sizes.memory.free_bytes),
         },
         words={
             "prefill_limited_by": limits[0],
@@ -67,12 +67,6 @@ def _rates(sheet: DatasheetPrediction) -> dict[str, Estimate | None]:
     }
 
 
-def _exact(value: float) -> Estimate:
-    return Estimate(
-        value=value, low=None, high=None, confidence_fraction=0.9, n_samples=1, method="computed"
-    )
-
-
 def _of_simulation(answer: SimulateAnswer) -> Headline:
     """Likely step times, with an interval that holds all step times and the requests' noise."""
     summaries = [level.summary for level in answer.levels]
@@ -84,7 +78,7 @@ def _of_simulation(answer: SimulateAnswer) -> Headline:
         "tpot_p50_s": _percentile(summaries, "tpot", 0.5),
         "tpot_p95_s": _percentile(summaries, "tpot", 0.95),
         "e2e_p95_s": _percentile(summaries, "e2e", 0.95),
-        "busy_fraction": _all([_exact(level.busy_fraction) for level in answer.levels]),
+        "busy_fraction": _all([exact(level.busy_fraction) for level in answer.levels]),
     }
     kinds = (answer.deployment, *(one.deployment for one in answer.groups))
     if answer.disaggregation is not None:
@@ -138,7 +132,7 @@ def _of_capacity(answer: CapacityAnswer) -> Headline:
     if loads[0] is not None:
         is_whole = len(known) == len(loads) > 1
         number = replace(
-            _exact(loads[0]),
+            exact(loads[0]),
             low=min(known) if is_whole else None,
             high=max(known) if is_whole else None,
             method="all step times",
@@ -153,7 +147,7 @@ def _of_capacity(answer: CapacityAnswer) -> Headline:
             if number is None or len(loads) < 2
             else {
                 name: PacedNumber(
-                    likely=_bracketed(found[0], _exact(number.value)), others=(*loads[1:],)
+                    likely=_bracketed(found[0], exact(number.value)), others=(*loads[1:],)
                 )
             }
         ),
@@ -209,41 +203,17 @@ def _per_gpu(answer: CapacityAnswer) -> Headline:
     return Headline({**found.numbers, **of_gpus}, found.words, paced)
 
 
-_MOST_NAMED: Final = 3
-"""Models that a title names."""
-
-
-def _title(values: Mapping[str, object], axes: tuple[Axis, ...]) -> str:
-    """What all points share, and what varies."""
-    models = next((axis.values for axis in axes if axis.name == "model"), ())
-    several = ", ".join(models) if len(models) <= _MOST_NAMED else f"{len(models)} models"
-    names = [values.get("model"), several, values.get("hardware")]
-    words = [" on ".join(name for name in names if isinstance(name, str) and name)]
-    words += [
-        f"{_in_words(name)} {value}"
-        for name, value in values.items()
-        if name not in {"model", "hardware", "out", "report"}
-        and isinstance(value, str | int | float)
-        and not isinstance(value, bool)
-    ]
-    over = " and ".join(_in_words(axis.name) for axis in axes)
-    return f"{', '.join(words)}, by {over}"
-
-
-def _in_words(name: str) -> str:
-    return {"tp": "TP", "slo": "SLO"}.get(name, name.replace("_", " "))
-
-
 PREDICT: Final = Verb(
-    "predict", predictions.Predict, predictions.predict, _of_prediction, _title, predict_findings,
+    "predict", predictions.Predict, predictions.predict, _of_prediction, title_of, predict_findings,
     is_of_one=True, is_short=True,
 )  # fmt: skip
 SIMULATE: Final = Verb(
-    "simulate", simulations.Simulate, simulations.simulate, _of_simulation, _title,
+    "simulate", simulations.Simulate, simulations.simulate, _of_simulation, title_of,
     simulate_findings,
 )  # fmt: skip
 CAPACITY: Final = Verb(
-    "capacity", capacities.Capacity, capacities.capacity, _of_capacity, _title, capacity_findings
+    "capacity", capacities.Capacity, capacities.capacity, _of_capacity, title_of, capacity_findings,
+    looks_for=frozenset({"rate", "concurrency"}),
 )  # fmt: skip
 DISAGGREGATION: Final = CAPACITY._replace(
     answer=_of_all_replicas, headline=_per_gpu, findings=disaggregation_findings

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from inferometer.api.grid import Axis, GridAnswer, Verb, axes_of, grid
+from inferometer.api.size_grid import SIZE
 from inferometer.api.studies import GRIDDED, STUDIES, Study, study_options
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
@@ -59,7 +60,7 @@ def _grid(name: str, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT
 
 def grid_of(name: str) -> Callable[[dict[str, Any], bool], bool]:
     """The ``grid`` argument of ``asks`` for this verb."""
-    return partial(_give_grid, GRIDDED[name])
+    return partial(_give_grid, SIZE if name == "size" else GRIDDED[name])
 
 
 def _give_grid(verb: Verb, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT001 -- as ``asks`` calls it

@@ -190,11 +190,13 @@ meets it, 6 no device in --gpus holds the model.""",
 Examples:
   inferometer size llama-3.1-8b --rate 20 --workload chat --slo 'ttft:p95<1s' --gpus h100_sxm,l40s --tp 1,2
   inferometer size llama-3.1-8b --rate 2 --slo 'ttft:p95<2s' --gpus a100_80gb_sxm --tp 1 --quantization int4
+  inferometer size llama-3.1-8b --rate 10,20,40 --slo 'ttft:p95<1s' --gpus h100_sxm
   inferometer size llama-3.1-8b --total-gpus 2 --slo 'ttft:p95<1s, tpot:p95<50ms' --gpus h100_sxm
 
 With --groups FILE (docs/sizing.md): how many replicas of each group of different kinds.
 A trace (--workload FILE) is sized for its busiest window; then replicas come and go with it.
 """,
+        takes_grid=True,
     ),
     "deploy": Verb(
         "inferometer.api.deploy",

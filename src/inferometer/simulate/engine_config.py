@@ -498,7 +498,11 @@ def engine_config(
     kind = _ENGINES[engine]
     if kind.counts_tokens and "num_blocks" in shared:
         block_size = shared.get("block_size", default_block_size(engine))
-        shared = {**shared, "num_blocks": shared["num_blocks"] * block_size}
+        n_tokens = shared["num_blocks"] * block_size
+        page = own.get(own_name(engine, "block_size"), "")
+        # a server rounds what its memory holds to whole pages
+        n_tokens -= n_tokens % int(page) if page.isdecimal() and int(page) else 0
+        shared = {**shared, "num_blocks": n_tokens}
     known = {field.name: field for field in fields(kind.config)}
     values: dict[str, object] = dict(kind.preset)
     places = {

@@ -15,6 +15,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from inferometer import suggestions
+from inferometer.errors import SpecError
 from inferometer.fit.map import parameter_estimate
 from inferometer.fit.published.priors import UNKNOWNS, DevicePrior, device_prior
 from inferometer.fit.sweeps.priors import fastest_steps
@@ -135,9 +137,10 @@ def known_levels(
     Raises
     ------
     SpecError
-        The device does not compute in the format, several devices have no known link between
-        them, or there are no experts to share.
+        The device does not compute in the format or is not one that the engine runs on, several
+        devices have no known link between them, or there are no experts to share.
     """
+    _check_runs(framework, hardware)
     found = (
         None
         if is_datasheet or all_reduce_s is not None or has_stated_links(hardware)
@@ -155,6 +158,17 @@ def known_levels(
     )
 
 
+def _check_runs(framework: str, hardware: HardwareSpec) -> None:
+    """Refuse other GPUs than NVIDIA's for TensorRT-LLM; a CPU stands for the host of a trial here."""
+    if framework == "trtllm" and hardware.vendor != "nvidia" and hardware.kind != "cpu":
+        raise SpecError(
+            f"{ENGINES[framework]} on {hardware.name}",
+            where="--policy",
+            allowed="NVIDIA GPUs; vLLM and SGLang run on others too",
+            try_=suggestions.flags("--policy", "vllm"),
+        )
+
+
 def has_stated_links(hardware: HardwareSpec) -> bool:
     """Were the links between devices given, in place of those of the rows?"""
     links = (hardware.link_bytes_per_s, hardware.pcie_bytes_per_s)
@@ -170,8 +184,9 @@ def published_steps(
     Raises
     ------
     SpecError
-        The device does not compute in the format.
+        The device does not compute in the format, or is not one that the engine runs on.
     """
+    _check_runs(framework, hardware)
     weights = engine.quantization or engine.dtype
     if (
         hardware.kind != "gpu"
