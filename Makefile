@@ -76,7 +76,7 @@ COMPUTING := $(addprefix tests/,$(addprefix cli/test_,capacity.py docs.py docker
   api/test_front_measured.py decide fit golden measure/engines measure/executors measure/test_environments.py \
   measure/test_quality_real.py perfmodel records report serve/test_emulator_engine.py simulate inputs stats verify)
 SLOW = INFEROMETER_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q -m "slow and not gpu and not long" --durations=15
-MEASURING = $(SLOW) $(addprefix --ignore=,$(COMPUTING))
+MEASURING = $(SLOW) tests $(addprefix --ignore=,$(COMPUTING))
 # The longest files first (tests/slowest_files.txt).
 BY_FILE := -n 3 --dist loadfile --no-loadscope-reorder
 AGAIN := --last-failed --last-failed-no-failures none
@@ -87,7 +87,7 @@ slow: setup engines
 
 # Cases beside those that the slow suite has, and more draws of those: before a release.
 long: setup engines
-	INFEROMETER_EXAMPLES=all $(subst and not long,and long,$(SLOW))
+	INFEROMETER_EXAMPLES=all $(subst and not long,and long,$(SLOW)) tests
 
 bench: setup
 	set -e; for script in bench/bench_*.py; do $(BIN)/python $$script; done
