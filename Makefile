@@ -74,7 +74,7 @@ rules:
 # try where it failed again: the machine may have stood still. What fails alone twice fails.
 COMPUTING := $(addprefix tests/,$(addprefix cli/test_,capacity.py docs.py dockerfile.py examples.py executor_options.py fit_kernels.py \
   fit_load.py fit_refused.py fit_subject.py sentences.py server_fits.py simulate.py size.py tune.py) api/test_fleet.py api/test_grid.py api/test_size_groups.py \
-  api/test_front_measured.py decide fit golden measure/engines measure/executors/test_local.py measure/test_environments.py \
+  api/test_front_measured.py decide fit golden measure/engines measure/executors/test_local.py measure/test_environments.py measure/test_harness.py \
   measure/test_quality_real.py perfmodel records report serve/test_emulator_engine.py simulate inputs stats verify)
 SLOW = INFEROMETER_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q -m "slow and not gpu and not long" --durations=15
 MEASURING = $(SLOW) tests $(addprefix --ignore=,$(COMPUTING))

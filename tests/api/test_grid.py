@@ -12,6 +12,7 @@ from inferometer.errors import SpecError
 from inferometer.report.charts.plot import Line, Rule
 
 MODEL = "llama-3.1-8b"
+pytestmark = pytest.mark.usefixtures("one_core")
 
 
 def test_a_grid_equals_the_single_answers() -> None:
