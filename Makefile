@@ -49,9 +49,9 @@ demo: setup
 compiled: setup
 	PYTHONPATH=$(CURDIR)/src $(BIN)/python tests/simulate/compile_ahead.py
 
-# Three on two cores: a third of the time is spent on waiting for servers.
+# Three on two cores: a third of the time is spent on waiting for servers. Of the package, the files that have examples in docstrings.
 test: compiled
-	$(BIN)/pytest -q -n 3 -m "not slow and not gpu" --ignore=tests/house
+	$(BIN)/pytest -q -n 3 -m "not slow and not gpu" --ignore=tests/house tests $(shell grep -rl '>>> ' src --include='*.py')
 
 # Side by side on two cores, each one's lines together.
 check: setup
