@@ -3,6 +3,7 @@
 At a desk it looks for new ones. Ctrl-C interrupts.
 """
 
+import atexit
 import gc
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 from inferometer import suggestions
@@ -23,6 +25,24 @@ settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 SLOWEST_FILES = (Path(__file__).parent / "slowest_files.txt").read_text().split()
 """Of the slow suite, the longest first."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path, parent):
+    """Tests have no examples in their docstrings: only the package is searched for those."""
+    found = yield
+    return [one for one in found if not isinstance(one, DoctestModule)]
+
+
+def pytest_ignore_collect(collection_path, config):
+    """For the slow suite, a file without a slow test is not imported: all of them took 12 CPU s in each process."""
+    if not config.option.markexpr.startswith("slow and ") or collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    is_drawn = os.environ.get("INFEROMETER_EXAMPLES", "few") != "few" and (
+        "@given" in text or "compared" in text
+    )  # simulate/conftest.py
+    return None if "mark.slow" in text or is_drawn else True
 
 
 @pytest.hookimpl(trylast=True)  # after those that are left out
@@ -46,9 +66,11 @@ def pytest_collection_finish():
     gc.enable()
 
 
-def pytest_unconfigure():
-    """At its end Python itself goes through them: nanobind reports what is left as leaked."""
-    gc.unfreeze()
+atexit.register(gc.unfreeze)
+"""At its end Python itself goes through them: nanobind reports what is left as leaked.
+
+Not earlier: pytest's last collections took 2 CPU s.
+"""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,6 +15,7 @@ from inferometer.report.charts.plot import Line, Rule
 from inferometer.stats.estimate import Estimate
 
 MODEL = "llama-3.1-8b"
+pytestmark = pytest.mark.usefixtures("one_core")
 
 
 def test_a_grid_equals_the_single_answers() -> None:

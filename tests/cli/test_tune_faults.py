@@ -52,9 +52,9 @@ ONCE = (
 PROXY = Path(__file__).parent / "metrics_proxy.py"
 
 
-def bench_of(folder, port, version=None, n_requests=40):
+def bench_of(folder, port, version=None, n_requests=40, rate=10.0):
     run_folder.make_folder(folder)
-    workload = Workload(workload="64x16", rate=10.0, requests=n_requests)
+    workload = Workload(workload="64x16", rate=rate, requests=n_requests)
     return tune_pairs.Bench(
         url=f"http://127.0.0.1:{port}",
         load=Load(workload=workload, model="llama-3.1-8b"),
@@ -137,7 +137,7 @@ def test_a_run_whose_server_died_is_made_again(seed, tmp_path, port):
 
 @pytest.mark.slow
 def test_a_port_that_is_taken_meanwhile_is_no_fault_of_the_change(tmp_path, port):
-    bench = bench_of(tmp_path, port, version_of(tmp_path, port))
+    bench = bench_of(tmp_path, port, version_of(tmp_path, port), rate=20.0)
     wanted = comparison(port, (*comparison(port).commands[0].words, "--max-num-seqs", "64"))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))
@@ -151,7 +151,7 @@ def test_a_port_that_is_taken_meanwhile_is_no_fault_of_the_change(tmp_path, port
 
 @pytest.mark.slow
 def test_requests_that_both_lose_are_said_and_those_that_the_change_loses_end_it(tmp_path, port):
-    bench = bench_of(tmp_path, port, version_of(tmp_path, port), n_requests=100)
+    bench = bench_of(tmp_path, port, version_of(tmp_path, port), n_requests=100, rate=25.0)
     plain = comparison(port).commands[0]
     loses, more = (
         plain._replace(words=(*plain.words, "--fault", f"http-500:{share}"))
@@ -168,7 +168,7 @@ def test_requests_that_both_lose_are_said_and_those_that_the_change_loses_end_it
 
 
 TUNE = ("--slo", "ttft:p95<300ms, tpot:p95<30ms", "--rate", "20", "--workload", "64x16")
-BOUNDS = ("--for", "3s", "--steps", "max_num_seqs", "--pairs", "4", "--out", "tuned")
+BOUNDS = ("--for", "2s", "--steps", "max_num_seqs", "--pairs", "4", "--out", "tuned")
 
 
 @pytest.mark.slow
@@ -216,5 +216,8 @@ def test_a_tuning_that_is_killed_goes_on_where_it_was(tmp_path, port):
     answer = json.loads(outcome.stdout)
     assert [one["name"] for one in answer["steps"]] == ["max_num_seqs"]
     assert all(path.stat().st_mtime_ns == at_ns for path, at_ns in whole.items())
-    assert json.loads(run(*words, folder=tmp_path).stdout) == answer
+    again = run(*words, folder=tmp_path)
+    assert json.loads(again.stdout) == answer
+    n_stored = again.stderr.count("the test had been made before")
+    assert again.stderr.count("sending") == n_stored > 0
     check_nobody_is_left(port)

@@ -14,7 +14,7 @@ EMULATE = (
 )
 SLO = ("--slo", "ttft:p95<300ms, tpot:p95<30ms")
 LOAD = ("--rate", "20", "--workload", "200x60", "--for", "6s")
-SHORT = (*LOAD[:-1], "3s")
+SHORT = (*LOAD[:-1], "2s")
 BOUNDS = ("--steps", "max_num_seqs", "--pairs", "5", "--out", "tuned")
 FEWEST = (*BOUNDS[:3], "4", *BOUNDS[4:])
 
@@ -131,10 +131,6 @@ def test_a_batch_that_is_too_small_is_found_and_a_flag_that_fails_is_said(tmp_pa
     failed = answer["steps"][-1]
     assert (failed["name"], failed["decision"]) == ("--no-such-flag 1", "failed")
     assert "ended before it was ready" in failed["why"]
-    again = run(*words, folder=tmp_path)
-    assert json.loads(again.stdout) == answer
-    n_stored = again.stderr.count("the test had been made before")
-    assert again.stderr.count("sending") == n_stored > 0
     other = run(*words, "--pairs", "6", folder=tmp_path)
     check_refused(other, 4, "begun for another question")
 

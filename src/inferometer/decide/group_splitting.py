@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.optimize import linprog
+import scipy
 
 from inferometer.decide.capacity import OutOfTimeError, Phases
 from inferometer.decide.group_routing import (
@@ -233,7 +233,7 @@ class _Splitting:
             within[places.index(place), column] = self._fills[place, number]
             whole[number, column] = 1.0
         within[:, -1] = [-numbers[place] for place in places]
-        solved = linprog(
+        solved = scipy.optimize.linprog(
             goal, A_ub=within, b_ub=np.zeros(len(places)), A_eq=whole, b_eq=np.ones(n_streams)
         )
         if not solved.success or solved.fun > _PROPOSED_RATIO:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
-from scipy.optimize import OptimizeResult, least_squares
+import scipy
 
 from inferometer.perfmodel.steptime import InformedBy
 from inferometer.records.columns import F64, I64
@@ -140,7 +140,7 @@ def student_weights(residuals: F64) -> F64:
 
 def smooth_map(
     residuals: WeightedResiduals, jacobian: WeightedResiduals, start: F64, n_data: int, upper: F64
-) -> OptimizeResult:
+) -> "scipy.optimize.OptimizeResult":
     """MAP estimate of a smooth problem by iteratively reweighted least squares (scipy).
 
     The first ``n_data`` residuals are the data's, the others the prior's, which keep their weight.
@@ -156,13 +156,13 @@ def smooth_map(
 
 def _least_squares(
     residuals: WeightedResiduals, jacobian: WeightedResiduals, start: F64, weights: F64, upper: F64
-) -> OptimizeResult:
+) -> "scipy.optimize.OptimizeResult":
     """Levenberg-Marquardt; where that exceeds a bound, the trust region reflective method.
 
     Source: Branch, Coleman and Li 1999, as scipy has it.
     """
     derivative = cast("str", jacobian)  # scipy's jac takes a callable, which its signature denies
-    found = least_squares(
+    found = scipy.optimize.least_squares(
         residuals,
         start,
         derivative,
@@ -174,7 +174,7 @@ def _least_squares(
     if (found.x <= upper).all():
         return found
     inside = np.minimum(found.x, upper - AT_BOUND)
-    return least_squares(
+    return scipy.optimize.least_squares(
         residuals,
         inside,
         derivative,

@@ -19,8 +19,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv, stdtrit
 
 from inferometer.stats.estimate import Estimate
 from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION, interval_ranks, min_samples
@@ -204,7 +204,9 @@ def run_mean_estimate(
     halves: list[float] = []
     for n_batches in N_BATCHES:
         merged = _batch_means(means, n_batches)
-        quantile = float(stdtrit(merged.size - 1, 0.5 + DEFAULT_CONFIDENCE_FRACTION / 2))
+        quantile = float(
+            scipy.special.stdtrit(merged.size - 1, 0.5 + DEFAULT_CONFIDENCE_FRACTION / 2)
+        )
         halves.append(quantile * float(merged.std(ddof=1)) / math.sqrt(merged.size))
     half = max(halves)
     tried = f"{', '.join(str(n) for n in N_BATCHES[:-1])} and {N_BATCHES[-1]}"
@@ -235,7 +237,7 @@ def run_share_estimate(is_good: ArrayLike, *, name: str) -> Estimate | None:
             n_samples=good.size,
             method=method,
         )
-    z = float(stdtrit(math.inf, 0.5 + DEFAULT_CONFIDENCE_FRACTION / 2))
+    z = float(scipy.special.stdtrit(math.inf, 0.5 + DEFAULT_CONFIDENCE_FRACTION / 2))
     centre = (value + z * z / (2 * worth)) / (1 + z * z / worth)
     half = (
         z
@@ -278,14 +280,20 @@ def grouped_share(
         variance = n_groups / (n_groups - 1) * residual / n_all**2
         worth = float(n_groups)
         if variance > 0:
-            wide, narrow = stdtrit((n_groups - 1, n_all - 1), 0.5 + confidence_fraction / 2)
+            wide, narrow = scipy.special.stdtrit(
+                (n_groups - 1, n_all - 1), 0.5 + confidence_fraction / 2
+            )
             worth = value * (1 - value) / variance * float(narrow / wide) ** 2
             worth = min(max(worth, 1.0), float(n_all))
         tail = (1 - confidence_fraction) / 2
-        low = float(betaincinv(value * worth, (1 - value) * worth + 1, tail)) if value else 0.0
+        low = (
+            float(scipy.special.betaincinv(value * worth, (1 - value) * worth + 1, tail))
+            if value
+            else 0.0
+        )
         high = 1.0
         if value < 1:
-            high = float(betaincinv(value * worth + 1, (1 - value) * worth, 1 - tail))
+            high = float(scipy.special.betaincinv(value * worth + 1, (1 - value) * worth, 1 - tail))
         method += f"; Clopper and Pearson's interval of {worth:.3g} independent samples"
     return Estimate(
         value=value,
@@ -327,7 +335,10 @@ def worth_of_batches(n_samples: int, share_fraction: float, means: Sequence[Arra
     for batch_means in means:
         array = np.asarray(batch_means, dtype=np.float64)
         # the variance of few batches is uncertain: widen as Student's t does the normal
-        widening = (float(stdtrit(array.size - 1, 0.975)) / float(stdtrit(math.inf, 0.975))) ** 2
+        widening = (
+            float(scipy.special.stdtrit(array.size - 1, 0.975))
+            / float(scipy.special.stdtrit(math.inf, 0.975))
+        ) ** 2
         n_each = n_samples // array.size
         inflation = max(
             inflation,

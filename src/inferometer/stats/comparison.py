@@ -29,8 +29,8 @@ from functools import cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtrc, ndtr, ndtri
 
 from inferometer.stats.estimate import Estimate
 from inferometer.stats.quantiles import (
@@ -191,7 +191,7 @@ def _low_rank(n_new: int, n_old: int, *, confidence_fraction: float) -> int | No
     n_pairs = n_new * n_old
     if n_pairs > _MAX_EXACT_PAIRS:
         spread = math.sqrt(n_pairs * (n_new + n_old + 1) / 12)
-        return max(1, math.floor(n_pairs / 2 + 0.5 + float(ndtri(tail)) * spread))
+        return max(1, math.floor(n_pairs / 2 + 0.5 + float(scipy.special.ndtri(tail)) * spread))
     counts = np.array(_mann_whitney_counts(min(n_new, n_old), max(n_new, n_old)), dtype=np.float64)
     rank = int(np.count_nonzero(np.cumsum(counts) / counts.sum() <= tail))
     return rank or None
@@ -266,11 +266,11 @@ def repeats_to_decide(
         return None
     shift = abs(float(np.median(_finite(gaps))))
     scatter = math.sqrt(sum(float(side.var(ddof=1)) for side in sides))
-    tail = float(ndtri((1 + confidence_fraction) / 2))
+    tail = float(scipy.special.ndtri((1 + confidence_fraction) / 2))
     room = math.log1p(margin_ratio) - shift
     # Both ends of the interval must be within the margin: each may fail with half of 1 - power.
     needed = min(
-        _n_repeats(far, scatter, tail + float(ndtri(power)), is_paired=is_paired)
+        _n_repeats(far, scatter, tail + float(scipy.special.ndtri(power)), is_paired=is_paired)
         for far, power in ((shift, POWER_FRACTION), (room, (1 + POWER_FRACTION) / 2))
     )
     return None if needed > _MOST_REPEATS else max(math.ceil(needed), n_now + 1)
@@ -280,7 +280,7 @@ def _n_repeats(far: float, scatter: float, errors: float, *, is_paired: bool) ->
     """Noether's sample size of the sign test (``is_paired``) or of the Mann-Whitney test."""
     if far <= 0:
         return math.inf
-    more_often = (float(ndtr(far / scatter)) if scatter else 1.0) - 0.5
+    more_often = (float(scipy.special.ndtr(far / scatter)) if scatter else 1.0) - 0.5
     return (errors / more_often) ** 2 / (4 if is_paired else 6)
 
 
@@ -558,4 +558,4 @@ def chance_of_more(n_hits: int, n: int, n_hits_before: int, n_before: int) -> fl
     """
     if not n_hits:
         return 1.0
-    return float(bdtrc(n_hits - 1, n_hits + n_hits_before, n / (n + n_before)))
+    return float(scipy.special.bdtrc(n_hits - 1, n_hits + n_hits_before, n / (n + n_before)))

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr, bdtrc
 
 from inferometer.stats.estimate import Estimate
 
@@ -113,7 +113,9 @@ def interval_ranks(
     n_high = bisect_right(
         range(n_samples),
         tail,
-        key=lambda rank: float(bdtrc(n_samples - 1 - rank, n_samples, quantile_fraction)),
+        key=lambda rank: float(
+            scipy.special.bdtrc(n_samples - 1 - rank, n_samples, quantile_fraction)
+        ),
     )
     return Ranks(n_low, n_samples + 1 - n_high) if n_low and n_high else None
 
@@ -135,7 +137,9 @@ def low_rank(
     """
     tail = (1 - confidence_fraction) / 2
     return bisect_right(
-        range(n_samples), tail, key=lambda rank: float(bdtr(rank, n_samples, quantile_fraction))
+        range(n_samples),
+        tail,
+        key=lambda rank: float(scipy.special.bdtr(rank, n_samples, quantile_fraction)),
     )
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, stdtr
 
 from inferometer.stats.autocorrelated import (
     MIN_INDEPENDENT_SAMPLES,
@@ -166,7 +166,7 @@ def _chance_of_trend(batches: _Batches) -> float:
     concordant = float(np.sign(means[None, :] - means[:, None])[np.triu_indices(n, 1)].sum())
     memory_ratio = (1 + batches.correlation_ratio) / (1 - batches.correlation_ratio)
     deviation = math.sqrt(memory_ratio * n * (n - 1) * (2 * n + 5) / 18)
-    return min(1.0, 2 * float(ndtr(-max(abs(concordant) - 1, 0) / deviation)))
+    return min(1.0, 2 * float(scipy.special.ndtr(-max(abs(concordant) - 1, 0) / deviation)))
 
 
 def _differ(first: _Floats, rest: _Floats, *, n_tried: int) -> bool:
@@ -189,7 +189,10 @@ def _differ(first: _Floats, rest: _Floats, *, n_tried: int) -> bool:
     )
     if error == 0:
         return True
-    return 2 * float(stdtr(batches.means.size - 1, -gap / error)) * n_tried < _CUT_CHANCE_FRACTION
+    return (
+        2 * float(scipy.special.stdtr(batches.means.size - 1, -gap / error)) * n_tried
+        < _CUT_CHANCE_FRACTION
+    )
 
 
 def _means(samples: _Floats, n_batches: int) -> _Floats:

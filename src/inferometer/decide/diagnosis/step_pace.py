@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, cast
 
 import numpy as np
-from scipy.optimize import least_squares
+import scipy
 
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import ModelError
@@ -171,7 +171,7 @@ def _fitted(counted: Counted, took_s: F64, noise: float, start: F64, place: F64,
 
     upper = np.array([math.inf] * 5 + [_MOST_LOG_BLEND])
     lower = np.array([-math.inf] * 5 + [0.0])
-    fitted: F64 = least_squares(
+    fitted: F64 = scipy.optimize.least_squares(
         residuals, start, bounds=(lower, upper), loss="soft_l1", max_nfev=40
     ).x
     return fitted
@@ -400,7 +400,7 @@ def paces_s(
         return rows
 
     # scipy's jac takes a callable, which its signature denies.
-    found = least_squares(residuals, place, cast("str", slopes), max_nfev=60).x
+    found = scipy.optimize.least_squares(residuals, place, cast("str", slopes), max_nfev=60).x
     seconds: F64 = np.exp(found)
     # Where steps of the same size took now long, now short (a host that others use, too), the
     # squares follow the short ones; together the steps took as long as the server was busy.
@@ -433,7 +433,7 @@ def _blended(floor_s: float, row_s: float, sizes: tuple[F64, F64], blend: float,
         return found
 
     start = np.log(np.maximum([floor_s, row_s], _LEAST_S))
-    fitted: F64 = np.exp(least_squares(residuals, start, max_nfev=60).x)
+    fitted: F64 = np.exp(scipy.optimize.least_squares(residuals, start, max_nfev=60).x)
     return fitted
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, get_args
 
 import numpy as np
-from scipy.optimize import lsq_linear
+import scipy
 
 from inferometer import suggestions
 from inferometer.decide.diagnosis.missing_counts import Clients, client_counts, lengths_by_counts
@@ -356,7 +356,7 @@ def _lengths(record: ServerRecord, name: TokenHistogram) -> Lengths | None:
     rows, used = counts.sum(axis=1) > 0, seen.counts > 0
     # Of lengths spread evenly over their buckets the sum is off by this, and by a token.
     noise = np.sqrt(counts[rows] @ ((high - low) ** 2 / 12) + 1)
-    found = lsq_linear(
+    found = scipy.optimize.lsq_linear(
         counts[rows][:, used] / noise[:, None],
         grown[rows] / noise,
         bounds=(low[used], high[used] + 1e-6),

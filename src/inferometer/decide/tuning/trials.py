@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-from scipy.optimize import root_scalar
+import scipy
 
 from inferometer.decide.probing import (
     run_plan,
@@ -249,7 +249,7 @@ class Trials:
         for _ in range(_MOST_STEPS):
             if margin(at - step, n_requests) <= 0:
                 ends = (at - step, at)
-                found = root_scalar(
+                found = scipy.optimize.root_scalar(
                     margin, (n_requests,), bracket=ends, method="brentq", xtol=_CLOSE_RATIO
                 )
                 return math.exp(float(found.root))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from scipy.stats import t as student
+import scipy
 
 from inferometer.decide.watching.drift import Alarm, Drifts
 from inferometer.decide.watching.intervals import Interval
@@ -298,7 +298,7 @@ def _first_passage(at_s: F64, means_s: F64, left_s: float) -> Breach | None:
     drift = float(means_s[-1] - means_s[0]) / span_s
     freedom = took_s.size - 1
     variance = float(((np.diff(means_s) - drift * took_s) ** 2 / took_s).sum()) / freedom
-    scaled = float(student.ppf(0.5 + _CONFIDENCE / 2, freedom)) ** 2 * variance
+    scaled = float(scipy.special.stdtrit(freedom, 0.5 + _CONFIDENCE / 2)) ** 2 * variance
     square, linear = drift**2 - scaled / span_s, 2 * left_s * drift + scaled
     if drift <= 0 or square <= 0:  # a drift of 0 is inside its interval
         return None

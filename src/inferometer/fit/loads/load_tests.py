@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-from scipy.optimize import nnls
+import scipy
 
 from inferometer.errors import ModelError
 from inferometer.inputs.workload.plan import NONE, RequestPlan, block_contents
@@ -351,7 +351,7 @@ def step_pace(loads: Sequence[ServedLoad]) -> StepPace:
             try_="longer answers",
         )
     scale = np.maximum(company.max(axis=0), 1e-9)
-    found = nnls(company / scale / tpot_s[:, None], np.ones(len(tpot_s)))[0] / scale
+    found = scipy.optimize.nnls(company / scale / tpot_s[:, None], np.ones(len(tpot_s)))[0] / scale
     base_s = max(float(found[0]), _LEAST_SHARE * float(tpot_s.min()))
     return StepPace(base_s, *(float(seconds) or None for seconds in found[1:]))
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from inferometer import suggestions
 from inferometer.errors import ModelError
@@ -211,7 +211,7 @@ class ServerFit:
 
         if missing_s(-_WIDEST) >= 0 or missing_s(_WIDEST) <= 0:
             return all_slower
-        log_ratio = float(brentq(missing_s, -_WIDEST, _WIDEST))  # pyright: ignore[reportArgumentType]
+        log_ratio = float(scipy.optimize.brentq(missing_s, -_WIDEST, _WIDEST))  # pyright: ignore[reportArgumentType]
         return prompts_slower(log_ratio)
 
     def _log_seconds(self, x: F64) -> F64:

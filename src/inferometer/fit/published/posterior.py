@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy
 
 from inferometer.fit.map import Conditional, conditional
 from inferometer.fit.published.closed_loop import (
@@ -389,7 +389,8 @@ def _half_widths_elsewhere(
     learned = squares if len(names) >= _LEAST_DEVICES else np.broadcast_to(far, squares.shape)
     scale = (_PRIOR_DEVICES * far + learned.sum(axis=0)) / (_PRIOR_DEVICES + len(names))
     return np.asarray(
-        np.sqrt(variance.reshape(-1, 2) * scale) * stdtrit(_PRIOR_DEVICES + len(names), 0.95),
+        np.sqrt(variance.reshape(-1, 2) * scale)
+        * scipy.special.stdtrit(_PRIOR_DEVICES + len(names), 0.95),
         dtype=np.float64,
     )
 
@@ -408,7 +409,9 @@ def _half_widths(
     far = np.maximum(scale, [size.far_ratio**2 for size in sizes])
     share = squares / (squares + near)
     widened = by_load * (scale * (1 - share) + far * share)
-    return np.asarray(np.sqrt(widened) * stdtrit(_PRIOR_FREEDOM + n_seen, 0.95), dtype=np.float64)
+    return np.asarray(
+        np.sqrt(widened) * scipy.special.stdtrit(_PRIOR_FREEDOM + n_seen, 0.95), dtype=np.float64
+    )
 
 
 def _predicted(
