@@ -163,7 +163,8 @@ def answer_of(
     slo = worst_verdict(verdicts := verdicts_of(latencies))
     fresh = rebuilding.under_fresh_requests(window, draws)
     found = causes.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
-    concluded = causes.conclusion(found, now[0], slo, verdicts, mean_waiting=window.mean_waiting)
+    n_waiting = rebuilding.mean_waiting(window, agreement)
+    concluded = causes.conclusion(found, now[0], slo, verdicts, mean_waiting=n_waiting)
     checks = observed.checked(source.window, source.outside, source.local)
     finding, cause = cause_named(concluded, checks)
     answer = DiagnoseAnswer(
