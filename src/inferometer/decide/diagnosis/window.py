@@ -367,14 +367,32 @@ def _with_unfinished(window: ServerWindow) -> ServerWindow:
     In an overload the batch fills up, and most of what was computed is of requests that have not
     ended. What they hold is prompts and answers so far: the KV cache's tokens, without the prompts.
     """
+    held, gap = _held_tokens(window), window.summary.time("tpot")
+    if window.is_batch_growing and held is not None and gap is not None and gap.mean_s > 0:
+        return _as_decoded(window, held, gap.mean_s)
     prompt_tokens = float(window.prompt_lengths.seen.total / window.prompt_lengths.seen.n)
     prompts = window.running * prompt_tokens
-    held = _held_tokens(window)
     answers = np.zeros_like(prompts) if held is None else held - prompts
     return replace(
         window,
         step_prompt_tokens=_filling(window, window.step_prompt_tokens, prompts),
         output_tokens=_filling(window, window.output_tokens, answers),
+    )
+
+
+def _as_decoded(window: ServerWindow, held: F64, gap_s: float) -> ServerWindow:
+    """Of a batch that grows: each running request gets a token in each gap, all else is prompts.
+
+    Most of what it holds is prompts of requests that go on. By their mean length, as exact as the few
+    that ended tell it, the small part of the answers would be anything.
+    """
+    in_batch_s = (window.running[1:] + window.running[:-1]) / 2 * np.diff(window.at_s)
+    answers: F64 = np.concatenate([[0.0], np.cumsum(in_batch_s) / gap_s])
+    prompts = held - held[0] + window.step_prompt_tokens + window.output_tokens - answers
+    return replace(
+        window,
+        step_prompt_tokens=np.maximum.accumulate(np.maximum(prompts, 0.0)),
+        output_tokens=answers,
     )
 
 
