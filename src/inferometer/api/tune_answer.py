@@ -119,11 +119,11 @@ def _command(built: Built, *, has_expert_parallelism: bool) -> tuple[str | None,
     chosen = built.deployment
     try:
         command = serve_command(chosen, has_expert_parallelism=has_expert_parallelism)
-        if chosen.knobs.data_parallel_size > 1 and built.router != "vllm":
-            return None, f"vLLM's data parallelism has its own router, not {built.router}"
-        return command, None
     except errors.SizingError as problem:
         return None, problem.what
+    if chosen.knobs.data_parallel_size > 1 and built.router != "vllm":
+        return None, f"vLLM's data parallelism has its own router, not {built.router}"
+    return command, None
 
 
 def _latencies(aim: Aim, tuned: Tuned) -> tuple[TunedLatency, ...]:
