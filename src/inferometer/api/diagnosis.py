@@ -155,8 +155,7 @@ def answer_of(
     """Diagnosis by the plausible servers, for the SLO's latencies, else TTFT and TPOT."""
     window = source.window
     draws = [one.rebuilt for one in agreement.draws]
-    thresholds = _by_need(agreement, objective)
-    percentiles = _percentiles(thresholds) or _USUAL
+    percentiles = _percentiles(thresholds := _by_need(agreement, objective)) or _USUAL
     base = with_all_limits(agreement, percentiles)
     now = causes.estimates(base)
     latencies = latencies_of(window, percentiles, now, thresholds)

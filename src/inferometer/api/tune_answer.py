@@ -64,7 +64,6 @@ def write_answer(answer: Answer, out: Path, command: str | None) -> None:
 def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
     aim, chosen = subject.aim, built.deployment
     command, why_not = _command(built, has_expert_parallelism=subject.server.ep)
-    is_one_server = command is not None and chosen.knobs.data_parallel_size > 1
     plain = Server(
         model=subject.server.model,
         policy=subject.policy,
@@ -98,7 +97,7 @@ def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> T
         command_why_not=why_not,
         n_replicas=built.n_replicas,
         n_devices=built.n_devices,
-        router=built.router if built.n_replicas > 1 and not is_one_server else None,
+        router=None if _is_one_server(built, command) else built.router,
         checklist=checklist(subject, tuned, built),
         checks=_checks(subject, tuned),
         n_simulations=tuned.n_simulations,
@@ -112,6 +111,12 @@ def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> T
         next_step=next_of_tuning(question, subject, tuned, built) if why_not is None else _MODELLED,
         folder=None,
     )
+
+
+def _is_one_server(built: Built, command: str | None) -> bool:
+    """Is there no router before it: one replica, or ranks that a command starts with their own?"""
+    is_started = command is not None and built.deployment.knobs.data_parallel_size > 1
+    return built.n_replicas == 1 or is_started
 
 
 def _command(built: Built, *, has_expert_parallelism: bool) -> tuple[str | None, str | None]:
