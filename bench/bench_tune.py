@@ -288,14 +288,14 @@ class Tuned(NamedTuple):
     n_pairs: int
 
 
-def tuned(rng, effects, draw, n_most):
+def tuned(rng, effects, draw, n_most, n_confirmed):
     """One tuning: was anything kept at the end, in how many pairs?"""
     steps = [decided(rng, effect, draw, N_LEAST, n_most, CONFIDENCE) for effect in effects]
     kept = [effect for effect, (is_kept, _) in zip(effects, steps, strict=True) if is_kept]
     n_pairs = sum(n for _, n in steps)
     if not kept:
         return Tuned(is_changed=False, has_wrong_step=False, n_pairs=n_pairs)
-    is_changed, n = decided(rng, sum(kept), draw, N_LEAST_CONFIRMED, n_most, CONFIDENCE_AGAIN)
+    is_changed, n = decided(rng, sum(kept), draw, n_confirmed, n_most, CONFIDENCE_AGAIN)
     return Tuned(is_changed=is_changed, has_wrong_step=0.0 in kept, n_pairs=n_pairs + n)
 
 
@@ -320,11 +320,13 @@ def simulated_pairs(asked):
         for gain in (0.0, 0.05):
             effects = [math.log1p(gain), *[0.0] * (N_STEPS - 1)]
             rng = np.random.default_rng(7)
-            found[gain] = [tuned(rng, effects, draw, asked.pairs) for _ in range(asked.runs)]
+            found[gain] = [
+                tuned(rng, effects, draw, asked.pairs, asked.confirmed) for _ in range(asked.runs)
+            ]
         nothing, true = found.values()
         n_pairs = [float(np.mean([one.n_pairs for one in runs])) for runs in (nothing, true)]
         log_row(
-            f"bench_tune pairs, {name}",
+            f"bench_tune pairs --confirmed {asked.confirmed}, {name}",
             f"nothing changed where nothing helps"
             f" {share_words(sum(not one.is_changed for one in nothing), asked.runs)}, no step kept"
             f" before the confirmation {share_words(sum(not one.has_wrong_step for one in nothing), asked.runs)};"
@@ -344,6 +346,9 @@ def main():
     arguments.add_argument("--scatter", type=float, help="normal noise in place of the measured")
     arguments.add_argument("--runs", type=int, default=4000, help="of pairs")
     arguments.add_argument("--pairs", type=int, default=16)
+    arguments.add_argument(
+        "--confirmed", type=int, default=N_LEAST_CONFIRMED, help="pairs of a confirmation, at least"
+    )
     asked = arguments.parse_args()
     if asked.what == "pairs":
         simulated_pairs(asked)

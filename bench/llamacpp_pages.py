@@ -12,7 +12,7 @@ class LlamaCppAccounts:
     """Keeps llama.cpp's metrics, as ``emulator_metrics.Accounts`` keeps vLLM's."""
 
     def __init__(self, config):
-        del config
+        self._n_slots = config.max_num_seqs
         self._begun_ns = {}
         self._numbers = dict.fromkeys(
             (
@@ -45,8 +45,9 @@ class LlamaCppAccounts:
     def refresh(self, now, *, has_prefill, prefill_tokens):
         del has_prefill, prefill_tokens
         self._add("n_decode_total", 1)
-        self._numbers["requests_processing"] = now.n_running
-        self._numbers["requests_deferred"] = now.n_waiting
+        n_inside = now.n_running + now.n_waiting  # a slot is taken before the prompt's turn comes
+        self._numbers["requests_processing"] = min(n_inside, self._n_slots)
+        self._numbers["requests_deferred"] = max(n_inside - self._n_slots, 0)
 
     def page(self):
         lines = [f"llamacpp:{name} {value}" for name, value in self._numbers.items()]

@@ -74,3 +74,16 @@ def test_a_setting_that_gains_much_less_than_fewer_requests_is_not_the_cause():
     )
     found = conclusion(shares, now, None)
     assert found.cause.cause.name == "overload"
+
+
+def test_an_unsure_setting_that_would_gain_much_less_leaves_nothing_open():
+    """Were it sure, the traffic would be named: it is named where the gain may be nothing, too."""
+    now = seconds(33.0, 40.0, 49.0)
+    for gain_s, finding in ((18.7, "limited"), (35.0, "undecided")):
+        shares = (
+            share("small_step_budget", seconds(0.0, gain_s, 37.0)),
+            share("overload", seconds(33.0, 39.8, 48.0)),
+        )
+        found = conclusion(shares, now, None)
+        assert found.finding == finding
+        assert (found.cause.cause.name == "overload") == (finding == "limited")

@@ -65,6 +65,20 @@ def test_too_few_pairs_have_no_interval():
     two = pair_gain([0.1, 0.1], confidence_fraction=0.9)
     assert (two.low, two.high) == (None, None)
     assert decide_pairs(two, least_gain_ratio=0.02) == "go on"
+    assert pair_gain([0.1], confidence_fraction=0.5).low is None
+
+
+def test_two_pairs_show_a_gain_far_above_their_scatter_to_a_confirmation():
+    """Student's t of two equal sides exceeds such a ratio in 1.4 % of cases (one degree of freedom)."""
+    limits = LIMITS | {"confidence_fraction": 0.5}
+    assert judge_pairs([[1.40, 1.44]], **limits).decision == "keep"
+    assert judge_pairs([[0.05, 0.06]], **limits).decision == "go on"
+    rng, n_runs = np.random.default_rng(12), 4000
+    n_kept = sum(
+        judge_pairs([pair], **limits).decision == "keep"
+        for pair in rng.standard_normal((n_runs, 2)).tolist()
+    )
+    assert n_kept / n_runs <= 0.02
 
 
 def first_decisions(effect, scatter, n_runs, seed, draw):

@@ -155,15 +155,15 @@ def answer_of(
     """Diagnosis by the plausible servers, for the SLO's latencies, else TTFT and TPOT."""
     window = source.window
     draws = [one.rebuilt for one in agreement.draws]
-    thresholds = _by_need(agreement, objective)
-    percentiles = _percentiles(thresholds) or _USUAL
+    percentiles = _percentiles(thresholds := _by_need(agreement, objective)) or _USUAL
     base = with_all_limits(agreement, percentiles)
     now = causes.estimates(base)
     latencies = latencies_of(window, percentiles, now, thresholds)
     slo = worst_verdict(verdicts := verdicts_of(latencies))
     fresh = rebuilding.under_fresh_requests(window, draws)
     found = causes.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
-    concluded = causes.conclusion(found, now[0], slo, verdicts, mean_waiting=window.mean_waiting)
+    n_waiting = rebuilding.mean_waiting(window, agreement)
+    concluded = causes.conclusion(found, now[0], slo, verdicts, mean_waiting=n_waiting)
     checks = observed.checked(source.window, source.outside, source.local)
     finding, cause = cause_named(concluded, checks)
     answer = DiagnoseAnswer(

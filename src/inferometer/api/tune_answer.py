@@ -31,7 +31,7 @@ _NAMES: Final = {
 }
 """Names of settings in the engine, where they differ from the step's."""
 _MODELLED: Final = (
-    "nothing can be started to check it: the same without that has a command to start"
+    "no command starts what was simulated: the same question without it has one to check"
 )
 _BEYOND_RATIO: Final = 1000.0
 """Largest reported factor: where almost nothing met the SLO before, it means nothing."""
@@ -63,7 +63,7 @@ def write_answer(answer: Answer, out: Path, command: str | None) -> None:
 
 def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
     aim, chosen = subject.aim, built.deployment
-    command, why_not = _command(chosen, has_expert_parallelism=subject.server.ep)
+    command, why_not = _command(built, has_expert_parallelism=subject.server.ep)
     plain = Server(
         model=subject.server.model,
         policy=subject.policy,
@@ -97,7 +97,7 @@ def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> T
         command_why_not=why_not,
         n_replicas=built.n_replicas,
         n_devices=built.n_devices,
-        router=built.router if built.n_replicas > 1 else None,
+        router=None if _is_one_server(built, command) else built.router,
         checklist=checklist(subject, tuned, built),
         checks=_checks(subject, tuned),
         n_simulations=tuned.n_simulations,
@@ -113,12 +113,22 @@ def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> T
     )
 
 
-def _command(chosen: Deployment, *, has_expert_parallelism: bool) -> tuple[str | None, str | None]:
+def _is_one_server(built: Built, command: str | None) -> bool:
+    """Is there no router before it: one replica, or ranks that a command starts with their own?"""
+    is_started = command is not None and built.deployment.knobs.data_parallel_size > 1
+    return built.n_replicas == 1 or is_started
+
+
+def _command(built: Built, *, has_expert_parallelism: bool) -> tuple[str | None, str | None]:
     """The command that starts the server, or why no engine can be started so."""
+    chosen = built.deployment
     try:
-        return serve_command(chosen, has_expert_parallelism=has_expert_parallelism), None
+        command = serve_command(chosen, has_expert_parallelism=has_expert_parallelism)
     except errors.SizingError as problem:
         return None, problem.what
+    if chosen.knobs.data_parallel_size > 1 and built.router != "vllm":
+        return None, f"vLLM's data parallelism has its own router, not {built.router}"
+    return command, None
 
 
 def _latencies(aim: Aim, tuned: Tuned) -> tuple[TunedLatency, ...]:

@@ -36,6 +36,7 @@ from inferometer.api.tune_paired import (
     CONFIDENCE_AGAIN,
     N_LEAST,
     N_LEAST_CONFIRMED,
+    N_LEAST_FRESH_LOADS,
     N_SAME,
     PairsFound,
     Results,
@@ -266,7 +267,10 @@ def planned_of(job: EngineJob) -> PlannedTune:
         load_s = time.monotonic() - began_s
         times = engines.first_times(job.spec, job.runs)
     pair_s = 2 * job.runs.n_reps * sum(one.seconds("e2e") for one in times)
-    costs = [_Cost.of(job, n_pairs) for n_pairs in (N_LEAST, job.n_most)]
+    costs = [
+        _Cost.of(job, n_pairs, n_confirmed)
+        for n_pairs, n_confirmed in ((N_LEAST, _least_confirmed(job)), (job.n_most, job.n_most))
+    ]
     least_s, most_s = (one.n_loads * load_s + one.n_pairs * pair_s for one in costs)
     most = costs[-1]
     return PlannedTune(
@@ -332,15 +336,19 @@ class _Cost(NamedTuple):
     n_pairs: int
 
     @classmethod
-    def of(cls, job: EngineJob, n_pairs: int) -> "_Cost":
-        """Costs with this number of pairs each; options that share a load are counted once."""
+    def of(cls, job: EngineJob, n_pairs: int, n_confirmed: int) -> "_Cost":
+        """Costs with this number of pairs of each change; options that share a load are counted once."""
         specs = _changed_specs(job) + _again_specs(job)
         begins = {job.spec, *(one for one in specs if one.mode == "compiled")}
         n_alone = sum(
             any(not engine_steps.shares_load(before, after) for before in begins if before != after)
             for after in specs
         )
-        return cls(2 + n_alone + 2 * n_pairs, N_SAME + (len(specs) + 1) * n_pairs)
+        return cls(2 + n_alone + 2 * n_confirmed, N_SAME + len(specs) * n_pairs + n_confirmed)
+
+
+def _least_confirmed(job: EngineJob) -> int:
+    return N_LEAST_CONFIRMED if job.runs.objective is not None else N_LEAST_FRESH_LOADS
 
 
 def measured(job: EngineJob) -> EngineDone:
@@ -376,7 +384,7 @@ def _measured(job: EngineJob, engines: Engines) -> EngineDone:
             "99-confirmation",
             (job.spec, done.spec),
             _CONFIRMING,
-            N_LEAST_CONFIRMED,
+            _least_confirmed(job),
             job.n_most,
             CONFIDENCE_AGAIN,
             has_fresh_loads=True,

@@ -26,7 +26,8 @@ def next_of_tuning(question: object, subject: Subject, tuned: Tuned, built: Buil
     policy = getattr(built.deployment.config, "policy", "")
     if verb == "load" and uses_priorities(subject.aim.spec, policy, subject.fleets.gate):
         words = (*words, "--send-priorities")
-    started = "it" if built.n_replicas == 1 else f"all {built.n_replicas} and their router"
+    is_one = built.n_replicas == 1 or built.deployment.knobs.data_parallel_size > 1
+    started = "it" if is_one else f"all {built.n_replicas} and their router"
     return (
         f"start {started}, and see whether it is true: {suggestions.command(verb, 'URL', *words)}"
     )

@@ -28,6 +28,9 @@ N_SAME: Final = 3
 """Pairs of the start against itself; of a server their three runs of a side are what is fitted."""
 N_LEAST: Final = 3
 N_LEAST_CONFIRMED: Final = 3
+N_LEAST_FRESH_LOADS: Final = 2
+"""Of an engine's options without an SLO: each pair loads both sides again, and where a gain is far
+above the scatter two show it. With an SLO three, so that its latencies have intervals."""
 CONFIDENCE: Final = 0.9
 """Of both sides over all looks: a change that does nothing is taken in at most 5 % of its steps, and
 must gain once more in the confirmation."""

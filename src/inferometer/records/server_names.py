@@ -50,6 +50,7 @@ Counter: TypeAlias = Literal[
     "read_bytes",
     "write_bytes",
     "draft_tokens",
+    "prefill_s",
 ]
 Histogram: TypeAlias = Literal[
     "ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode", "inference"
@@ -287,6 +288,7 @@ _LLAMA_CPP: Final = ServerNames(
     counters={
         "prompt_tokens": (Name("llamacpp_prompt_tokens_total"),),
         "output_tokens": (Name("llamacpp_tokens_predicted_total"),),
+        "prefill_s": (Name("llamacpp_prompt_seconds_total"),),
         "steps": (Name("llamacpp_n_decode_total"),),
         "prefix_hits_tokens": (Name("llamacpp_prompt_tokens_cached_total"),),
         "drafts": (Name("llamacpp_spec_decode_num_drafts_total"),),

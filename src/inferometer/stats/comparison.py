@@ -331,7 +331,9 @@ PairDecision: TypeAlias = Literal["keep", "drop", "go on"]
 
 _PRIOR_VARIANCE: Final = 8.0
 """Prior variance of effect / scatter, chosen so that intervals are narrow after 3 to 8 pairs."""
-_LEAST_PAIRS: Final = 3
+_LEAST_PAIRS: Final = 2
+"""The t-test needs a scatter. Of two pairs the interval is finite for confidences below 76 % alone,
+and 16 standard deviations wide there: it shows a gain that is far above the scatter."""
 _LEAST_WINSORIZED: Final = 5
 _FAR_RATIO: Final = 6.0
 _NORMAL_MAD_RATIO: Final = 1.4826
@@ -362,7 +364,7 @@ def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Est
     Returns
     -------
     The geometric mean of the ratios minus 1, with outliers limited from 5 pairs on. None without
-    pairs; no interval below 3 pairs.
+    pairs; no interval of one pair, nor of two with a confidence of 76 % or more.
 
     Example
     -------

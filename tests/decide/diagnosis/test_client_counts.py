@@ -10,12 +10,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import clients_of, poisson, served_pages
 from tests.decide.diagnosis.test_diagnosis import ROOMY, START_S, STEPS
+from tests.decide.diagnosis.test_overload import OVERLOADED, rebuilt_of
 
 from inferometer.api import diagnosis
 from inferometer.api.diagnose_source import Source, StatedLimit
 from inferometer.decide.diagnosis.missing_counts import client_counts
-from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
-from inferometer.decide.diagnosis.traffic import drawn_requests
+from inferometer.decide.diagnosis.rebuilding import Agreement, Fitted, mean_waiting, rebuilt_servers
+from inferometer.decide.diagnosis.traffic import drawn_requests, fresh_requests
 from inferometer.decide.diagnosis.window import observed_window
 from inferometer.errors import ModelError
 from inferometer.records.types import ABSENT, RequestStatus, RequestTable
@@ -67,6 +68,29 @@ def test_too_few_slots_are_named_with_llama_cpp_s_flag(served):
     assert row.change.startswith("--parallel ")
 
 
+def test_a_request_holds_a_slot_before_its_prompt_s_turn(served):
+    """Its gauges show nobody waiting: the simulated servers show it."""
+    plan = poisson(40.0, 1400, seed=4)
+    samples, done = served_pages(
+        OVERLOADED, STEPS, plan, start_s=START_S, for_s=20.0, names="llama.cpp"
+    )
+    window = observed_window(samples, clients_of(done, start_s=START_S))
+    assert window.mean_waiting == 0
+    true = rebuilt_of(OVERLOADED, plan)
+    agreement = Agreement((Fitted(true, true.simulation(), {}, 0.0),), {})
+    assert mean_waiting(window, agreement) > 1
+    few = observed_window(served[0], clients_of(served[1], start_s=START_S))
+    assert few.mean_waiting > 10
+
+
+def test_another_load_test_begins_with_an_empty_server_too(served):
+    samples, done = served
+    window = observed_window(samples, clients_of(done, start_s=START_S))
+    plan, before_s = fresh_requests(window, np.random.default_rng(1))
+    assert before_s == pytest.approx(START_S, abs=1.0)
+    assert plan.n_requests == pytest.approx(12.0 * (START_S + 20.0), rel=0.2)
+
+
 def test_without_clients_it_is_refused_with_the_load_test_that_has_them(served):
     with pytest.raises(ModelError, match="does not report how many requests ended") as caught:
         observed_window(served[0])
@@ -104,6 +128,7 @@ def test_an_answer_counts_as_it_comes_and_who_failed_does_not():
     assert seen.prompt_tokens.tolist() == [0, 10, 30, 30, 30]
     assert seen.output_tokens.tolist() == [0, 1, 2 + 2 + 2, 10, 10]
     assert seen.busy_s.tolist() == [0, 1, 2, 3, 3]
+    assert seen.held_tokens.tolist() == [0, 11, 10 + 3 + 20 + 3, 0, 0]
     ttft = next(one for one in seen.times if one.name == "ttft")
     assert (ttft.n, ttft.mean_s) == (2, 1.0)
     assert seen.each.came_s.tolist() == [0.0, 0.5]

@@ -182,7 +182,23 @@ def test_ranks_that_share_experts_have_no_command_and_the_router_of_the_engine()
     step = open_step("step_budget", {"max_num_batched_tokens": 2048})
     answer = answered(server, step, workload=few, fleet=RANKS)
     assert (answer.command, answer.n_replicas, answer.router) == (None, 8, "round-robin")
-    assert answer.command_why_not == "no command line of replicas that share experts is known"
+    assert answer.command_why_not.startswith(
+        "no command line of replicas that share experts in SGLang"
+    )
+
+
+def test_ranks_that_share_experts_in_vllm_are_one_server_with_its_own_router():
+    server = Server(model="deepseek-r1", hardware="h200_sxm")
+    few = Workload(workload="64x4", concurrency=2, requests=4)
+    step = open_step("step_budget", {"max_num_batched_tokens": 2048})
+    answer = answered(server, step, workload=few, fleet=RANKS)
+    assert answer.command.endswith("--data-parallel-size 8 --enable-expert-parallel")
+    assert (answer.n_replicas, answer.router) == (8, None)
+    assert answer.next_step.startswith("start it, and see")
+    others = replace(RANKS, cluster=replace(RANKS.cluster, router="least-loaded"))
+    behind = answered(server, step, workload=few, fleet=others)
+    assert behind.command is None
+    assert behind.command_why_not.endswith("its own router, not least-loaded")
 
 
 def test_what_cannot_be_enough_is_no_command_to_check(tmp_path):

@@ -272,11 +272,12 @@ def serve_command(deployment: Deployment, *, has_expert_parallelism: bool = Fals
     """
     config, model = deployment.config, deployment.model
     name = model.hf_id or model.model_id
-    if deployment.knobs.data_parallel_size > 1:
+    n_sharing = deployment.knobs.data_parallel_size
+    if n_sharing > 1 and not isinstance(config, SchedulerConfig):
         raise SizingError(
-            "no command line of replicas that share experts is known",
+            f"no command line of replicas that share experts in {config.engine} is known",
             where="--data-parallel-size",
-            allowed="1",
+            allowed="1, or --policy vllm",
             try_="the same without --data-parallel-size",
         )
     n_tensor = deployment.engine.tensor_parallel_size
@@ -288,7 +289,8 @@ def serve_command(deployment: Deployment, *, has_expert_parallelism: bool = Fals
             scheduler=config,
             utilization_fraction=deployment.knobs.share_fraction,
         )
-        spread = ["--enable-expert-parallel"] if is_spread else []
+        spread = ["--data-parallel-size", str(n_sharing)] if n_sharing > 1 else []
+        spread += ["--enable-expert-parallel"] if is_spread or n_sharing > 1 else []
         return shlex.join(["vllm", "serve", name, *engine_flags(replica), *spread])
     if isinstance(config, SglangConfig):
         flags = _sglang_flags(deployment, config)

@@ -502,7 +502,8 @@ def conclusion(
     )
     if sure and (traffic is None or not is_overload or _rivals(sure[0], traffic)):
         return Conclusion(finding="limited", cause=sure[0])
-    if is_overload and (sure or not open_ones):
+    rivals = [one for one in open_ones if traffic is not None and _rivals(one, traffic)]
+    if is_overload and (sure or not rivals):
         return Conclusion(finding="limited", cause=traffic)
     if open_ones:
         return Conclusion(finding="undecided", cause=open_ones[0])

@@ -140,6 +140,8 @@ class ClientCounts(NamedTuple):
     first_tokens: F64
     prompt_tokens: F64
     output_tokens: F64
+    held_tokens: F64
+    """Tokens of the KV cache at each scrape: prompts that are done, and their answers so far."""
     busy_s: F64
     """Seconds in which a request was in the server."""
     prompts: tuple[Growth, F64]
@@ -162,6 +164,7 @@ def client_counts(requests: RequestTable, scraped_ns: I64) -> ClientCounts:
     gaps = np.maximum(table.output_tokens - 1, 0).astype(float)
     decode_s = (table.finished_ns - table.first_token_ns) / NS_PER_S
     n_first = _by(table.first_token_ns, scraped_ns)
+    streamed = _streamed(table, scraped_ns)
     sent_ns = table.intended_send_ns
     answered = (table.first_token_ns >= first) & (table.first_token_ns <= last)
     latencies: dict[Histogram, F64] = {
@@ -176,7 +179,10 @@ def client_counts(requests: RequestTable, scraped_ns: I64) -> ClientCounts:
         finished=_since(_by(table.finished_ns, scraped_ns)),
         first_tokens=_since(n_first),
         prompt_tokens=_since(_by(table.first_token_ns, scraped_ns, table.prompt_tokens)),
-        output_tokens=_since(n_first + _streamed(table, scraped_ns)),
+        output_tokens=_since(n_first + streamed),
+        held_tokens=_by(table.first_token_ns, scraped_ns, table.prompt_tokens + 1)
+        + streamed
+        - _by(table.finished_ns, scraped_ns, table.prompt_tokens + table.output_tokens),
         busy_s=_since(_busy_s(table, scraped_ns)),
         prompts=histogram_of(prompts),
         outputs=histogram_of(outputs),

@@ -35,7 +35,10 @@ _SEED: Final = 1
 _N_FIRST: Final = 57
 _N_ROUNDS: Final = 3
 _N_MORE_ROUNDS: Final = 3
-"""Further rounds of the search while no draw is near."""
+"""Further rounds of the search while no draw is near, or the furthest that stays is far."""
+_FAR_DISTANCE: Final = 0.3
+"""Means off by a third: of an overloaded server, whose queue a few percent of pace make twice as
+long, few draws come near in the first rounds, and the others would widen all intervals."""
 _N_AROUND: Final = 3
 """Neighbours of each draw that stays, in each further round."""
 BUDGETS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
@@ -60,11 +63,6 @@ _ANEW_CHANCE: Final = 0.5
 _LEAST_SHARED_FRACTION: Final = 0.02
 WORST_RATIO: Final = 1.5
 """A mean that no draw comes nearer to: the server does something that is not simulated."""
-_LATENCIES: Final[dict[str, Histogram]] = {
-    "ttft_s": "ttft",
-    "queue_s": "queue",
-    "prefill_s": "prefill",
-}
 _FLOORS: Final = {
     "ttft_s": 0.01,
     "queue_s": 0.02,
@@ -177,11 +175,28 @@ def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int]) -> Agreeme
     measured = measured_means(window)
     for i_round in range(_N_ROUNDS + _N_MORE_ROUNDS):
         near = sorted(near, key=lambda one: one.distance)[:N_DRAWS]
-        if i_round >= _N_ROUNDS and Agreement(tuple(near), measured).is_close:
+        is_near = Agreement(tuple(near), measured).is_close and near[-1].distance <= _FAR_DISTANCE
+        if i_round >= _N_ROUNDS and is_near:
             break
         near += [_fitted(window, _around(window, known, one, rng)) for one in near * _N_AROUND]
     nearest = sorted(near, key=lambda one: one.distance)[:N_DRAWS]
     return Agreement(_as_alike(window, nearest), measured, window.n_added_up)
+
+
+def mean_waiting(window: ServerWindow, agreement: Agreement) -> float:
+    """Mean number of requests of which no token was computed yet.
+
+    Where they hold slots while they wait, its metrics do not show it: those of the simulated servers.
+    """
+    if not window.is_slot_taken_early:
+        return window.mean_waiting
+    waited_s: list[float] = []
+    for one in agreement.draws:
+        table, until_ns = one.simulation.requests, np.int64(one.rebuilt.until_ns)
+        began = np.where(table.admitted_ns == ABSENT, until_ns, table.admitted_ns)
+        inside_s = _inside_s(one.rebuilt, table.intended_send_ns, began)
+        waited_s.append(float(inside_s.sum()) / one.rebuilt.window_s)
+    return max(window.mean_waiting, float(np.median(waited_s)))
 
 
 def _as_alike(window: ServerWindow, draws: Sequence[Fitted]) -> tuple[Fitted, ...]:
@@ -211,9 +226,17 @@ def measured_means(window: ServerWindow) -> dict[str, float]:
     means = {
         "running": float(window.running.mean()),
         "waiting": window.mean_waiting,
-        "output_tokens_per_s": float(window.output_tokens[-1]) / window.duration_s,
     }
-    latencies: dict[str, Histogram] = {**_LATENCIES, "gap_s": _gap(window)}
+    if not (window.is_answer_counted_late and window.is_batch_growing):
+        # Else most answers go on, and what they have got is what their prompts leave of the KV cache:
+        # a tenth more of the mean prompt is half of it.
+        means["output_tokens_per_s"] = float(window.output_tokens[-1]) / window.duration_s
+    if window.n_steps is not None and window.gaps is None:
+        # Elsewhere the histogram of gaps between tokens has the steps.
+        means["steps_per_s"] = float(window.n_steps[-1]) / window.duration_s
+    latencies: dict[str, Histogram] = {"ttft_s": "ttft", "gap_s": _gap(window)}
+    if not window.are_stages_of_early_requests:
+        latencies |= {"queue_s": "queue", "prefill_s": "prefill"}
     for name, latency in latencies.items():
         found = window.summary.time(latency)
         if found is not None:
@@ -231,7 +254,7 @@ def _fitted(window: ServerWindow, rebuilt: Rebuilt) -> Fitted:
     done = rebuilt.simulation(record_steps=True)
     means = {
         name: min(max(measured[name], low), high)
-        for name, (low, high) in _simulated_means(rebuilt, done, window).items()
+        for name, (low, high) in simulated_means(rebuilt, done, window).items()
         if name in measured
     }
     logs = [_log_ratio(means, measured, name) for name in means]
@@ -239,28 +262,41 @@ def _fitted(window: ServerWindow, rebuilt: Rebuilt) -> Fitted:
     for name in ("ttft", _gap(window)):
         seen = window.spreads.get(name)
         if seen is not None:
-            seconds, weights = _simulated_spread(rebuilt, done, name)
+            seconds, weights = _simulated_spread(rebuilt, done, name, window)
             n_events = seen.n / max(measured["running"], 1.0) if name == "itl" else seen.n
             logs.append(log_distance(seen, seconds, weights, n_events))
             logs.append(log_outside(seen, seconds, weights))
     return Fitted(rebuilt, done, means, math.sqrt(float(np.mean(np.square(logs)))))
 
 
-def _simulated_spread(rebuilt: Rebuilt, done: Simulation, name: Histogram) -> tuple[F64, F64]:
+def _simulated_spread(
+    rebuilt: Rebuilt, done: Simulation, name: Histogram, window: ServerWindow
+) -> tuple[F64, F64]:
     """Seconds, and how often: as the server would have observed them in the window."""
-    steps = done.steps
-    if name == "itl" and steps is not None:
-        end_ns = steps.start_ns + steps.duration_ns
-        rows = np.flatnonzero(_is_within(rebuilt, end_ns[1:]) & (steps.n_decode_requests[1:] > 0))
-        gaps: F64 = np.diff(end_ns)[rows] / NS_PER_S
-        return gaps, steps.n_decode_requests[1:][rows].astype(float)
-    table = done.requests
+    if name == "itl":
+        return _token_gaps(rebuilt, done)
     if name == "tpot":
         return _tpots(rebuilt, done)
+    table = done.requests
     first_ns = np.where(table.first_token_ns == ABSENT, rebuilt.until_ns, table.first_token_ns)
-    rows = np.flatnonzero(_is_within(rebuilt, first_ns))
+    rows = _is_within(rebuilt, table.finished_ns if window.is_answer_counted_late else first_ns)
     seconds: F64 = (first_ns - table.intended_send_ns)[rows] / NS_PER_S
-    return seconds, np.ones(len(rows))
+    return seconds, np.ones(len(seconds))
+
+
+def _token_gaps(rebuilt: Rebuilt, done: Simulation) -> tuple[F64, F64]:
+    """Gaps before the tokens that steps of the window gave to running answers, and how many each."""
+    steps, end_ns = done.steps, _step_ends_ns(done)
+    if steps is None or not end_ns.size:
+        return np.zeros(0), np.zeros(0)
+    rows = np.flatnonzero(_is_within(rebuilt, end_ns[1:]) & (steps.n_decode_requests[1:] > 0))
+    gaps_s: F64 = np.diff(end_ns)[rows] / NS_PER_S
+    return gaps_s, steps.n_decode_requests[1:][rows].astype(float)
+
+
+def _step_ends_ns(done: Simulation) -> I64:
+    steps = done.steps
+    return np.zeros(0, np.int64) if steps is None else steps.start_ns + steps.duration_ns
 
 
 def _tpots(rebuilt: Rebuilt, done: Simulation) -> tuple[F64, F64]:
@@ -278,13 +314,14 @@ def _log_ratio(means: Mapping[str, float], measured: Mapping[str, float], name: 
     return math.log(min(max(ratio, 1e-6), 1e6))
 
 
-def _simulated_means(
+def simulated_means(
     rebuilt: Rebuilt, done: Simulation, window: ServerWindow
 ) -> dict[str, tuple[float, float]]:
     """Mean latencies of the simulated requests, as the server would have counted them in the window.
 
     vLLM observes times in the queue and of prefills when a request ends; SGLang (0.5.23,
-    ``req_time_stats.py``) when it is admitted, and when its prompt is done.
+    ``req_time_stats.py``) when it is admitted, and when its prompt is done; TensorRT-LLM all of a
+    request's times when it ends. Of an overloaded server these are the requests that came first.
 
     A request that comes during a step is queued from then on, or only from the step's end, when the
     scheduler hears of it (vLLM 0.32): between these lies what the server would have counted.
@@ -297,9 +334,7 @@ def _simulated_means(
         for instants_ns in (table.admitted_ns, table.first_token_ns, table.finished_ns)
     )
     answered, served = (_is_within(rebuilt, one) for one in (first, ended))
-    gaps = np.maximum(table.output_tokens - 1, 0)
-    decoded = served & (gaps > 0)
-    per_ns = table.output_tokens / np.maximum(ended - first, 1)
+    n_tokens, gap_s = _tokens(rebuilt, done, window, first, ended)
     heard = np.minimum(heard, began)
     queued_s = [float(_inside_s(rebuilt, one, began).sum()) for one in (heard, came)]
     is_early = window.is_stage_counted_early
@@ -308,22 +343,55 @@ def _simulated_means(
     queue_s = [_mean(((began - one) / NS_PER_S)[queued]) for one in (heard, came)]
     exact = {
         "running": float(_inside_s(rebuilt, began, ended).sum()) / rebuilt.window_s,
-        "output_tokens_per_s": float((_inside_s(rebuilt, first, ended) * per_ns).sum())
-        * NS_PER_S
-        / rebuilt.window_s,
-        "ttft_s": _mean(((first - came) / NS_PER_S)[answered]),
+        "output_tokens_per_s": n_tokens / rebuilt.window_s,
+        "steps_per_s": float(_is_within(rebuilt, _step_ends_ns(done)).sum()) / rebuilt.window_s,
+        "ttft_s": _mean(
+            ((first - came) / NS_PER_S)[served if window.is_answer_counted_late else answered]
+        ),
         "prefill_s": _mean(((first - began) / NS_PER_S)[prefilled]),
-        "gap_s": _mean(_tpots(rebuilt, done)[0])
-        if _gap(window) == "tpot"
-        else float((ended - first)[decoded].sum())
-        / NS_PER_S
-        / max(float(gaps[decoded].sum()), 1.0),
+        "gap_s": gap_s,
     }
-    return {
+    found = {
         **{name: (value, value) for name, value in exact.items()},
         "waiting": (queued_s[0] / rebuilt.window_s, queued_s[1] / rebuilt.window_s),
         "queue_s": (queue_s[0], queue_s[1]),
     }
+    if window.is_slot_taken_early:
+        at_ns = rebuilt.start_ns + np.rint(window.at_s * NS_PER_S).astype(np.int64)
+        found |= _slots_and_deferred(rebuilt.config.max_num_seqs, at_ns, (heard, came), ended)
+    return found
+
+
+def _tokens(
+    rebuilt: Rebuilt, done: Simulation, window: ServerWindow, first_ns: I64, ended_ns: I64
+) -> tuple[float, float]:
+    """Tokens of answers in the window, and the mean gap (seconds), as they are counted.
+
+    Clients know when an answer began and ended: its tokens are spaced evenly.
+    """
+    gaps_s, weights = _token_gaps(rebuilt, done)
+    n_tokens = float(weights.sum() + _is_within(rebuilt, first_ns).sum())
+    if window.clients is not None:
+        per_s = done.requests.output_tokens / (np.maximum(ended_ns - first_ns, 1) / NS_PER_S)
+        n_tokens = float((_inside_s(rebuilt, first_ns, ended_ns) * per_s).sum())
+    if _gap(window) == "tpot":
+        return n_tokens, _mean(_tpots(rebuilt, done)[0])
+    return n_tokens, float(gaps_s @ weights) / max(float(weights.sum()), 1.0)
+
+
+def _slots_and_deferred(
+    n_slots: int, at_ns: I64, came_ns: Sequence[I64], ended_ns: I64
+) -> dict[str, tuple[float, float]]:
+    """Mean numbers of requests with a slot and without, at these instants.
+
+    A slot is taken as soon as one is free, though the prompt's turn is later. ``came_ns`` are the
+    ends between which each request came by the server's gauge.
+    """
+    n_ended = np.searchsorted(np.sort(ended_ns), at_ns, side="right")
+    inside = [np.searchsorted(np.sort(one), at_ns, side="right") - n_ended for one in came_ns]
+    few, many = (float(np.minimum(one, n_slots).mean()) for one in inside)
+    short, long = (float(np.maximum(one - n_slots, 0).mean()) for one in inside)
+    return {"running": (few, many), "waiting": (short, long)}
 
 
 def _heard_ns(done: Simulation) -> I64:

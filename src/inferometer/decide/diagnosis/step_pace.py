@@ -211,7 +211,7 @@ _CUT_RATIO: Final = 0.41
 _PREFILL_NOISE_RATIO: Final = 0.1
 """Noise of a prefill's mean time relative to its steps. An assumption."""
 _FLOOR_SHARE: Final = 0.7
-"""Share of weights and launches in a decode step."""
+"""Share of weights and launches in a step of few rows."""
 _ROWS_OF_FLOOR: Final = 1 / 150
 """Time of a row in that of the floor: a device multiplies some hundred rows while it reads the
 weights (16-bit peaks over bandwidth: 150 on A100, 300 on H100, fewer on CPUs)."""
@@ -288,7 +288,7 @@ def step_paces(
 def _prefill(window: ServerWindow, counted: F64, budget: int) -> Prefill | None:
     """Steps of the mean prompt with concurrent decodes; None without a histogram."""
     found = window.summary.time("prefill")
-    if found is None or found.mean_s <= 0:
+    if found is None or found.mean_s <= 0 or window.are_stages_of_early_requests:
         return None
     beside, held = (float(counted[:, i].sum() / counted[:, 0].sum()) for i in (2, 3))
     n_steps, tokens = _prompt_steps(window, beside, budget)
@@ -336,11 +336,8 @@ def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
     running = (window.running[at][1:] + window.running[at][:-1]) / 2
     counted_steps = None if window.n_steps is None else np.diff(window.n_steps[at])
     steps = output / np.maximum(running, 1.0) if counted_steps is None else counted_steps
-    held = np.zeros_like(output)
-    summary = window.summary
-    if window.kv_usage is not None and summary.n_kv_blocks and summary.kv_block_tokens:
-        usage = (window.kv_usage[at][1:] + window.kv_usage[at][:-1]) / 2
-        held = usage * summary.n_kv_blocks * summary.kv_block_tokens * steps
+    held_tokens = _held_tokens(window)[at]
+    held = (held_tokens[1:] + held_tokens[:-1]) / 2 * steps
     took_s = np.diff(window.at_s[at])
     busy_s = took_s if window.busy_s is None else np.diff(window.busy_s[at])
     is_known = (output > 0) & (steps > 0)
@@ -359,6 +356,15 @@ def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
         noise_s = np.hypot(noise_s, n_apart * request_s)
     counted = np.stack([steps, computed + output, output, held], axis=1)
     return counted[is_known], busy_s[is_known], noise_s[is_known]
+
+
+def _held_tokens(window: ServerWindow) -> F64:
+    """(T) Tokens in the KV cache, as its usage or the clients tell; 0 where neither does."""
+    summary = window.summary
+    if window.kv_usage is not None and summary.n_kv_blocks and summary.kv_block_tokens:
+        held: F64 = window.kv_usage * summary.n_kv_blocks * summary.kv_block_tokens
+        return held
+    return np.zeros_like(window.at_s) if window.held_tokens is None else window.held_tokens
 
 
 def _bounds(window: ServerWindow) -> I64:
@@ -410,9 +416,11 @@ def paces_s(
 
 def prior_of_log_paces(counted: F64, busy_s: F64) -> tuple[F64, F64]:
     """Prior mean and spread of the logarithms of ``paces_s``, from engines in general."""
-    floor_s = _FLOOR_SHARE * float(busy_s.sum() / counted[:, 0].sum())
-    ratios = (1.0, _ROWS_OF_FLOOR, _SEQUENCES_OF_FLOOR, _HELD_OF_FLOOR)
-    return np.log(floor_s * np.array(ratios)), np.array(_SPREADS)
+    ratios = np.array([1.0, _ROWS_OF_FLOOR, _SEQUENCES_OF_FLOOR, _HELD_OF_FLOOR])
+    # Of a step of thousands of rows, as of an overloaded server, the floor is a small part.
+    of_all = float(counted[:, 0].sum() / (counted @ ratios).sum())
+    floor_s = min(_FLOOR_SHARE, of_all) * float(busy_s.sum() / counted[:, 0].sum())
+    return np.log(floor_s * ratios), np.array(_SPREADS)
 
 
 def _blended(floor_s: float, row_s: float, sizes: tuple[F64, F64], blend: float, off: float) -> F64:

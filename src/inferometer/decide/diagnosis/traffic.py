@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from inferometer.decide.diagnosis.missing_counts import Clients
 from inferometer.decide.diagnosis.window import Lengths, ServerWindow
 from inferometer.inputs.workload.plan import NONE, RequestPlan, request_plan
 from inferometer.records.columns import F64, I64
@@ -40,7 +41,7 @@ def drawn_requests(window: ServerWindow, rng: np.random.Generator) -> tuple[Requ
     """Draw requests like those of the window; also the seconds of such traffic before the window."""
     clients = window.clients
     if clients is not None and not window.is_closed_loop:
-        before_s = max(-float(clients.came_s.min()), 0.0)
+        before_s = _before_s(clients)
         follows = np.full(len(clients.came_s), NONE, dtype=np.int64)
         came_s = clients.came_s + before_s
         return _plan(
@@ -80,8 +81,9 @@ def fresh_requests(window: ServerWindow, rng: np.random.Generator) -> tuple[Requ
     """
     n = len(window.at_s) - 1
     n_block = max(round(_BLOCK_S * n / window.duration_s), 1)
+    n_before = _intervals_before(window)
     seen = _resampled(np.arange(n), n, n_block, rng)
-    rows = _resampled(seen, 2 * n, n_block, rng)
+    rows = _resampled(seen, n_before + n, n_block, rng)
     lengths_s, counts = np.diff(window.at_s)[rows], window.arrivals.astype(np.int64)[rows]
     starts_s = np.cumsum(lengths_s) - lengths_s
     starts, spread = np.repeat(starts_s, counts), np.repeat(lengths_s, counts)
@@ -94,7 +96,24 @@ def fresh_requests(window: ServerWindow, rng: np.random.Generator) -> tuple[Requ
     for one in (window.prompt_lengths, window.output_lengths):
         known = rng.choice(lengths_of(one, max(one.seen.n, 1), rng), max(one.seen.n, 1))
         lengths.append(rng.choice(known, len(came_s)))
-    return _plan(window, came_s, follows, *lengths), float(lengths_s[:n].sum())
+    return _plan(window, came_s, follows, *lengths), float(lengths_s[:n_before].sum())
+
+
+def _intervals_before(window: ServerWindow) -> int:
+    """Intervals between scrapes in the time before another window like this one.
+
+    Another load test begins with an empty server, too: an overloaded one is as full as it was, not
+    fuller. Of other traffic nothing tells when it began: as long before as the window is.
+    """
+    n = len(window.at_s) - 1
+    if window.clients is None or window.is_closed_loop:
+        return n
+    return round(n * _before_s(window.clients) / window.duration_s)
+
+
+def _before_s(clients: Clients) -> float:
+    """Seconds from the first request of a load test to the window."""
+    return max(-float(clients.came_s.min()), 0.0)
 
 
 def _resampled(rows: I64, n: int, n_block: int, rng: np.random.Generator) -> I64:
@@ -142,19 +161,24 @@ def _as_counted(
 def _before(window: ServerWindow, rng: np.random.Generator) -> tuple[float, int]:
     """Seconds of such traffic before the window, and requests of a burst at their end.
 
-    A queue that grows has grown as fast before; one that does not was left by a burst.
+    A queue that grows has grown as fast before, and so has a batch that grows by a good part of the
+    requests that come; a queue that does not grow was left by a burst.
     """
     waiting = float(window.waiting[:3].mean())
     running = float(window.running[:3].mean())
     rate_per_s = max(float(window.arrivals.sum()) / window.duration_s, 1e-6)
+    in_batch_per_s, growth_per_s = window.growths_per_s
+    longest_s = _LONGEST_BEFORE * window.duration_s
+    if window.is_batch_growing:
+        grown_s = (waiting + running) / (in_batch_per_s + max(growth_per_s, 0.0))
+        grown_s *= math.exp(rng.normal(0.0, _GROWTH_SPREAD))
+        return min(max(grown_s, _NOTHING_BEFORE_S), longest_s), 0
     # By Little's law a request stays as long as this before the window, whatever came of the
     # queue in it.
     stay_s = running / rate_per_s
     fill_s = max(_STAYS * stay_s if waiting < 1 else 0.0, _SHORTEST_BEFORE_S)
     if running + waiting == 0:
         fill_s = _NOTHING_BEFORE_S
-    growth_per_s = float(np.polyfit(window.at_s, window.waiting, 1)[0])
-    longest_s = _LONGEST_BEFORE * window.duration_s
     if waiting < 1 or window.is_closed_loop:
         return min(fill_s, longest_s), 0
     if growth_per_s * longest_s > waiting:

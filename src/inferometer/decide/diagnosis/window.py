@@ -27,7 +27,12 @@ from inferometer.records.server_series import (
     is_of_several,
     server_record,
 )
-from inferometer.records.server_summaries import ServerSummary, bucket_percentile, summarise_server
+from inferometer.records.server_summaries import (
+    ServerSummary,
+    ServerTime,
+    bucket_percentile,
+    summarise_server,
+)
 from inferometer.records.step_logs import StepLog
 from inferometer.records.types import RequestTable, ServerSampleTable
 from inferometer.units import NS_PER_S
@@ -44,6 +49,9 @@ _WORDS: Final = {
 _ALIKE_FRACTION: Final = 0.9
 """Share of the scrapes in a closed loop that show all of its clients."""
 _ALIKE_RATIO: Final = 0.04
+_GROWING_FRACTION: Final = 0.2
+"""Of the requests that come, which the batch grows by: more, and they are too many for the server.
+A batch that is as full as ever grows by less, by chance alone."""
 _STREAMED_FRACTION: Final = 0.9
 """Share of gaps among counted tokens, below which answers are not streamed."""
 
@@ -112,6 +120,8 @@ class ServerWindow:
     """Requests of a load test, for a server that counts none."""
     busy_s: F64 | None = None
     """(T) Seconds in which a request was in the server, where its clients tell."""
+    held_tokens: F64 | None = None
+    """(T) Tokens in the KV cache, where its clients tell."""
     alike_fraction: float | None = None
     """Share of prompt tokens in shared prefixes, where the workload is known."""
     step_log: StepLog | None = None
@@ -151,6 +161,30 @@ class ServerWindow:
         return bool(most >= 1 and inside.min() >= 1 and is_full.mean() >= _ALIKE_FRACTION)
 
     @property
+    def growths_per_s(self) -> tuple[float, float]:
+        """By how many requests a second the batch grows, and the queue: trends of the window."""
+        trends = (np.polyfit(self.at_s, one, 1)[0] for one in (self.running, self.waiting))
+        running, waiting = map(float, trends)
+        return running, waiting
+
+    @property
+    def is_batch_growing(self) -> bool:
+        """Does the batch grow by a good part of the requests that come, and more than the queue?"""
+        running, waiting = self.growths_per_s
+        rate_per_s = float(self.arrivals.sum()) / self.duration_s
+        is_growing = running > max(_GROWING_FRACTION * rate_per_s, waiting)
+        return is_growing and not self.is_closed_loop
+
+    @property
+    def are_stages_of_early_requests(self) -> bool:
+        """Are times in the queue and of prefills those of the few that came first?
+
+        They are counted when a request ends, and in a batch that grows these came when it was
+        smaller; how long the answers are that go on, nothing tells.
+        """
+        return self.is_batch_growing and not self.is_stage_counted_early
+
+    @property
     def is_cache_off(self) -> bool:
         """Is the prefix cache off: as reported, or because no prompt is looked up (vLLM)?"""
         if self.enable_prefix_caching is not None:
@@ -159,13 +193,22 @@ class ServerWindow:
 
     @property
     def is_stage_counted_early(self) -> bool:
-        """Is a stage's time counted when the stage ends (SGLang), not when the request ends?"""
-        return self.summary.kind == "sglang"
+        """Is a stage's time counted when the stage ends (SGLang, llama.cpp), not when the request ends?"""
+        return self.summary.kind in {"sglang", "llama.cpp"}
 
     @property
     def is_answer_counted_late(self) -> bool:
         """Are output tokens counted when the request ends (TensorRT-LLM)?"""
         return self.summary.kind == "tensorrt-llm"
+
+    @property
+    def is_slot_taken_early(self) -> bool:
+        """Does a request that waits for its prompt's turn count as running (llama.cpp)?
+
+        It takes a slot as soon as one is free, and only those without a slot are deferred
+        (b11549, ``server-context.cpp``); vLLM admits a request with the first part of its prompt.
+        """
+        return self.summary.kind == "llama.cpp"
 
     @property
     def mean_waiting(self) -> float:
@@ -276,7 +319,7 @@ def _of_clients(
     seen = client_counts(requests, record.scraped_ns)
     _check_requests(seen.prompts[0].n, summary)
     return ServerWindow(
-        summary=replace(summary, times=seen.times),
+        summary=replace(summary, times=(*seen.times, *_prefills(record, seen.first_tokens))),
         record=record,
         at_s=(record.scraped_ns - record.scraped_ns[0]) / NS_PER_S,
         running=_gauge(record, "running"),
@@ -290,12 +333,22 @@ def _of_clients(
         step_sizes=None,
         gaps=None,
         busy_s=seen.busy_s,
+        held_tokens=seen.held_tokens,
         first_tokens=seen.first_tokens,
         prompt_lengths=Lengths(*seen.prompts),
         output_lengths=Lengths(*seen.outputs),
         spreads=seen.spreads,
         clients=seen.each,
     )
+
+
+def _prefills(record: ServerRecord, first_tokens: F64) -> tuple[ServerTime, ...]:
+    """The mean time from the first part of a prompt to its end, where the server adds them up."""
+    n, took_s = int(first_tokens[-1]), counter_series(record, "prefill_s")
+    if took_s is None or not n:
+        return ()
+    mean_s = float(took_s.value[-1] - took_s.value[0]) / n
+    return (ServerTime(name="prefill", n=n, mean_s=mean_s, percentiles=()),)
 
 
 def _check_requests(n_ended: int, summary: ServerSummary) -> None:
@@ -314,14 +367,32 @@ def _with_unfinished(window: ServerWindow) -> ServerWindow:
     In an overload the batch fills up, and most of what was computed is of requests that have not
     ended. What they hold is prompts and answers so far: the KV cache's tokens, without the prompts.
     """
+    held, gap = _held_tokens(window), window.summary.time("tpot")
+    if window.is_batch_growing and held is not None and gap is not None and gap.mean_s > 0:
+        return _as_decoded(window, held, gap.mean_s)
     prompt_tokens = float(window.prompt_lengths.seen.total / window.prompt_lengths.seen.n)
     prompts = window.running * prompt_tokens
-    held = _held_tokens(window)
     answers = np.zeros_like(prompts) if held is None else held - prompts
     return replace(
         window,
         step_prompt_tokens=_filling(window, window.step_prompt_tokens, prompts),
         output_tokens=_filling(window, window.output_tokens, answers),
+    )
+
+
+def _as_decoded(window: ServerWindow, held: F64, gap_s: float) -> ServerWindow:
+    """Of a batch that grows: each running request gets a token in each gap, all else is prompts.
+
+    Most of what it holds is prompts of requests that go on. By their mean length, as exact as the few
+    that ended tell it, the small part of the answers would be anything.
+    """
+    in_batch_s = (window.running[1:] + window.running[:-1]) / 2 * np.diff(window.at_s)
+    answers: F64 = np.concatenate([[0.0], np.cumsum(in_batch_s) / gap_s])
+    prompts = held - held[0] + window.step_prompt_tokens + window.output_tokens - answers
+    return replace(
+        window,
+        step_prompt_tokens=np.maximum.accumulate(np.maximum(prompts, 0.0)),
+        output_tokens=answers,
     )
 
 
