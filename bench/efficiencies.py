@@ -9,10 +9,12 @@ one for all mixtures of experts in each format; and the same for GPUs of a vendo
 published. How far steps are off is set so that 90 % of the rows left out lie inside: of the engine
 where it has three families or more on known devices, else of the learned half where that needs
 more. There all engines' families set the widths, and each engine's own rows by how much its are
-wider or narrower. TPOT sets it for decode steps, and TTFT for prefills, by as much as it grows with
-them. Left out with a row are all rows of its model on its device and engine; for devices without
-rows, all rows of its device. Of a model with rows it is set on those of few users. Two CPU minutes,
-and four for the simulations without a cache; ``bench/accuracy.py`` shows the other half.
+wider or narrower. TPOT sets it for decode steps, and TPOT of loads whose prompts interrupt them for
+steps with prompts, by as much as it grows with these. TTFT errs more: were that in the steps, TPOT
+would err with it, and it does not; so the rest is of the time to the first token alone. Left out
+with a row are all rows of its model on its device and engine; for devices without rows, all rows of
+its device. Of a model with rows it is set on those of few users. Two CPU minutes, and four for the
+simulations without a cache; ``bench/accuracy.py`` shows the other half.
 """
 
 import argparse
@@ -53,6 +55,8 @@ LEAST_ROWS, LEAST_OWN_ROWS, MOST_ROWS = 4, 8, 20
 FEW_USERS, SOME_USERS, ENOUGH, LEAST_FAMILIES = 8, 64, 20, 3
 INSIDE = 0.9
 LEAST_SPREAD, MOST_SPREAD, GROWTH = 0.03, 2.0, 0.05
+LEAST_SHARE, LEAST_MIXED = 0.2, 8
+"""Share of TPOT that is others' prompts from which on a row tells of them, and how many such rows."""
 ALL_ENGINES = 1
 """What all engines' rows say of an engine's width counts as this many kinds of its own."""
 ANY = "*"
@@ -153,7 +157,7 @@ class LeftOut:
         return spreads_of(self.errors[rows], self.shares[rows])
 
     def _widening(self, engine, of_all):
-        """(2) Of decode and of prefill."""
+        """(3) Of decode, of prefill, and of the time to the first token."""
         rows = self.is_learned & (self.engines == engine)
         n_own = len({kind for kind, is_own in zip(self.kinds, rows, strict=True) if is_own})
         expected = np.array([of_all[is_moe] for is_moe in self.is_moe[rows]])
@@ -163,24 +167,40 @@ class LeftOut:
 
 def claimed(shares, spreads):
     """(N, 2) Half widths of 90 % intervals of TPOT and TTFT, in logarithms."""
-    return Z_90 * np.hypot(*np.moveaxis(shares * np.asarray(spreads)[..., None, :], -1, 0))
+    spreads = np.asarray(spreads)
+    of_steps = np.hypot(*np.moveaxis(shares * spreads[..., None, :2], -1, 0))
+    return Z_90 * np.stack([of_steps[:, 0], np.hypot(of_steps[:, 1], spreads[..., 2])], axis=1)
 
 
-def spreads_of(errors, shares, expected=(1.0, 1.0)):
-    """Standard deviations of decode and prefill, in the expected, with which 90 % are inside.
+def spreads_of(errors, shares, expected=(1.0, 1.0, 1.0), prefill=1.0):
+    """Standard deviations of steps and of first tokens, in the expected, with which 90 % are inside.
 
-    TPOT is taken for decode steps alone, some of it prefills of others. TTFT grows with prefills
-    by its share of them alone, the rest of it waits: spreads of its errors as they are left one
-    in three of TensorRT-LLM's rows outside.
+    TPOT is taken for decode steps alone, some of it prefills of others; where that is much of it,
+    what is left of its errors is theirs. ``prefill``: that of loads without enough such rows.
     """
-    expected = np.asarray(expected)
-    found = np.ones(2)
-    found[0] = np.quantile(np.abs(errors[:, 0]) / (Z_90 * expected[..., 0]), INSIDE)
-    for _ in range(30):
-        ratios = np.abs(errors) / claimed(shares, expected * found)
-        found[1] *= np.quantile(ratios[:, 1], INSIDE)
-        found = np.clip(found, LEAST_SPREAD, MOST_SPREAD)
-    return found
+    expected = np.broadcast_to(np.asarray(expected), (len(errors), 3))
+    squares, found = (errors / Z_90) ** 2, np.ones(3)
+    found[0] = np.quantile(np.abs(errors[:, 0]) / (Z_90 * expected[:, 0]), INSIDE)
+    mixed = shares[:, 0, 1] >= LEAST_SHARE
+    of_decode = (shares[:, 0, 0] * expected[:, 0] * found[0]) ** 2
+    of_prefill = (squares[:, 0] - of_decode)[mixed] / (shares[:, 0, 1] * expected[:, 1])[mixed] ** 2
+    found[1] = prefill if mixed.sum() < LEAST_MIXED else root(np.quantile(of_prefill, INSIDE))
+    found[1] = max(found[1], found[0] * np.median(expected[:, 0] / expected[:, 1]))
+    of_steps = np.sum((shares[:, 1] * expected[:, :2] * found[:2]) ** 2, axis=1)
+    found[2] = root(np.quantile((squares[:, 1] - of_steps) / expected[:, 2] ** 2, INSIDE))
+    return np.clip(found, LEAST_SPREAD, MOST_SPREAD)
+
+
+def spreads_in(entry):
+    return (
+        entry.decode_spread_ratio,
+        entry.prefill_spread_ratio,
+        entry.first_token_spread_ratio,
+    )
+
+
+def root(square):
+    return np.sqrt(max(square, 0.0))
 
 
 def held_out(errors, shares, spreads):
@@ -257,14 +277,17 @@ class Maker:
         return (both[:, 1:] - both[:, :1]) / GROWTH
 
     def own_entry(self, kind):
-        """Of a model that has rows: what its parameters leave of these."""
+        """Of a model that has rows: what its parameters leave of these, at most as of any model."""
         rows = np.array([of == kind for of in self.models.kinds])
         users = self.models.users
         few, some = rows & (users <= FEW_USERS), rows & (users <= SOME_USERS)
         enough = [one for one in (few, some) if one.sum() >= LEAST_OWN_ROWS]
         chosen = enough[0] if enough else rows
         errors, shares = self.errors[chosen], self.shares[chosen]
-        return self.made(kind, None, spreads_of(errors, shares), errors, shares)
+        of_any = self.entry(kind._replace(model_id=ANY), None)
+        most = spreads_in(of_any)
+        own = np.minimum(spreads_of(errors, shares, prefill=most[1]), most)
+        return self.made(kind, None, own, errors, shares)
 
     def alike_entries(self, device, engine):
         """Of models with rows on this chip, in the formats and on the devices that have none.
@@ -289,7 +312,7 @@ class Maker:
                     )
                     rows = self.models.rows_of(engine, kind.is_moe)
                     wide = self.entry(kind, None)
-                    spreads = (wide.decode_spread_ratio, wide.prefill_spread_ratio)
+                    spreads = spreads_in(wide)
                     errors, shares = self.models.errors[rows], self.shares[rows]
                     yield self.made(kind, told_by, spreads, errors, shares)
 
@@ -310,6 +333,7 @@ class Maker:
             distances=tuple(float(f"{value:.4g}") for value in self.fit.distances_of(kind)),
             decode_spread_ratio=round(float(spreads[0]), 4),
             prefill_spread_ratio=round(float(spreads[1]), 4),
+            first_token_spread_ratio=round(float(spreads[2]), 4),
             held_out=held_out(errors, shares, spreads),
         )
 
@@ -336,7 +360,10 @@ def shown(one):
         f"{metric} {of.median_fraction:.1%} inside {of.coverage_fraction:.0%}"
         for metric, of in zip(("TPOT", "TTFT"), one.held_out, strict=True)
     )
-    spreads = f"{one.decode_spread_ratio:.3f}, {one.prefill_spread_ratio:.3f}"
+    spreads = (
+        f"{one.decode_spread_ratio:.3f}, {one.prefill_spread_ratio:.3f},"
+        f" {one.first_token_spread_ratio:.3f}"
+    )
     return f"   {kind} {one.model_id or '(any)'}, {one.n_rows} rows: {spreads}; {errors}"
 
 

@@ -92,6 +92,6 @@ def test_a_cache_as_memory_holds_it_is_rounded_to_sglangs_pages():
         "sglang", {"num_blocks": 1003, "max_model_len": 512}, {"page_size": "16"}, where="--set"
     )
     assert config.max_total_num_tokens == 992
+    own = {"page_size": "16", "max_total_num_tokens": "1003"}
     with pytest.raises(SpecError, match="max_total_num_tokens = 1003"):
-        own = {"page_size": "16", "max_total_num_tokens": "1003"}
         engine_config("sglang", {"max_model_len": 512}, own, where="--set")

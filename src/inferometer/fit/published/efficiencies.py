@@ -87,6 +87,8 @@ class Efficiency:
     decode_spread_ratio: float
     prefill_spread_ratio: float
     """Standard deviation of log time, by rows that were left out."""
+    first_token_spread_ratio: float
+    """The same of the time to the first token, besides that of steps."""
     held_out: tuple[HeldOutError, ...]
     """*decode* of TPOT, *prefill* of TTFT. Of any model: rows left out with all rows of their
     model on the device and engine; where carried over, with all rows of their device. Of a model
@@ -294,6 +296,7 @@ def _model_of(
             is_drift_removed=False,
         ),
         held_out=entry.held_out,
+        first_token_spread_ratio=entry.first_token_spread_ratio,
         front_end_s=_front_end(place.tolist(), n_rows),
         subject=replace(subject, transferred_from=entry.carried_from),
         fastest=fastest_steps(hardware, engine),
