@@ -90,6 +90,24 @@ def test_a_model_of_which_rows_exist_is_known_better_than_others_and_a_device_wi
     assert elsewhere.subject.transferred_from == "other NVIDIA GPUs"
 
 
+@pytest.mark.parametrize(
+    ("model", "of", "framework", "quantization"),
+    [
+        ("deepseek-r1", "deepseek-v3", "sglang", "float8"),
+        ("llama-3.3-70b", "llama-3.1-70b", "vllm", "float8"),
+        ("minimax-m2.7", "minimax-m2.5", "vllm", "float8"),
+    ],
+)
+def test_a_model_takes_the_time_of_the_one_with_its_matrices(model, of, framework, quantization):
+    """Rows of DeepSeek-V3 are R1's too: it was predicted by those of all other models."""
+    options = {"tp": 8, "framework": framework, "quantization": quantization}
+    own, alike = (steps(one, "h200_sxm", **options) for one in (of, model))
+    assert f"rows of {of}" in alike.trained_on.hardware
+    times = [one.predict(DECODE).duration_s for one in (own, alike)]
+    assert times[0].value == times[1].value
+    assert "other models" in steps("glm-4.7", "h200_sxm", **options).trained_on.hardware
+
+
 def test_gpus_without_a_link_of_their_own_are_joined_by_pcie():
     """RTX PRO 6000 in pairs, of which no row is in the tables: 30.6 ms at batch 16, as a fit of
     LLMServingSim's measured run of Qwen3-32B says (casys-kaist/LLMServingSim@5daddb2, MIT)."""

@@ -18,8 +18,10 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.fit.map import parameter_estimate
+from inferometer.fit.published.loads import nameless
 from inferometer.fit.published.priors import UNKNOWNS, DevicePrior, device_prior
 from inferometer.fit.sweeps.priors import fastest_steps
+from inferometer.inputs.catalog import load_models
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.steptime import (
@@ -223,7 +225,7 @@ def _read(content: bytes) -> EfficiencyFile:
 def _nearest(
     file: EfficiencyFile, model: ModelSpec, framework: str, weights: DType
 ) -> Efficiency | None:
-    """Rows of the model itself, else those of all models of its kind."""
+    """Rows of the model itself or of one with its matrices, else those of all models of its kind."""
     engine = framework if framework in ENGINES else "vllm"
     formats = (weights, _PRECISIONS[weights])
     alike = [
@@ -232,13 +234,28 @@ def _nearest(
         if one.engine == engine
         and one.is_moe == (model.moe is not None)
         and one.precision in formats
-        and one.model_id in {None, model.model_id}
+        and one.model_id in {None, *_names_of_shape(model)}
     ]
     return min(
         alike,
         key=lambda one: (one.model_id is None, formats.index(one.precision)),
         default=None,
     )
+
+
+@lru_cache(maxsize=64)
+def _names_of_shape(model: ModelSpec) -> frozenset[str]:
+    """The model, and those of the catalogue that take its time: DeepSeek-R1 that of DeepSeek-V3.
+
+    How long contexts may be and in which format the checkpoint is published take no time.
+    """
+    shape = _shape_of(model)
+    alike = (one.model_id for one in load_models() if _shape_of(one) == shape)
+    return frozenset({model.model_id, *alike})
+
+
+def _shape_of(model: ModelSpec) -> ModelSpec:
+    return replace(nameless(model), family=None, max_position_tokens=1, checkpoint_dtype=None)
 
 
 def step_prior(
