@@ -4,9 +4,9 @@
 
 All closed loops of InferenceMAX and InferenceX that can be simulated are fitted together, whatever
 their model, device, engine and format (``pooled_fit``). Of each device and engine one
-entry is written for every model that has rows of its own there, and one for all dense models and
-one for all mixtures of experts in each format; and the same for GPUs of a vendor of which nobody
-published. How far steps are off is set so that 90 % of the rows left out lie inside: of the engine
+entry is written for every model that has rows of its own, there or elsewhere, and one for all dense
+models and one for all mixtures of experts in each format; and the same for GPUs of a vendor of which
+nobody published. How far steps are off is set so that 90 % of the rows left out lie inside: of the engine
 where it has three families or more on known devices, else of the learned half where that needs
 more. There all engines' families set the widths, and each engine's own rows by how much its are
 wider or narrower. TPOT sets it for decode steps, and TPOT of loads whose prompts interrupt them for
@@ -21,6 +21,7 @@ import argparse
 import datetime as dt
 import hashlib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,12 @@ from published_tables import AT_ODDS, Loads, data_of, published, side_of, take_d
 from results_log import log_row
 
 from inferometer.fit.published import efficiencies
-from inferometer.fit.published.efficiencies import Efficiency, EfficiencyFile, SourceTable
+from inferometer.fit.published.efficiencies import (
+    ENGINES,
+    Efficiency,
+    EfficiencyFile,
+    SourceTable,
+)
 from inferometer.fit.published.step_time import PHASES
 from inferometer.inputs.catalog import find_hardware
 from inferometer.perfmodel.steptime import HeldOutError
@@ -99,6 +105,16 @@ def steps_by(one, unknowns):
     """(1, B) Time of a load's kinds of steps with these unknowns."""
     staircase = NO_STAIRCASE._replace(log_ratio=np.empty((1, 0)))
     return term_columns(unknowns[: len(PARAMETERS), None, None], staircase, one.work).total_s
+
+
+def nearness(one, other):
+    """Whose rows say most of another kind: the same engine, chip, format, vendor."""
+    return (
+        one.framework == other.framework,
+        chip_of(one.hardware_id) == chip_of(other.hardware_id),
+        one.vendor == other.vendor,
+        one.precision == other.precision,
+    )
 
 
 class LeftOut:
@@ -316,6 +332,35 @@ class Maker:
                     errors, shares = self.models.errors[rows], self.shares[rows]
                     yield self.made(kind, told_by, spreads, errors, shares)
 
+    def elsewhere_entries(self, device, vendor, engine, *, is_known):
+        """Of models with rows on other chips or by other engines alone, in every format.
+
+        What is the model's own there holds here in part, as ``distances_of`` weighs it: rows left
+        out are told so too. As sure as of any model.
+        """
+        told = [kind for kind in sorted(self.counts) if self.counts[kind] >= LEAST_OWN_ROWS]
+        here = (chip_of(device), engine)
+        known = {of.model_id for of in told if (chip_of(of.hardware_id), of.framework) == here}
+        for model_id in sorted({of.model_id for of in told} - known):
+            own = [of for of in told if of.model_id == model_id]
+            for precision in sorted({*PRECISIONS, *(of.precision for of in own)}):
+                kind = Kind(device, vendor, engine, model_id, own[0].is_moe, precision)
+                nearest = max(own, key=lambda of, kind=kind: nearness(of, kind))
+                name = find_hardware(nearest.hardware_id).name
+                by = "" if nearest.framework == engine else f"{ENGINES[nearest.framework]} on "
+                of_format = "" if nearest.precision == precision else f" in {nearest.precision}"
+                any_model = self.entry(kind._replace(model_id=ANY), None if is_known else ANY)
+                yield replace(
+                    any_model,
+                    model_id=model_id,
+                    n_rows=0,
+                    carried_from=f"{by}{name}{of_format}",
+                    distances=self.distances_of(kind),
+                )
+
+    def distances_of(self, kind):
+        return tuple(float(f"{value:.4g}") for value in self.fit.distances_of(kind))
+
     def made(self, kind, carried_from, spreads, errors, shares):
         rows = [
             n
@@ -330,7 +375,7 @@ class Maker:
             model_id=None if kind.model_id == ANY else kind.model_id,
             n_rows=sum(rows),
             carried_from=carried_from,
-            distances=tuple(float(f"{value:.4g}") for value in self.fit.distances_of(kind)),
+            distances=self.distances_of(kind),
             decode_spread_ratio=round(float(spreads[0]), 4),
             prefill_spread_ratio=round(float(spreads[1]), 4),
             first_token_spread_ratio=round(float(spreads[2]), 4),
@@ -347,6 +392,7 @@ class Maker:
             )
             yield from (self.own_entry(one) for one in mine if self.counts[one] >= LEAST_OWN_ROWS)
             yield from self.alike_entries(device, engine)
+            yield from self.elsewhere_entries(device, vendor, engine, is_known=bool(mine))
             others = f"other {name} GPUs" if device == ANY else f"other engines on {name}"
             for is_moe in (False, True):
                 for precision in PRECISIONS:

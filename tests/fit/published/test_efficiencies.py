@@ -85,6 +85,11 @@ def test_a_model_of_which_rows_exist_is_known_better_than_others_and_a_device_wi
     assert half_width(own) < half_width(other) < half_width(elsewhere)
     assert "rows of llama-3.1-70b by vLLM on NVIDIA H100" in own.trained_on.hardware
     assert "rows of other models by vLLM on NVIDIA H100" in other.trained_on.hardware
+    carried = steps("llama-3.1-70b", "a100_80gb_sxm", tp=4, quantization="float8")
+    assert "rows of llama-3.1-70b by vLLM on NVIDIA B200" in carried.trained_on.hardware
+    assert half_width(own) < half_width(carried)
+    by_another = steps("minimax-m2.5", "h100_sxm", tp=8, framework="sglang", quantization="float8")
+    assert "rows of minimax-m2.5 by vLLM on NVIDIA H100" in by_another.trained_on.hardware
     assert "other NVIDIA GPUs, none by vLLM" in elsewhere.trained_on.hardware
     assert own.subject.transferred_from is None
     assert elsewhere.subject.transferred_from == "other NVIDIA GPUs"
@@ -243,4 +248,5 @@ def test_two_linked_devices_are_faster_than_one(model, device):
     assert (two[1] < one[1]).all()
     work = step_work(find_model(model), EngineSpec(dtype="bfloat16"), SCANNED[-1])
     peak = find_hardware(device).peak_flop_per_s("bfloat16").value
-    assert work.total_flop / one[1][-1] / peak < 0.8, "of the peak, as the best product alone"
+    best = {"a100_80gb_sxm": 0.87}.get(device, 0.8)
+    assert work.total_flop / one[1][-1] / peak < best, "of the peak, as the best product alone"

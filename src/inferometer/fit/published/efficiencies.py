@@ -83,7 +83,7 @@ class Efficiency:
     n_rows: int
     """Rows of this engine (and model) on this device; 0: carried over."""
     carried_from: str | None
-    """Source of the transfer, where there are no own rows."""
+    """Source of the transfer, where there are no own rows: devices, or an engine *on* a device."""
     distances: tuple[float, ...]
     """(P) From the prior, in the order of ``UNKNOWNS``."""
     decode_spread_ratio: float
@@ -360,9 +360,12 @@ def _front_end(place: list[float], n_rows: int) -> Estimate:
 def _words(file: EfficiencyFile, entry: Efficiency, hardware: HardwareSpec) -> str:
     """Source and number of the rows, with their held-out error, in words."""
     engine = ENGINES[entry.engine]
+    told_by = entry.carried_from or ""
     whose = (
-        f"published rows of {entry.model_id} by {engine} on {entry.carried_from}"
-        if entry.model_id is not None and entry.carried_from is not None
+        f"published rows of {entry.model_id} by {told_by}"
+        if entry.model_id is not None and " on " in told_by
+        else f"published rows of {entry.model_id} by {engine} on {told_by}"
+        if entry.model_id is not None and told_by
         else f"{entry.n_rows} published rows of {entry.model_id} by {engine} on {hardware.name}"
         if entry.model_id is not None
         else f"{entry.n_rows} published rows of other models by {engine} on {hardware.name}"
