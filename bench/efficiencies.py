@@ -4,21 +4,24 @@
 
 All closed loops of InferenceMAX and InferenceX that can be simulated are fitted together, whatever
 their model, device, engine and format (``pooled_fit``). Of each device and engine one
-entry is written for every model that has rows of its own there, and one for all dense models and
-one for all mixtures of experts in each format; and the same for GPUs of a vendor of which nobody
-published. How far steps are off is set so that 90 % of the rows left out lie inside: of the engine
+entry is written for every model that has rows of its own, there or elsewhere, and one for all dense
+models and one for all mixtures of experts in each format; and the same for GPUs of a vendor of which
+nobody published. How far steps are off is set so that 90 % of the rows left out lie inside: of the engine
 where it has three families or more on known devices, else of the learned half where that needs
 more. There all engines' families set the widths, and each engine's own rows by how much its are
-wider or narrower. TPOT sets it for decode steps, and TTFT for prefills, by as much as it grows with
-them. Left out with a row are all rows of its model on its device and engine; for devices without
-rows, all rows of its device. Of a model with rows it is set on those of few users. Two CPU minutes,
-and four for the simulations without a cache; ``bench/accuracy.py`` shows the other half.
+wider or narrower. TPOT sets it for decode steps, and TPOT of loads whose prompts interrupt them for
+steps with prompts, by as much as it grows with these. TTFT errs more: were that in the steps, TPOT
+would err with it, and it does not; so the rest is of the time to the first token alone. Left out
+with a row are all rows of its model on its device and engine; for devices without rows, all rows of
+its device. Of a model with rows it is set on those of few users. Two CPU minutes, and four for the
+simulations without a cache; ``bench/accuracy.py`` shows the other half.
 """
 
 import argparse
 import datetime as dt
 import hashlib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -28,7 +31,12 @@ from published_tables import AT_ODDS, Loads, data_of, published, side_of, take_d
 from results_log import log_row
 
 from inferometer.fit.published import efficiencies
-from inferometer.fit.published.efficiencies import Efficiency, EfficiencyFile, SourceTable
+from inferometer.fit.published.efficiencies import (
+    ENGINES,
+    Efficiency,
+    EfficiencyFile,
+    SourceTable,
+)
 from inferometer.fit.published.step_time import PHASES
 from inferometer.inputs.catalog import find_hardware
 from inferometer.perfmodel.steptime import HeldOutError
@@ -53,6 +61,8 @@ LEAST_ROWS, LEAST_OWN_ROWS, MOST_ROWS = 4, 8, 20
 FEW_USERS, SOME_USERS, ENOUGH, LEAST_FAMILIES = 8, 64, 20, 3
 INSIDE = 0.9
 LEAST_SPREAD, MOST_SPREAD, GROWTH = 0.03, 2.0, 0.05
+LEAST_SHARE, LEAST_MIXED = 0.2, 8
+"""Share of TPOT that is others' prompts from which on a row tells of them, and how many such rows."""
 ALL_ENGINES = 1
 """What all engines' rows say of an engine's width counts as this many kinds of its own."""
 ANY = "*"
@@ -95,6 +105,16 @@ def steps_by(one, unknowns):
     """(1, B) Time of a load's kinds of steps with these unknowns."""
     staircase = NO_STAIRCASE._replace(log_ratio=np.empty((1, 0)))
     return term_columns(unknowns[: len(PARAMETERS), None, None], staircase, one.work).total_s
+
+
+def nearness(one, other):
+    """Whose rows say most of another kind: the same engine, chip, format, vendor."""
+    return (
+        one.framework == other.framework,
+        chip_of(one.hardware_id) == chip_of(other.hardware_id),
+        one.vendor == other.vendor,
+        one.precision == other.precision,
+    )
 
 
 class LeftOut:
@@ -153,7 +173,7 @@ class LeftOut:
         return spreads_of(self.errors[rows], self.shares[rows])
 
     def _widening(self, engine, of_all):
-        """(2) Of decode and of prefill."""
+        """(3) Of decode, of prefill, and of the time to the first token."""
         rows = self.is_learned & (self.engines == engine)
         n_own = len({kind for kind, is_own in zip(self.kinds, rows, strict=True) if is_own})
         expected = np.array([of_all[is_moe] for is_moe in self.is_moe[rows]])
@@ -163,24 +183,40 @@ class LeftOut:
 
 def claimed(shares, spreads):
     """(N, 2) Half widths of 90 % intervals of TPOT and TTFT, in logarithms."""
-    return Z_90 * np.hypot(*np.moveaxis(shares * np.asarray(spreads)[..., None, :], -1, 0))
+    spreads = np.asarray(spreads)
+    of_steps = np.hypot(*np.moveaxis(shares * spreads[..., None, :2], -1, 0))
+    return Z_90 * np.stack([of_steps[:, 0], np.hypot(of_steps[:, 1], spreads[..., 2])], axis=1)
 
 
-def spreads_of(errors, shares, expected=(1.0, 1.0)):
-    """Standard deviations of decode and prefill, in the expected, with which 90 % are inside.
+def spreads_of(errors, shares, expected=(1.0, 1.0, 1.0), prefill=1.0):
+    """Standard deviations of steps and of first tokens, in the expected, with which 90 % are inside.
 
-    TPOT is taken for decode steps alone, some of it prefills of others. TTFT grows with prefills
-    by its share of them alone, the rest of it waits: spreads of its errors as they are left one
-    in three of TensorRT-LLM's rows outside.
+    TPOT is taken for decode steps alone, some of it prefills of others; where that is much of it,
+    what is left of its errors is theirs. ``prefill``: that of loads without enough such rows.
     """
-    expected = np.asarray(expected)
-    found = np.ones(2)
-    found[0] = np.quantile(np.abs(errors[:, 0]) / (Z_90 * expected[..., 0]), INSIDE)
-    for _ in range(30):
-        ratios = np.abs(errors) / claimed(shares, expected * found)
-        found[1] *= np.quantile(ratios[:, 1], INSIDE)
-        found = np.clip(found, LEAST_SPREAD, MOST_SPREAD)
-    return found
+    expected = np.broadcast_to(np.asarray(expected), (len(errors), 3))
+    squares, found = (errors / Z_90) ** 2, np.ones(3)
+    found[0] = np.quantile(np.abs(errors[:, 0]) / (Z_90 * expected[:, 0]), INSIDE)
+    mixed = shares[:, 0, 1] >= LEAST_SHARE
+    of_decode = (shares[:, 0, 0] * expected[:, 0] * found[0]) ** 2
+    of_prefill = (squares[:, 0] - of_decode)[mixed] / (shares[:, 0, 1] * expected[:, 1])[mixed] ** 2
+    found[1] = prefill if mixed.sum() < LEAST_MIXED else root(np.quantile(of_prefill, INSIDE))
+    found[1] = max(found[1], found[0] * np.median(expected[:, 0] / expected[:, 1]))
+    of_steps = np.sum((shares[:, 1] * expected[:, :2] * found[:2]) ** 2, axis=1)
+    found[2] = root(np.quantile((squares[:, 1] - of_steps) / expected[:, 2] ** 2, INSIDE))
+    return np.clip(found, LEAST_SPREAD, MOST_SPREAD)
+
+
+def spreads_in(entry):
+    return (
+        entry.decode_spread_ratio,
+        entry.prefill_spread_ratio,
+        entry.first_token_spread_ratio,
+    )
+
+
+def root(square):
+    return np.sqrt(max(square, 0.0))
 
 
 def held_out(errors, shares, spreads):
@@ -257,14 +293,17 @@ class Maker:
         return (both[:, 1:] - both[:, :1]) / GROWTH
 
     def own_entry(self, kind):
-        """Of a model that has rows: what its parameters leave of these."""
+        """Of a model that has rows: what its parameters leave of these, at most as of any model."""
         rows = np.array([of == kind for of in self.models.kinds])
         users = self.models.users
         few, some = rows & (users <= FEW_USERS), rows & (users <= SOME_USERS)
         enough = [one for one in (few, some) if one.sum() >= LEAST_OWN_ROWS]
         chosen = enough[0] if enough else rows
         errors, shares = self.errors[chosen], self.shares[chosen]
-        return self.made(kind, None, spreads_of(errors, shares), errors, shares)
+        of_any = self.entry(kind._replace(model_id=ANY), None)
+        most = spreads_in(of_any)
+        own = np.minimum(spreads_of(errors, shares, prefill=most[1]), most)
+        return self.made(kind, None, own, errors, shares)
 
     def alike_entries(self, device, engine):
         """Of models with rows on this chip, in the formats and on the devices that have none.
@@ -289,9 +328,38 @@ class Maker:
                     )
                     rows = self.models.rows_of(engine, kind.is_moe)
                     wide = self.entry(kind, None)
-                    spreads = (wide.decode_spread_ratio, wide.prefill_spread_ratio)
+                    spreads = spreads_in(wide)
                     errors, shares = self.models.errors[rows], self.shares[rows]
                     yield self.made(kind, told_by, spreads, errors, shares)
+
+    def elsewhere_entries(self, device, vendor, engine, *, is_known):
+        """Of models with rows on other chips or by other engines alone, in every format.
+
+        What is the model's own there holds here in part, as ``distances_of`` weighs it: rows left
+        out are told so too. As sure as of any model.
+        """
+        told = [kind for kind in sorted(self.counts) if self.counts[kind] >= LEAST_OWN_ROWS]
+        here = (chip_of(device), engine)
+        known = {of.model_id for of in told if (chip_of(of.hardware_id), of.framework) == here}
+        for model_id in sorted({of.model_id for of in told} - known):
+            own = [of for of in told if of.model_id == model_id]
+            for precision in sorted({*PRECISIONS, *(of.precision for of in own)}):
+                kind = Kind(device, vendor, engine, model_id, own[0].is_moe, precision)
+                nearest = max(own, key=lambda of, kind=kind: nearness(of, kind))
+                name = find_hardware(nearest.hardware_id).name
+                by = "" if nearest.framework == engine else f"{ENGINES[nearest.framework]} on "
+                of_format = "" if nearest.precision == precision else f" in {nearest.precision}"
+                any_model = self.entry(kind._replace(model_id=ANY), None if is_known else ANY)
+                yield replace(
+                    any_model,
+                    model_id=model_id,
+                    n_rows=0,
+                    carried_from=f"{by}{name}{of_format}",
+                    distances=self.distances_of(kind),
+                )
+
+    def distances_of(self, kind):
+        return tuple(float(f"{value:.4g}") for value in self.fit.distances_of(kind))
 
     def made(self, kind, carried_from, spreads, errors, shares):
         rows = [
@@ -307,9 +375,10 @@ class Maker:
             model_id=None if kind.model_id == ANY else kind.model_id,
             n_rows=sum(rows),
             carried_from=carried_from,
-            distances=tuple(float(f"{value:.4g}") for value in self.fit.distances_of(kind)),
+            distances=self.distances_of(kind),
             decode_spread_ratio=round(float(spreads[0]), 4),
             prefill_spread_ratio=round(float(spreads[1]), 4),
+            first_token_spread_ratio=round(float(spreads[2]), 4),
             held_out=held_out(errors, shares, spreads),
         )
 
@@ -323,6 +392,7 @@ class Maker:
             )
             yield from (self.own_entry(one) for one in mine if self.counts[one] >= LEAST_OWN_ROWS)
             yield from self.alike_entries(device, engine)
+            yield from self.elsewhere_entries(device, vendor, engine, is_known=bool(mine))
             others = f"other {name} GPUs" if device == ANY else f"other engines on {name}"
             for is_moe in (False, True):
                 for precision in PRECISIONS:
@@ -336,7 +406,10 @@ def shown(one):
         f"{metric} {of.median_fraction:.1%} inside {of.coverage_fraction:.0%}"
         for metric, of in zip(("TPOT", "TTFT"), one.held_out, strict=True)
     )
-    spreads = f"{one.decode_spread_ratio:.3f}, {one.prefill_spread_ratio:.3f}"
+    spreads = (
+        f"{one.decode_spread_ratio:.3f}, {one.prefill_spread_ratio:.3f},"
+        f" {one.first_token_spread_ratio:.3f}"
+    )
     return f"   {kind} {one.model_id or '(any)'}, {one.n_rows} rows: {spreads}; {errors}"
 
 

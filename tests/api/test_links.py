@@ -166,6 +166,20 @@ def test_spread_experts_take_the_step_that_predict_gives_them():
         assert basis == "published", "nothing is spread: other step times would say nothing new"
 
 
+@pytest.mark.parametrize(
+    ("words", "basis"),
+    [
+        ({"model": "qwen3-30b-a3b", "tp": 1}, "published"),
+        ({"model": "llama-3.1-8b", "tp": 2}, "published"),
+        ({"model": "qwen3-30b-a3b", "tp": 2}, "datasheet"),
+    ],
+)
+def test_predict_spreads_experts_only_where_there_are_some_on_several_devices(words, basis):
+    """`predict --ep` of one device or of a dense model was answered by the datasheet alone."""
+    predicted = im.predict(**words, hardware="h100_sxm", ep=True)
+    assert predicted.basis == basis
+
+
 def test_spread_experts_are_no_option_of_a_fit(tmp_path):
     with pytest.raises(SpecError, match="--ep changes the steps that were fitted"):
         deployment_of(Server(model="qwen3-30b-a3b", fit=tmp_path / "fit.json", ep=True))

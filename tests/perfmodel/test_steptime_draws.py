@@ -79,3 +79,12 @@ def test_stages_of_a_pipeline_slow_draws_as_they_slow_the_likely_steps():
         for one in (levels, piped)
     )
     assert after == pytest.approx(before, rel=0.05)
+
+
+def test_a_wait_for_the_first_token_is_in_no_step():
+    plain = fit(decode=0.05, prefill=0.1)
+    draws = drawn_steps(replace(plain, first_token_spread_ratio=0.5))
+    waits = np.log([draw.steps.first_token_ratio for draw in draws])
+    assert np.std(waits) == pytest.approx(0.5, rel=0.35)
+    assert {draw.steps.first_token_ratio for draw in drawn_steps(plain)} == {1.0}
+    assert np.std(ends(draws, PREFILL)) == pytest.approx(0.1, rel=0.3)

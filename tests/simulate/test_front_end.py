@@ -1,10 +1,15 @@
 """Does a front end delay what the scheduler sees, and does the client count from its sending?"""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from inferometer.inputs.workload.reading import resolve_workload, with_changes
+from inferometer.inputs.workload.replay import draw_workload
 from inferometer.simulate.demand import demand
-from inferometer.simulate.run import as_clients_see, delayed, simulate
+from inferometer.simulate.fleet import ClusterConfig, Fleet
+from inferometer.simulate.run import as_clients_see, delayed, run, simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
@@ -54,3 +59,27 @@ def test_a_beam_search_passes_the_front_end_once():
 def test_no_delay_changes_nothing(delay_s):
     requests = demand([0, 3], [4, 4], [2, 2])
     assert np.array_equal(delayed(requests, delay_s).arrival_ns, requests.arrival_ns)
+
+
+@pytest.mark.parametrize("ratio", [1.5, 0.5])
+def test_first_tokens_that_come_later_slow_no_step(ratio):
+    chat = with_changes(resolve_workload("chat"), {"n_requests": 20}, where="here")
+    plan = draw_workload(chat).plan
+    config = replace(CONFIG, num_blocks=10**6, max_model_len=10**5)
+    cost = linear_cost(launch_s=0.02)
+
+    def ran(cost):
+        cluster = ClusterConfig(engine=config, n_replicas=1)
+        return run(Fleet(replicas=cluster, step_times=cost), plan)
+
+    plain, late = ran(cost), ran(cost._replace(first_token_ratio=ratio))
+    table = plain.requests
+    waited_ns = (table.first_token_ns if ratio > 1 else table.admitted_ns) - table.sent_ns
+    more_ns = late.requests.first_token_ns - table.first_token_ns
+    assert np.abs(more_ns).max() >= 5 * 10**6
+    assert more_ns == pytest.approx((ratio - 1) * waited_ns, abs=1)
+    assert (late.requests.first_token_ns - table.sent_ns >= 2 * 10**7).all()  # its step
+    assert late.requests.sent_ns.tolist() == table.sent_ns.tolist()
+    generated = (one.requests.finished_ns - one.requests.first_token_ns for one in (plain, late))
+    assert len({tuple(one.tolist()) for one in generated}) == 1
+    assert late.steps.start_ns.tolist() == plain.steps.start_ns.tolist()

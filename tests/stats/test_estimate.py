@@ -1,9 +1,11 @@
 """Do estimates stay consistent, and judgements stay undecided where they must?"""
 
+import math
+
 import pytest
 from hypothesis import given, strategies as st
 
-from inferometer.stats.estimate import Estimate, judge
+from inferometer.stats.estimate import Z_90, Estimate, judge
 
 
 def estimate_of(value, low=None, high=None):
@@ -56,3 +58,12 @@ def test_what_cannot_be_scaled_or_inverted():
         estimate_of(1.0).scaled(0)
     with pytest.raises(ValueError, match="invert"):
         estimate_of(1.0, 0.0, 2.0).inverted()
+
+
+def test_delays_move_the_high_end_in_logarithms():
+    one = estimate_of(2.0, 1.0, 8.0)
+    assert one.with_delays(0.0) == one
+    later = one.with_delays(0.3)
+    assert (later.value, later.low) == (2.0, 1.0)
+    assert math.log(later.high / 2) == pytest.approx(math.hypot(math.log(4), Z_90 * 0.3))
+    assert estimate_of(2.0).with_delays(0.3).high is None

@@ -191,7 +191,7 @@ def predict(question: Predict) -> PredictAnswer:
         scenario, price=_price(question.usd_per_hour), utilization_fraction=utilization_fraction
     )
     published = _published(question, subject)
-    other_steps = None if published is None else _without_published(question, subject.hardware)
+    other_steps = None if published is None else _without_published(question, subject)
     published = published if other_steps is None else None
     fitted = _fitted(subject.fit or published, scenario)
     if fitted is not None and published is not None:
@@ -350,7 +350,7 @@ def _published(question: Predict, subject: _Subject) -> StepTimeModel | None:
         if subject.fit is not None
         else "--datasheet"
         if question.datasheet
-        else _without_published(question, subject.hardware)
+        else _without_published(question, subject)
     )
     if question.policy is not None and (found is None or other is not None):
         raise SpecError(
@@ -363,14 +363,16 @@ def _published(question: Predict, subject: _Subject) -> StepTimeModel | None:
     return found
 
 
-def _without_published(question: Predict, hardware: types.HardwareSpec) -> str | None:
+def _without_published(question: Predict, subject: _Subject) -> str | None:
     """The first option for whose steps there are no published rows."""
+    # One device has every expert whole, and a dense model has none: no other step times.
+    is_spread = subject.engine.tensor_parallel_size > 1 and subject.model.moe is not None
     options = {
-        "--ep": question.ep,
+        "--ep": question.ep and is_spread,
         "--sparsity": question.sparsity,
         "--all-logits": question.all_logits,
         "--mode": question.mode != "engine",
-        "--link": has_stated_links(hardware),
+        "--link": has_stated_links(subject.hardware),
         "--all-reduce-us": question.all_reduce_us is not None,
         "--speculative": question.speculative is not None and not _is_numbers(question.speculative),
     }

@@ -76,6 +76,7 @@ def _least_s(deployment: Deployment, plan: RequestPlan, threshold: Threshold) ->
     first_s = deployment.front_end_s + _by_length(
         uncached_tokens, lambda n: prefill_shape(batch_size=1, prompt_tokens=n), step_times
     )
+    first_s *= step_times.first_token_ratio
     next_s = _by_length(
         plan.prompt_tokens, lambda n: decode_shape(batch_size=1, context_tokens=n), step_times
     )

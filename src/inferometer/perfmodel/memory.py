@@ -73,9 +73,22 @@ bytes per logit (llm-d-incubation/llm-d-planner); 1.25 GiB for 256 sequences of 
 (vllm-project/vllm pull 32558, which the kernels of pull 33538 replaced)."""
 _OTHER_BYTES: Final = 0.8 * 2**30
 """To either side: graphs that vLLM before 0.21 captured after it had measured are the larger part of
-``RUNTIME``; buffers of communication and compiled activations are not in it. With 0.4 GiB 8 of 18
-logs of others were inside the interval, with 0.8 GiB 12 (``bench/results/published_elsewhere.csv``
-and ``published_unseen.csv``)."""
+``RUNTIME``; compiled activations are not in it. With 0.4 GiB 8 of 18 logs of others were inside the
+interval, with 0.8 GiB 12 (``bench/results/published_elsewhere.csv`` and ``published_unseen.csv``)."""
+_PEER: Final = Constant(
+    value=0.25 * 2**30,
+    source=Source(
+        kind="derived",
+        where=(
+            "vLLM's logs, beyond the 0.15 GiB outside of torch on one device: up to 0.5 on 2 x H100"
+            " (llm-d-incubation/llm-d-planner), 1.2 on 4 x A100, 2.0 on 8 x A100, 1.6 on 8 of AMD"
+        ),
+    ),
+)
+"""Bytes of each device for each other one of vLLM's tensor-parallel group in its node: buffers of
+NCCL and of the all-reduce, which it sees in use before it shares the rest. Without peer access they
+are in the host's memory (16 x RTX 3090: 0.05 GiB, vllm-project/vllm pull 14447): the high end. The low
+end has twice as much."""
 _FREE_SHARE: Final = Constant(
     value=0.9,
     source=Source(
@@ -360,8 +373,10 @@ def _kv_rooms(question: MemoryQuestion, policy: str, max_num_seqs: int) -> tuple
         return likely, likely, likely
     sorting = replace(question, n_sampler_copies=_SORTED_COPIES)
     old = memory_budget(sorting, max_num_seqs)
-    low = float(old.free_bytes + old.kv_bytes) - _OTHER_BYTES
-    return low, likely, likely + _OTHER_BYTES
+    n_peers = min(question.engine.tensor_parallel_size, _NODE_DEVICES) - 1
+    group_bytes = _PEER.value * n_peers
+    low = float(old.free_bytes + old.kv_bytes) - 2 * group_bytes - _OTHER_BYTES
+    return low, likely - group_bytes, likely + _OTHER_BYTES
 
 
 def _trtllm_rooms(

@@ -141,6 +141,9 @@ class StepTimeModel:
     machine_ratio: float = 0.0
     """Standard deviation of the log of the machine's speed: from one time to another for CPUs, whose
     caches, memory and clock are shared; from server to server for published rows of others."""
+    first_token_spread_ratio: float = 0.0
+    """Standard deviation of the log of the time to the first token, besides that of the steps: what
+    published rows leave of TTFT that would have slowed their TPOT, were it in steps with prompts."""
     fastest: StepParameters | None = None
     """Parameters at the device's peaks, a lower bound of step times; given if the fit is not of
     measured steps of this device and model."""

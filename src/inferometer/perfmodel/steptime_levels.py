@@ -80,7 +80,7 @@ class StepDraw(NamedTuple):
 
 
 class _Draws(NamedTuple):
-    """Parameters and factors of D plausible machines; a ``_ratio`` multiplies a phase's times."""
+    """Parameters and factors of D plausible machines, of a phase's steps or of TTFT alone."""
 
     vector: F64
     """(D, parameters)"""
@@ -89,6 +89,7 @@ class _Draws(NamedTuple):
     decode_ratio: F64
     prefill_ratio: F64
     front_end_s: F64
+    first_token_ratio: F64
 
 
 def drawn_steps(
@@ -98,7 +99,8 @@ def drawn_steps(
     sampled = _posterior_draws(fit)
     decode_s, prefill_s = _phases_s(fit, sampled)
     request_s = decode_s + prefill_s
-    chosen = _evenly_spread(np.stack([request_s, decode_s, prefill_s + sampled.front_end_s]))
+    first_token_s = (prefill_s + sampled.front_end_s) * sampled.first_token_ratio
+    chosen = _evenly_spread(np.stack([request_s, decode_s, first_token_s]))
     fastest = fit.at_peaks()
     bound = None if fastest is None else arrays(fastest)
     drawn = (_draw(fit, sampled, int(index), arrays) for index in chosen)
@@ -121,20 +123,21 @@ def _posterior_draws(fit: StepTimeModel) -> _Draws:
     vector = np.tile(posterior.vector, (_N_SAMPLED, 1))
     vector[:, places] += moves[:, : len(places)]
     spreads = _spreads(fit)
-    # a separate stream, so that the draws of fits without machine_ratio do not change
-    other_times = np.random.default_rng([_SEED, 1]).standard_normal(_N_SAMPLED)
-    machine = np.clip(other_times, -_MOST_SPREADS, _MOST_SPREADS) * fit.machine_ratio
+    # separate streams, so that the draws of fits without these do not change
+    others = [np.random.default_rng([_SEED, k]).standard_normal(_N_SAMPLED) for k in (1, 2)]
+    machine, waits = np.clip(others, -_MOST_SPREADS, _MOST_SPREADS)
     front_end = fit.front_end_s
     return _Draws(
         vector=vector,
         log_ratio=posterior.staircase.log_ratio + moves[:, len(places) :],
-        decode_ratio=np.exp(normal[:, -3] * spreads["decode"] + machine),
-        prefill_ratio=np.exp(normal[:, -2] * spreads["prefill"] + machine),
+        decode_ratio=np.exp(normal[:, -3] * spreads["decode"] + machine * fit.machine_ratio),
+        prefill_ratio=np.exp(normal[:, -2] * spreads["prefill"] + machine * fit.machine_ratio),
         front_end_s=(
             np.zeros(_N_SAMPLED)
             if front_end is None
             else front_end.value * np.exp(normal[:, -1] * front_end.log_sd)
         ),
+        first_token_ratio=np.exp(waits * fit.first_token_spread_ratio),
     )
 
 
@@ -193,9 +196,12 @@ def _draw(
         staircase_log_ratio=tuple(draws.log_ratio[index].tolist()),
     )
     decode_ratio = float(draws.decode_ratio[index])
-    steps = slowed(arrays(moved), decode_ratio)
     prompts_ratio = float(draws.prefill_ratio[index]) / decode_ratio
-    steps = steps._replace(**{name: getattr(steps, name) * prompts_ratio for name in _OF_PROMPTS})
+    steps = slowed(arrays(moved), decode_ratio)
+    steps = steps._replace(
+        first_token_ratio=float(draws.first_token_ratio[index]),
+        **{name: getattr(steps, name) * prompts_ratio for name in _OF_PROMPTS},
+    )
     return StepDraw(steps, float(draws.front_end_s[index]))
 
 
@@ -315,6 +321,7 @@ def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
         return lockstep_arrays(model, n_replicas=n_sharing)
 
     draws = drawn_steps(fit, arrays)
+    waits = [draw.steps.first_token_ratio for draw in draws]
     return StepTimes(
         basis="fitted",
         origin=(
@@ -323,8 +330,8 @@ def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
         ),
         engine=fit.engine,
         likely=arrays(fit),
-        fast=draws[0].steps,
-        slow=draws[-1].steps,
+        fast=draws[0].steps._replace(first_token_ratio=min(waits)),
+        slow=draws[-1].steps._replace(first_token_ratio=max(waits)),
         box=fit.box,
         front_end_s=None if fit.front_end_s is None else fit.front_end_s.value,
         subject=subject,
@@ -368,11 +375,8 @@ def captured_within(times: StepTimes, max_num_seqs: int) -> StepTimes:
     )
 
 
-# Step times from a datasheet alone. A fitted model is better: a datasheet has nothing about the
-# host, the front end and the shapes of kernels, and a layer's fixed time is a prior. Simulations
-# with ``BEST``, ``LIKELY`` and ``WORST`` show how far the answer may be off.
-
-
+# A datasheet has nothing about the host, the front end and the shapes of kernels: simulations with
+# ``BEST``, ``LIKELY`` and ``WORST`` show how far the answer may be off.
 _NOTHING_S: Final = 1e-12
 """Stands for 0 in parameters whose logarithm is taken."""
 _BLEND: Final = {"everything": 64.0, "compute and memory": 64.0, "nothing": 1.0}
@@ -510,12 +514,11 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
         2.0 * part.n_in * part.n_out * part.n_active_copies * part.n_layers for part in experts
     )
     dense_flop = matmul_flop_per_row(spec) - expert_flop
-    n_sparse = spec.n_expert_layers
-    sent_bytes = (
-        2
-        * n_sparse
-        * all_gather(spec.hidden_size * DTYPE_BITS[model.engine.dtype] / 8, n_replicas).sent_bytes
+    n_sparse, row_bytes = (
+        spec.n_expert_layers,
+        spec.hidden_size * DTYPE_BITS[model.engine.dtype] / 8,
     )
+    sent_bytes = 2 * n_sparse * all_gather(row_bytes, n_replicas).sent_bytes
     return whole._replace(
         read_s=(dense_bytes + expert_bytes / n_replicas) / physical.weight_bytes_per_s
         + physical.floor_s,

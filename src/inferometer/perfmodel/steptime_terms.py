@@ -394,6 +394,9 @@ class StepTimeArrays(NamedTuple):
     captured_tokens: float = 0.0
     """The most rows of a step with prompts that runs as captured graph pieces."""
     captured_launch_s: float = 0.0
+    first_token_ratio: float = 1.0
+    """Time to a first token, over what the scheduler and these steps make of it: clients of some
+    engines wait longer for it, in no step. Below 1: of the wait before the first step."""
 
 
 def slowed(arrays: StepTimeArrays, factor_ratio: float) -> StepTimeArrays:

@@ -131,7 +131,8 @@ def run(
         record_steps=record_steps,
         record_parts=record_parts,
     )
-    return as_clients_see(done, requests, fleet.front_end_s)
+    seen = as_clients_see(done, requests, fleet.front_end_s)
+    return _with_later_first_tokens(seen, fleet.step_times.first_token_ratio)
 
 
 def simulate_fleet(
@@ -367,6 +368,25 @@ def as_clients_see(simulation: Simulation, requests: Demand, front_end_s: float)
         intended_send_ns=table.intended_send_ns - delay_ns, sent_ns=table.sent_ns - delay_ns
     )
     return simulation._replace(requests=sent)
+
+
+def _with_later_first_tokens(simulation: Simulation, first_token_ratio: float) -> Simulation:
+    """Each request's first token, and all that follow it, later by this share of its TTFT.
+
+    Below 1 its wait before the first step is shorter. The servers' steps are as they were: nobody
+    waits for another's token, and none comes before it is computed.
+    """
+    table = simulation.requests
+    has_first = (table.first_token_ns != ABSENT) & (table.admitted_ns != ABSENT)
+    until_ns = table.first_token_ns if first_token_ratio > 1 else table.admitted_ns
+    waited_ns = np.where(has_first, until_ns - table.intended_send_ns, 0)
+    more_ns = np.round((first_token_ratio - 1.0) * waited_ns).astype(np.int64)
+    is_over = has_first & (table.finished_ns != ABSENT)
+    later = table._replace(
+        first_token_ns=table.first_token_ns + more_ns,
+        finished_ns=table.finished_ns + more_ns * is_over,
+    )
+    return simulation if first_token_ratio == 1.0 else simulation._replace(requests=later)
 
 
 def _delay_ns(requests: Demand, front_end_s: float) -> I64:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from inferometer.units import format_number
@@ -84,6 +84,13 @@ class Estimate:
         if self.low is None or self.high is None or self.low <= 0:
             return 0.0
         return math.log(self.high / self.low) / (2 * Z_90)
+
+    def with_delays(self, log_sd: float) -> "Estimate":
+        """The time, if it may also be longer by a factor whose logarithm has this deviation."""
+        if log_sd == 0 or self.high is None:
+            return self
+        half = math.hypot(math.log(self.high / self.value), Z_90 * log_sd)
+        return replace(self, high=self.value * math.exp(half))
 
     def scaled(self, factor_ratio: float) -> "Estimate":
         """The same estimate in another unit: value and interval times a positive factor."""

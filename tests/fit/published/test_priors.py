@@ -124,6 +124,28 @@ def test_a_layer_of_more_parts_has_more_small_kernels():
     assert sparse - latent == pytest.approx(plain, rel=0.1)
 
 
+def test_shared_experts_and_norms_of_queries_are_kernels_too():
+    """Of a layer: 16 with experts alone; a shared expert 3, its gate 2; norms in heads 2, over all 5."""
+    engine = EngineSpec(dtype="bfloat16")
+    kernels = {
+        name: believed("floor_s", name, engine, "b200_sxm") / 2.8e-6 / find_model(name).n_layers
+        for name in ("mixtral-8x7b", "qwen3-235b-a22b", "minimax-m2.5", "qwen3-next-80b-a3b")
+    }
+    of_full_layers = 2 * 12 / 48  # the others of Qwen3-Next are recurrent, without such norms
+    assert list(kernels.values()) == pytest.approx([16, 18, 21, 16 + 5 + of_full_layers])
+
+
+@pytest.mark.parametrize("device", ["rtx_3090", "a100_80gb_sxm", "h20", "h200_nvl"])
+@pytest.mark.parametrize("quantization", [None, "float4"])
+def test_experts_reach_no_more_of_the_peak_than_the_best_product(device, quantization):
+    """Bandwidth helps few tokens an expert: up to 0.78 of H100's peak, of which dense ones reach 0.75."""
+    bits16 = EngineSpec(dtype="bfloat16")
+    widened = EngineSpec(dtype="bfloat16", quantization=quantization)
+    dense = believed("matmul_flop_per_s", "llama-3-8b", bits16, device)
+    found = believed("matmul_flop_per_s", "gpt-oss-20b", widened, device)
+    assert found <= 1.01 * 0.78 / 0.75 * dense
+
+
 def test_all_reduces_over_pcie_are_those_that_two_devices_reach():
     """RTX PRO 6000 in pairs: an all-reduce of 16 MiB in 473 µs, a small one in 4.3 (aic-kernels)."""
     engine = EngineSpec(dtype="bfloat16", tensor_parallel_size=2)

@@ -18,8 +18,10 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.fit.map import parameter_estimate
+from inferometer.fit.published.loads import nameless
 from inferometer.fit.published.priors import UNKNOWNS, DevicePrior, device_prior
 from inferometer.fit.sweeps.priors import fastest_steps
+from inferometer.inputs.catalog import load_models
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.steptime import (
@@ -81,12 +83,14 @@ class Efficiency:
     n_rows: int
     """Rows of this engine (and model) on this device; 0: carried over."""
     carried_from: str | None
-    """Source of the transfer, where there are no own rows."""
+    """Source of the transfer, where there are no own rows: devices, or an engine *on* a device."""
     distances: tuple[float, ...]
     """(P) From the prior, in the order of ``UNKNOWNS``."""
     decode_spread_ratio: float
     prefill_spread_ratio: float
     """Standard deviation of log time, by rows that were left out."""
+    first_token_spread_ratio: float
+    """The same of the time to the first token, besides that of steps."""
     held_out: tuple[HeldOutError, ...]
     """*decode* of TPOT, *prefill* of TTFT. Of any model: rows left out with all rows of their
     model on the device and engine; where carried over, with all rows of their device. Of a model
@@ -221,7 +225,7 @@ def _read(content: bytes) -> EfficiencyFile:
 def _nearest(
     file: EfficiencyFile, model: ModelSpec, framework: str, weights: DType
 ) -> Efficiency | None:
-    """Rows of the model itself, else those of all models of its kind."""
+    """Rows of the model itself or of one with its matrices, else those of all models of its kind."""
     engine = framework if framework in ENGINES else "vllm"
     formats = (weights, _PRECISIONS[weights])
     alike = [
@@ -230,13 +234,28 @@ def _nearest(
         if one.engine == engine
         and one.is_moe == (model.moe is not None)
         and one.precision in formats
-        and one.model_id in {None, model.model_id}
+        and one.model_id in {None, *_names_of_shape(model)}
     ]
     return min(
         alike,
         key=lambda one: (one.model_id is None, formats.index(one.precision)),
         default=None,
     )
+
+
+@lru_cache(maxsize=64)
+def _names_of_shape(model: ModelSpec) -> frozenset[str]:
+    """The model, and those of the catalogue that take its time: DeepSeek-R1 that of DeepSeek-V3.
+
+    How long contexts may be and in which format the checkpoint is published take no time.
+    """
+    shape = _shape_of(model)
+    alike = (one.model_id for one in load_models() if _shape_of(one) == shape)
+    return frozenset({model.model_id, *alike})
+
+
+def _shape_of(model: ModelSpec) -> ModelSpec:
+    return replace(nameless(model), family=None, max_position_tokens=1, checkpoint_dtype=None)
 
 
 def step_prior(
@@ -294,6 +313,7 @@ def _model_of(
             is_drift_removed=False,
         ),
         held_out=entry.held_out,
+        first_token_spread_ratio=entry.first_token_spread_ratio,
         front_end_s=_front_end(place.tolist(), n_rows),
         subject=replace(subject, transferred_from=entry.carried_from),
         fastest=fastest_steps(hardware, engine),
@@ -340,9 +360,12 @@ def _front_end(place: list[float], n_rows: int) -> Estimate:
 def _words(file: EfficiencyFile, entry: Efficiency, hardware: HardwareSpec) -> str:
     """Source and number of the rows, with their held-out error, in words."""
     engine = ENGINES[entry.engine]
+    told_by = entry.carried_from or ""
     whose = (
-        f"published rows of {entry.model_id} by {engine} on {entry.carried_from}"
-        if entry.model_id is not None and entry.carried_from is not None
+        f"published rows of {entry.model_id} by {told_by}"
+        if entry.model_id is not None and " on " in told_by
+        else f"published rows of {entry.model_id} by {engine} on {told_by}"
+        if entry.model_id is not None and told_by
         else f"{entry.n_rows} published rows of {entry.model_id} by {engine} on {hardware.name}"
         if entry.model_id is not None
         else f"{entry.n_rows} published rows of other models by {engine} on {hardware.name}"

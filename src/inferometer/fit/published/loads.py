@@ -249,11 +249,12 @@ def _measurement(points: PublishedPointTable, index: int) -> tuple[object, ...]:
 
 def first_of_shape(model: ModelSpec) -> ModelSpec:
     """The catalogue's first model with these matrices: DeepSeek-R1 takes the time of DeepSeek-V3."""
-    nameless = _nameless(model)
-    return next((one for one in load_models() if _nameless(one) == nameless), model)
+    shape = nameless(model)
+    return next((one for one in load_models() if nameless(one) == shape), model)
 
 
-def _nameless(model: ModelSpec) -> ModelSpec:
+def nameless(model: ModelSpec) -> ModelSpec:
+    """The model without what only names it or says where its description is from."""
     source = Source(kind="unsourced", where="")
     return replace(model, model_id="", hf_id=None, note=None, source=source)
 

@@ -50,6 +50,12 @@ products before and behind the attention, rows of the cache) and of an indexer (
 rotation, format, weights, scores, choice, places), roughly as vLLM computes DeepSeek-V3.2. With ten for
 every layer, models were predicted by the rows of others too fast where they have more of these parts,
 and too slow where they have fewer."""
+_KERNELS_OF_SHARED, _KERNELS_OF_SHARED_GATE = 3, 2
+_KERNELS_OF_HEAD_NORMS, _KERNELS_OF_WIDE_NORMS = 2, 5
+"""And of a shared expert (two products, activation; its gate: a product and a multiplication), of
+norms of queries and keys in each head, and of such over all heads (MiniMax-M2), which need sums over
+the tensor-parallel devices: two kernels and an all-reduce, which takes the time of three. As SGLang's
+``minimax_m2.py`` and ``qwen3_next.py`` launch them."""
 _ATTENTION_OF_PEAK: Final = 0.25
 """Share of the 16-bit peak, in which attention is computed whatever the weights' format."""
 _NO_LINK_BYTES_PER_S: Final = 5e10
@@ -143,7 +149,13 @@ def device_prior(
         The device does not compute in the format.
     """
     peaks, kernels = peaks_of(hardware, engine), hardware.kernels
-    rates, bounds = _kernel_rates(model, engine, hardware, peaks), peak_rates(hardware, engine)
+    rates, bounds = (
+        _kernel_rates(model, engine, hardware, peaks),
+        dict(peak_rates(hardware, engine)),
+    )
+    # In steps matrix products reach no more than the best one alone.
+    best_flop_per_s = min(_best_share(hardware) * _BEST_OF_PEAK, 1.0) * bounds["matmul_flop_per_s"]
+    bounds["matmul_flop_per_s"] = max(best_flop_per_s, rates.flop_per_s)
     link_bytes_per_s = 0.4 * (peaks.link_bytes_per_s or _NO_LINK_BYTES_PER_S)
     message_s = _UNKNOWN_MESSAGE_S
     link_sd = _PCIE_SD if peaks.is_host_link else 0.7
@@ -189,10 +201,25 @@ def _n_small_kernels(model: ModelSpec) -> int:
     n_indexers = 0 if model.indexer is None else model.indexer.n_layers
     return (
         _KERNELS_OF_LAYER * model.n_blocks // 2
+        + _n_kernels_of_shared(model) * n_experts
+        + _n_kernels_of_norms(model) * model.n_attention_layers
         + _KERNELS_OF_EXPERTS * n_experts
         + _KERNELS_OF_LATENT * n_latent
         + _KERNELS_OF_INDEXER * n_indexers
     )
+
+
+def _n_kernels_of_shared(model: ModelSpec) -> int:
+    if model.moe is None or not model.moe.n_shared_experts:
+        return 0
+    return _KERNELS_OF_SHARED + _KERNELS_OF_SHARED_GATE * model.moe.has_shared_expert_gate
+
+
+def _n_kernels_of_norms(model: ModelSpec) -> int:
+    attention = model.attention
+    if attention.has_full_width_qk_norm:
+        return _KERNELS_OF_WIDE_NORMS
+    return _KERNELS_OF_HEAD_NORMS if attention.has_qk_norm else 0
 
 
 def _attention_flop_per_s(hardware: HardwareSpec, peaks: Peaks) -> float:
@@ -313,7 +340,8 @@ def _flop_per_s(
         is_widened = weights == "nvfp4" or (weights == "float8" != peaks.compute_dtype)
         kernels = of_peak["bfloat16" if is_widened else weights]
         gain = 1.0 if model.moe is None else _experts_gain(hardware)
-        return _best_share(hardware) * gain * kernels * peaks.flop_per_s
+        # No product reaches more of the peak than the best one.
+        return _best_share(hardware) * min(gain * kernels, _BEST_OF_PEAK) * peaks.flop_per_s
     return _best_share(hardware) * of_peak[weights] * native.value
 
 
