@@ -46,3 +46,19 @@ def test_a_capacity_of_nothing_names_them():
         time_limit="2s",
     )
     assert answer.next_step.startswith("--max-num-batched-tokens 40960")
+
+
+def test_prompts_that_fill_a_step_are_named_first():
+    """TTFTs of a minute stood there without a word: each prompt waited until nobody generated."""
+    options = {"model": "qwen3-8b", "hardware": "h100_sxm", "datasheet": True, "policy": "trtllm"}
+    options |= {"concurrency": 4, "requests": 40, "executor": "inline"}
+    alone = im.simulate(workload="8192x64", **options)
+    assert alone.cautions[0].code == "ALONE_IN_A_STEP"
+    assert alone.cautions[0].text.startswith("40 of 40 prompts fill a step")
+    assert "enable_chunked_prefill=true" in alone.cautions[0].remedy
+    for other in (
+        {"workload": "4096x64"},
+        {"workload": "8192x64", "max_num_batched_tokens": 16384},
+    ):
+        codes = {one.code for one in im.simulate(**options, **other).cautions}
+        assert "ALONE_IN_A_STEP" not in codes

@@ -10,7 +10,13 @@ from inferometer.api import simulated_record
 from inferometer.api.answer import Answer
 from inferometer.api.cluster import Servers, equals_cautions, unused_cautions
 from inferometer.api.server import check_some_are_taken, origin_cautions
-from inferometer.api.workload import begun_at_once, held_back, in_step, left_alone
+from inferometer.api.workload import (
+    alone_in_a_step,
+    begun_at_once,
+    held_back,
+    in_step,
+    left_alone,
+)
 from inferometer.errors import EXIT_OF_SLO, SpecError
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.types import Caution
@@ -438,6 +444,12 @@ def _cautions(simulator: Simulator, cases: tuple[At, ...]) -> tuple[Caution, ...
     requests = run.requests
     assert requests is not None  # noqa: S101 -- a simulation has requests
     return (
+        *(
+            caution
+            for one in simulator.servers.kinds
+            if (remedy := simulated_run.larger_steps(one.config)) is not None
+            for caution in alone_in_a_step(one.config.step_budget_tokens or 0, remedy, requests)
+        ),
         *dict.fromkeys(
             caution for one in simulator.servers.kinds for caution in origin_cautions(one)
         ),

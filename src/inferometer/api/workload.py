@@ -422,6 +422,33 @@ def _shared_anew(workload: DrawnWorkload, users: I64, shares: F64) -> str | None
     return f"another weight_ratio of the classes in the workload's file, about: {words}"
 
 
+_LEAST_ALONE_FRACTION: Final = 0.01
+"""Share of the requests from which on their waiting decides a 99th percentile."""
+
+
+def alone_in_a_step(step_tokens: int, remedy: str, requests: RequestTable) -> tuple[Caution, ...]:
+    """A caution where whole prompts fill a step, beside the tokens of those that generate.
+
+    ``remedy``: of an engine that computes whole prompts in steps of ``step_tokens``.
+    """
+    generated = requests.finished_ns != ABSENT
+    if not generated.any():
+        return ()
+    # one token a step of each request that generates, on average
+    generating_ns = (requests.finished_ns - requests.first_token_ns)[generated].sum()
+    lasted_ns = requests.finished_ns.max() - requests.intended_send_ns.min()
+    n_generating = max(1, round(float(generating_ns) / max(int(lasted_ns), 1)))
+    prompts = requests.prompt_tokens
+    is_alone = (prompts > step_tokens - n_generating) & (prompts <= step_tokens)
+    if is_alone.mean() < _LEAST_ALONE_FRACTION:
+        return ()
+    text = (
+        f"{int(is_alone.sum()):,} of {len(prompts):,} prompts fill a step of max_num_tokens ="
+        f" {step_tokens:,}, so that each is computed only when hardly any request generates"
+    )
+    return (Caution(code="ALONE_IN_A_STEP", text=text, remedy=remedy),)
+
+
 _TAIL_FRACTION: Final = 0.95
 _BURST_RATIO: Final = 1.2
 _ENOUGH_WAVES: Final = 40
