@@ -250,3 +250,19 @@ def test_two_linked_devices_are_faster_than_one(model, device):
     peak = find_hardware(device).peak_flop_per_s("bfloat16").value
     best = {"a100_80gb_sxm": 0.87}.get(device, 0.8)
     assert work.total_flop / one[1][-1] / peak < best, "of the peak, as the best product alone"
+
+
+def test_servers_on_amd_differ_more_and_their_experts_most():
+    """Published starts have AITER's kernels on; most people's have not."""
+    widths = {
+        (model, device): half_width(steps(model, device))
+        for model in ("llama-3.1-8b", "qwen3-30b-a3b")
+        for device in ("mi300x", "h100_sxm")
+    }
+    dense, experts = (
+        [widths[model, device] for device in ("mi300x", "h100_sxm")]
+        for model in ("llama-3.1-8b", "qwen3-30b-a3b")
+    )
+    assert dense[0] > 1.3 * dense[1]
+    assert experts[0] > 1.3 * experts[1]
+    assert dense[0] >= np.log(1.4)  # measured, of four dense models

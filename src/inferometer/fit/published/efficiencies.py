@@ -64,6 +64,10 @@ fitted to are of two laboratories, and errors of rows left out do not show it. I
 ``published_unseen.csv``, ``published_unseen_2.csv``): this for dense models, and for experts more,
 which few people's launches have tuned kernels for."""
 _BETWEEN_SERVERS_OF_EXPERTS: Final = {"vllm": 0.15, "sglang": 0.3, "trtllm": 0.3}
+_BETWEEN_SERVERS_OF_AMD: Final = 0.2
+"""At least, on AMD's GPUs: published starts switch AITER's kernels on, which vLLM uses only with
+``VLLM_ROCM_USE_AITER=1``. Of a third set (``published_unseen_3.csv``) dense models on MI300X took 1.4
+times the TPOT of such starts, and experts twice."""
 _LINK: Final = ("link_bytes_per_s", "message_s")
 _HELD: Final = frozenset({"front_end_s", "prompt_token_s"})
 """Held at the prior's: as a time outside of the engine, what tables mean by TTFT would be carried to
@@ -317,9 +321,15 @@ def _model_of(
         front_end_s=_front_end(place.tolist(), n_rows),
         subject=replace(subject, transferred_from=entry.carried_from),
         fastest=fastest_steps(hardware, engine),
-        machine_ratio=(
-            _BETWEEN_SERVERS if model.moe is None else _BETWEEN_SERVERS_OF_EXPERTS[entry.engine]
-        ),
+        machine_ratio=_between_servers(model, hardware, entry.engine),
+    )
+
+
+def _between_servers(model: ModelSpec, hardware: HardwareSpec, engine: str) -> float:
+    if hardware.vendor != "amd":
+        return _BETWEEN_SERVERS if model.moe is None else _BETWEEN_SERVERS_OF_EXPERTS[engine]
+    return (
+        _BETWEEN_SERVERS_OF_AMD if model.moe is None else max(_BETWEEN_SERVERS_OF_EXPERTS.values())
     )
 
 
