@@ -17,7 +17,9 @@ def test_engines_have_step_times_of_their_own():
     assert tpots_s["vllm"] == im.predict("llama-3.1-70b", **SUBJECT).answered.tpot_s.value
 
 
-@pytest.mark.parametrize("other", [{"datasheet": True}, {"ep": True}, {"hardware": "m4_max"}])
+@pytest.mark.parametrize(
+    "other", [{"datasheet": True}, {"ep": True, "tp": 8}, {"hardware": "m4_max"}]
+)
 def test_an_engine_without_published_rows_is_refused(other):
     with pytest.raises(SpecError, match="step times of SGLang come from published rows"):
         im.predict("qwen3-30b-a3b", policy="sglang", **({"hardware": "h100_sxm"} | other))

@@ -55,7 +55,7 @@ def candidates():
 
 
 def test_one_replica_less_is_not_enough_in_short_runs(candidates):
-    asked = question()
+    asked = question(offered_load=10.0)
     for candidate in candidates[:2]:
         probe = FleetProbe(
             fleet=Alike().fleet(candidate.deployment, "likely", 1),

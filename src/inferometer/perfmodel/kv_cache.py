@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from inferometer.inputs.model_parts import CompressedSpec
-from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
+from inferometer.inputs.types import DTYPE_BITS, Constant, DType, EngineSpec, ModelSpec, Source
 from inferometer.perfmodel.types import BatchShape
 
 _INDEX_KEY_BITS: Final = 8.25
@@ -19,6 +19,28 @@ _LATENT_UNIT: Final = 128
 """Blocks of latent attention in models with recurrent states have a multiple of these tokens."""
 _ALIKE_RATIO: Final = 1.5
 """If two kinds have numbers of layers that differ by less, KV groups have the larger number."""
+_STATES_KEPT: Final = Constant(
+    value=3,
+    source=Source(
+        kind="repository",
+        where=(
+            "sgl-project/sglang 0.5.23: mem_cache/kv_cache_configurator.py,"
+            " MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO"
+        ),
+    ),
+)
+_STATES_TRACKED: Final = Constant(
+    value=2,
+    source=Source(
+        kind="repository",
+        where=(
+            "sgl-project/sglang 0.5.23: mem_cache/allocation_sizing.py, get_mamba_tracking_slots;"
+            " one without overlapped steps"
+        ),
+    ),
+)
+_TRACKED_KINDS: Final = frozenset({"delta", "kda", "lightning", "mamba2"})
+"""Of the architectures in SGLang's ``_MAMBA_EXTRA_BUFFER_ARCHS`` (``arg_groups/overrides.py``)."""
 
 
 class CacheRows(NamedTuple):
@@ -194,6 +216,28 @@ def state_bytes(model: ModelSpec, dtype: DType) -> int:
     conv = linear.conv_width * (linear.conv_kernel - 1)
     bits = linear.state_elements * DTYPE_BITS[linear.state_dtype] + conv * DTYPE_BITS[dtype]
     return linear.n_layers * bits // 8
+
+
+def states_of_sequence(model: ModelSpec, *, keeps_prefixes: bool, overlaps_steps: bool) -> int:
+    """How many recurrent states SGLang has in its pool for each sequence that may run.
+
+    With the radix cache, prefixes have states as well. No more sequences run than the pool's states
+    by this number.
+
+    Example
+    -------
+    >>> from inferometer.inputs.catalog import find_model
+    >>> model = find_model("qwen3.5-9b")
+    >>> states_of_sequence(model, keeps_prefixes=True, overlaps_steps=True)
+    5
+    >>> states_of_sequence(model, keeps_prefixes=False, overlaps_steps=True)
+    1
+    """
+    if not keeps_prefixes:
+        return 1
+    tracked = _STATES_TRACKED.value if overlaps_steps else 1
+    is_tracked = model.recurrent is not None and model.recurrent.kind in _TRACKED_KINDS
+    return int(_STATES_KEPT.value + tracked * is_tracked)
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType) -> int:

@@ -21,6 +21,7 @@ from inferometer.perfmodel.kv_cache import (
     kv_bytes,
     n_kv_shards,
     state_bytes,
+    states_of_sequence,
 )
 from inferometer.perfmodel.matrices import linears, n_shards
 from inferometer.perfmodel.roofline import ParallelPlan, kv_dtype, logits_bytes, plan_of
@@ -39,7 +40,7 @@ USUAL_BEFORE: Final = Constant(
     ),
 )
 """vLLM's default share of the memory in older versions, which published runs used."""
-STATE_SHARE: Final = Constant(
+_STATE_SHARE: Final = Constant(
     value=0.9 / 1.9,
     source=Source(
         kind="repository",
@@ -321,15 +322,16 @@ def kv_blocks(
     policy: str,
     *,
     max_num_seqs: int,
+    n_states: int | None = None,
     is_grouped: bool = False,
     paging: StatePaging | None = None,
 ) -> KvBlocks:
     """Blocks of ``block_tokens`` that the engine of this policy allocates, with an interval.
 
     A block holds the KV of its tokens in all layers, or in those of a group (``kv_groups``). States
-    of recurrent layers are in blocks with ``paging``, and otherwise beside them, one for each of
-    ``max_num_seqs``. What an engine reserves differs by version, so the number in its log is better,
-    if there is one.
+    of recurrent layers are in blocks with ``paging``, and otherwise beside them: ``n_states``, or one
+    for each of ``max_num_seqs``. What an engine reserves differs by version, so the number in its log
+    is better, if there is one.
 
     Example
     -------
@@ -352,7 +354,8 @@ def kv_blocks(
     block_bytes *= 1.0 if paging is None else paging.fraction
     if not model.n_attention_layers:
         block_bytes = _state_bytes(question)
-    states = max_num_seqs * _state_bytes(question) if paging is None else 0.0
+    n_beside = max_num_seqs if n_states is None else n_states
+    states = n_beside * _state_bytes(question) if paging is None else 0.0
     # In order: on some devices an engine's usual share is beyond what its versions reserve.
     rooms = sorted(_kv_rooms(question, policy, max_num_seqs))
     low, likely, high = (max(int((room - states) / block_bytes), 0) for room in rooms)
@@ -409,17 +412,33 @@ def _sglang_rooms(
     return beside_weights - most, likely, beside_weights - _SGLANG_GRAPHS_BYTES - least
 
 
-def most_states(question: MemoryQuestion, *, max_num_seqs: int) -> int:
-    """The number of sequences whose recurrent states an engine stores beside the KV cache.
+def running_and_states(
+    question: MemoryQuestion,
+    policy: str,
+    own: Mapping[str, str],
+    *,
+    max_num_seqs: int,
+    is_given: bool,
+) -> tuple[int, int]:
+    """How many sequences run at once, and the states stored for them and, by SGLang, for prefixes.
 
-    ``max_num_seqs``, or fewer if they do not fit into the share of memory that SGLang reserves.
+    Fewer than ``max_num_seqs`` if states do not fit into the share of memory that SGLang reserves.
+    A number that ``is_given`` is that of the states too, except in SGLang with its radix cache.
     """
-    state = _state_bytes(question)
-    if state == 0:
-        return max_num_seqs
+    is_sglang, state = policy == "sglang", _state_bytes(question)
+    switches = {name for name, value in own.items() if value.lower() == "true"}
+    keeps_prefixes = is_sglang and "disable_radix_cache" not in switches
+    if state == 0 or (is_given and not keeps_prefixes):
+        return max_num_seqs, max_num_seqs
     budget = memory_budget(question, max_num_seqs)
-    room = (budget.free_bytes + budget.kv_bytes) * STATE_SHARE.value
-    return max(min(max_num_seqs, int(room / state)), 1)
+    room = (budget.free_bytes + budget.kv_bytes) * _STATE_SHARE.value
+    n_states = max(int(room / state), 1)
+    overlaps = "disable_overlap_schedule" not in switches
+    n_each = states_of_sequence(
+        question.model, keeps_prefixes=keeps_prefixes, overlaps_steps=overlaps
+    )
+    n_running = min(max_num_seqs, max(n_states // n_each, 1))
+    return n_running, n_states if is_sglang else n_running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

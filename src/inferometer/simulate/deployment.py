@@ -506,21 +506,21 @@ def _kv_blocks(
         utilization_fraction=knobs.utilization_fraction,
         n_expert_shards=knobs.data_parallel_size,
     )
-    n_seqs = knobs.shared["max_num_seqs"]
-    if paging is None and not is_fixed:
-        n_seqs = memory.most_states(question, max_num_seqs=n_seqs)
+    n_seqs, is_given = knobs.shared["max_num_seqs"], is_fixed or paging is not None
+    n_seqs, n_states = memory.running_and_states(
+        question, knobs.policy, knobs.own, max_num_seqs=n_seqs, is_given=is_given
+    )
     found = memory.kv_blocks(
         question,
         knobs.policy,
         max_num_seqs=n_seqs,
+        n_states=n_states,
         is_grouped=knobs.own.get("sliding_window", "0") != "0",
         paging=paging,
     )
     if found.likely < 2:
-        raise TooLargeError(
-            f"{model.model_id!r} leaves no memory for a KV cache on {plan.n_devices} x"
-            f" {hardware.name}"
-        )
+        where = f"{plan.n_devices} x {hardware.name}"
+        raise TooLargeError(f"{model.model_id!r} leaves no memory for a KV cache on {where}")
     origin = f"computed from the memory of {hardware.name}; a server's log says it exactly"
     return _KvBlocks(found, origin, n_seqs)
 

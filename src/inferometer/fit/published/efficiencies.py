@@ -65,9 +65,9 @@ fitted to are of two laboratories, and errors of rows left out do not show it. I
 which few people's launches have tuned kernels for."""
 _BETWEEN_SERVERS_OF_EXPERTS: Final = {"vllm": 0.15, "sglang": 0.3, "trtllm": 0.3}
 _BETWEEN_SERVERS_OF_AMD: Final = 0.2
-"""At least, on AMD's GPUs: published starts switch AITER's kernels on, which vLLM uses only with
-``VLLM_ROCM_USE_AITER=1``. Of a third set (``published_unseen_3.csv``) dense models on MI300X took 1.4
-times the TPOT of such starts, and experts twice."""
+"""At least, on AMD's GPUs. Of a third set (``published_unseen_3.csv``) dense models took 1.4 times the
+predicted TPOT on MI300X, and experts without AITER's kernels, which vLLM leaves off unless
+``VLLM_ROCM_USE_AITER=1``, twice; all of vLLM's rows there are of one model."""
 _LINK: Final = ("link_bytes_per_s", "message_s")
 _HELD: Final = frozenset({"front_end_s", "prompt_token_s"})
 """Held at the prior's: as a time outside of the engine, what tables mean by TTFT would be carried to
