@@ -166,15 +166,18 @@ class LeftOut:
         of_all = {sort: self._of_all(sort) for sort in (False, True)}
         own = self.is_learned & (self.engines == engine) & (self.is_moe == is_moe)
         engines = (engine,) if own.any() else efficiencies.ENGINES
-        return of_all[is_moe] * np.max([self._widening(one, of_all) for one in engines], axis=0)
+        widenings = [self._widening(one, is_moe, of_all) for one in engines]
+        return of_all[is_moe] * np.max(widenings, axis=0)
 
     def _of_all(self, is_moe):
         rows = self.is_learned & (self.is_moe == is_moe)
         return spreads_of(self.errors[rows], self.shares[rows])
 
-    def _widening(self, engine, of_all):
+    def _widening(self, engine, is_moe, of_all):
         """(3) Of decode, of prefill, and of the time to the first token."""
         rows = self.is_learned & (self.engines == engine)
+        of_sort = rows & (self.is_moe == is_moe)
+        rows = of_sort if of_sort.sum() >= ENOUGH else rows
         n_own = len({kind for kind, is_own in zip(self.kinds, rows, strict=True) if is_own})
         expected = np.array([of_all[is_moe] for is_moe in self.is_moe[rows]])
         own = spreads_of(self.errors[rows], self.shares[rows], expected)

@@ -8,13 +8,13 @@ from hypothesis import given, strategies as st
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model, load_models
 from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.datasheet import logits_trap
 from inferometer.perfmodel.kv_cache import kv_bytes
 from inferometer.perfmodel.memory import (
     DEFAULT_UTILIZATION,
     MemoryQuestion,
     kv_blocks,
     largest_batch_size,
-    logits_trap,
     memory_budget,
 )
 from inferometer.perfmodel.roofline import ParallelPlan

@@ -4,7 +4,7 @@ The catalogue is read on first use and cached. ``catalog_data/`` holds its files
 """
 
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
@@ -47,6 +47,12 @@ def load_models() -> tuple[ModelSpec, ...]:
 def load_hardware() -> tuple[HardwareSpec, ...]:
     """All devices of the catalogue."""
     return read_hardware_files()
+
+
+def nameless(model: ModelSpec) -> ModelSpec:
+    """The model without what only names it or says where its description is from."""
+    source = Source(kind="unsourced", where="")
+    return replace(model, model_id="", hf_id=None, note=None, source=source)
 
 
 def find_model(name: str) -> ModelSpec:

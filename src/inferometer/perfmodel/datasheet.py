@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from inferometer.inputs.catalog import unsourced_constants
-from inferometer.inputs.types import EngineSpec, HardwareSpec, PriceSpec
+from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.memory import (
     DEFAULT_UTILIZATION,
-    LogitsTrap,
     MemoryBudget,
     MemoryQuestion,
     largest_batch_size,
-    logits_trap,
     memory_budget,
 )
 from inferometer.perfmodel.roofline import (
@@ -27,6 +25,7 @@ from inferometer.perfmodel.roofline import (
     critical_batch_size,
     joule_per_million_tokens,
     kv_dtype,
+    logits_bytes,
     peaks_of,
     usd_per_million_tokens,
 )
@@ -65,6 +64,14 @@ _PRIOR_LAUNCH: Final = (
 )
 STEP_TIME_CAUTIONS: Final = frozenset({_SLOW_KERNELS, _OTHER_VENDOR, _PRIOR_LAUNCH})
 """Cautions that apply to step times from datasheets, but not to fitted ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsTrap:
+    """Bytes of logits of the last position of each prompt, and of all positions."""
+
+    last_bytes: int
+    all_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,3 +346,15 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
     if scenario.model.note is not None:
         cautions.append(scenario.model.note)
     return tuple(cautions)
+
+
+def logits_trap(
+    model: ModelSpec, engine: EngineSpec, *, batch_size: int, prompt_tokens: int
+) -> LogitsTrap:
+    """Bytes of logits if a prefill computes those of each prompt's last position, or of all."""
+    return LogitsTrap(
+        last_bytes=logits_bytes(model, engine.dtype, batch_size=batch_size, n_positions=1),
+        all_bytes=logits_bytes(
+            model, engine.dtype, batch_size=batch_size, n_positions=prompt_tokens
+        ),
+    )

@@ -194,14 +194,6 @@ class MemoryQuestion:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogitsTrap:
-    """Bytes of logits of the last position of each prompt, and of all positions."""
-
-    last_bytes: int
-    all_bytes: int
-
-
 def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
     """Memory use of each device for this batch.
 
@@ -505,18 +497,6 @@ def how_it_fits(flags: str | None) -> str:
             f" {GROUP_SIZES[-1]} of these do not hold it"
         )
     return f"{flags}, the smallest that fits"
-
-
-def logits_trap(
-    model: ModelSpec, engine: EngineSpec, *, batch_size: int, prompt_tokens: int
-) -> LogitsTrap:
-    """Bytes of logits if a prefill computes those of each prompt's last position, or of all."""
-    return LogitsTrap(
-        last_bytes=logits_bytes(model, engine.dtype, batch_size=batch_size, n_positions=1),
-        all_bytes=logits_bytes(
-            model, engine.dtype, batch_size=batch_size, n_positions=prompt_tokens
-        ),
-    )
 
 
 def _state_bytes(question: MemoryQuestion) -> float:

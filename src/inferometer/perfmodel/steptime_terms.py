@@ -29,8 +29,7 @@ kernels 46 ms, and the whole graph of a decode step 3 ms (bench/results/h100_vll
 ratio is near. Letters of shapes: N steps, R knots of the staircase.
 
 For the simulator, ``step_duration_s`` and what it calls (``CLOSED_FORM_PARTS``) use only floats, a
-NamedTuple of arrays and ``math``, so that numba compiles them unchanged. A test compares the result
-with ``StepTimeModel.predict``. Changes of ``steptime.arrays_of`` need no new compilation.
+NamedTuple of arrays and ``math``: numba compiles them. Tests compare ``StepTimeModel.predict``.
 """
 
 import math
@@ -349,8 +348,7 @@ def _work_of(
 class StepTimeArrays(NamedTuple):
     """A step-time model as plain numbers.
 
-    Tables are over the logarithm of the row count: linear between entries, constant beyond them. A
-    row is a token that the step computes.
+    Tables are over the log of the rows (computed tokens): linear in between, constant beyond.
     """
 
     launch_s: float
@@ -395,8 +393,7 @@ class StepTimeArrays(NamedTuple):
     """The most rows of a step with prompts that runs as captured graph pieces."""
     captured_launch_s: float = 0.0
     first_token_ratio: float = 1.0
-    """Time to a first token, over what the scheduler and these steps make of it: clients of some
-    engines wait longer for it, in no step. Below 1: of the wait before the first step."""
+    """TTFT over what these steps make of it, waited in no step; below 1: of the wait before them."""
 
 
 def slowed(arrays: StepTimeArrays, factor_ratio: float) -> StepTimeArrays:

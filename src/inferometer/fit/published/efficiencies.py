@@ -18,10 +18,9 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.fit.map import parameter_estimate
-from inferometer.fit.published.loads import nameless
 from inferometer.fit.published.priors import UNKNOWNS, DevicePrior, device_prior
 from inferometer.fit.sweeps.priors import fastest_steps
-from inferometer.inputs.catalog import load_models
+from inferometer.inputs.catalog import load_models, nameless
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.steptime import (

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from inferometer.errors import SpecError
 from inferometer.fit.published.closed_loop import ClosedLoad, Statistic, Workers
-from inferometer.inputs.catalog import find_hardware, load_models
+from inferometer.inputs.catalog import find_hardware, load_models, nameless
 from inferometer.inputs.synonyms import engine_name
-from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, Source
+from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.memory import MemoryQuestion, n_kv_blocks_that_fit
 from inferometer.perfmodel.roofline import ParallelPlan, step_work
 from inferometer.perfmodel.types import prefill_shape
@@ -251,12 +251,6 @@ def first_of_shape(model: ModelSpec) -> ModelSpec:
     """The catalogue's first model with these matrices: DeepSeek-R1 takes the time of DeepSeek-V3."""
     shape = nameless(model)
     return next((one for one in load_models() if nameless(one) == shape), model)
-
-
-def nameless(model: ModelSpec) -> ModelSpec:
-    """The model without what only names it or says where its description is from."""
-    source = Source(kind="unsourced", where="")
-    return replace(model, model_id="", hf_id=None, note=None, source=source)
 
 
 def _model_of(name: str, known: dict[str, ModelSpec]) -> ModelSpec | None:
