@@ -231,16 +231,18 @@ def _nearest(
     """Rows of the model itself or of one with its matrices, else those of all models of its kind."""
     engine = framework if framework in ENGINES else "vllm"
     formats = (weights, _PRECISIONS[weights])
-    alike = [
+    of_kind = [
         one
         for one in file.efficiencies
         if one.engine == engine
         and one.is_moe == (model.moe is not None)
         and one.precision in formats
-        and one.model_id in {None, *_names_of_shape(model)}
     ]
+    names = frozenset({model.model_id})
+    if all(one.model_id != model.model_id for one in of_kind):
+        names = _names_of_shape(model)
     return min(
-        alike,
+        (one for one in of_kind if one.model_id is None or one.model_id in names),
         key=lambda one: (one.model_id is None, formats.index(one.precision)),
         default=None,
     )
