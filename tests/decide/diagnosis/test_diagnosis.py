@@ -226,7 +226,7 @@ def test_a_prefix_cache_that_is_off_is_to_blame_only_where_prompts_are_known_to_
     alike, finding
 ):
     config = replace(ROOMY, enable_prefix_caching=False)
-    samples, _ = served_pages(config, slowed(STEPS, 1.6), PLAN, start_s=START_S, for_s=FOR_S)
+    samples, _ = served_pages(config, slowed(STEPS, 1.8), PLAN, start_s=START_S, for_s=FOR_S)
     window = replace(observed_window(samples), alike_fraction=alike)
     found = diagnosis.answer_of("s", Source(window=window), rebuilt_servers(window, {}), None, {})
     answer = found.answer
