@@ -1,10 +1,18 @@
 """Does TensorRT-LLM's refusal of prompts longer than a step end with the flags that accept them?"""
 
+import numpy as np
+
 import inferometer as im
 from inferometer.api.missed import what_takes_prompts
 from inferometer.api.server import Server, Settings, deployment_of
+from inferometer.api.workload import alone_in_a_step
 from inferometer.decide.traffic import plan_at
 from inferometer.inputs.workload.reading import resolve_workload
+from inferometer.records.types import ABSENT
+from inferometer.simulate.demand import demand
+from inferometer.simulate.run import simulate
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.step_cost import linear_cost
 
 CHAT = plan_at(resolve_workload("chat"), 1.0, 200)
 
@@ -62,3 +70,18 @@ def test_prompts_that_fill_a_step_are_named_first():
     ):
         codes = {one.code for one in im.simulate(**options, **other).cautions}
         assert "ALONE_IN_A_STEP" not in codes
+
+
+def test_a_refused_request_generates_nothing():
+    """It has an end and no first token: it was counted as generating all the time."""
+    requests = demand([0] * 4, [90] * 4, [9] * 4)
+    config = SchedulerConfig(num_blocks=100, max_model_len=100)
+    table = simulate(requests, config, linear_cost(launch_s=1e-3)).requests
+    end_ns = int(table.finished_ns.max())
+    refused = table._replace(
+        first_token_ns=np.where(np.arange(4) < 3, ABSENT, table.first_token_ns),
+        finished_ns=np.where(np.arange(4) < 3, end_ns, table.finished_ns),
+    )
+    assert alone_in_a_step(91, "longer steps", refused) == ()
+    [caution] = alone_in_a_step(90, "longer steps", refused)
+    assert caution.text.startswith("4 of 4 prompts fill a step")

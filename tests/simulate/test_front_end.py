@@ -7,9 +7,10 @@ import pytest
 
 from inferometer.inputs.workload.reading import resolve_workload, with_changes
 from inferometer.inputs.workload.replay import draw_workload
+from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.demand import demand
 from inferometer.simulate.fleet import ClusterConfig, Fleet
-from inferometer.simulate.run import as_clients_see, delayed, run, simulate
+from inferometer.simulate.run import _with_waits, as_clients_see, delayed, run, simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
@@ -83,3 +84,13 @@ def test_first_tokens_that_come_later_slow_no_step(ratio):
     generated = (one.requests.finished_ns - one.requests.first_token_ns for one in (plain, late))
     assert len({tuple(one.tolist()) for one in generated}) == 1
     assert late.steps.start_ns.tolist() == plain.steps.start_ns.tolist()
+
+
+def test_a_client_that_left_did_so_when_it_did():
+    requests = demand([0, 0], [4, 4], [30, 30], abort_ns=[3 * 10**9, ABSENT])
+    done = simulate(requests, CONFIG, COST)
+    seen = _with_waits(done, 1.5).requests
+    assert done.requests.status[0] == RequestStatus.ABORTED
+    assert seen.finished_ns[0] == done.requests.finished_ns[0]
+    assert seen.finished_ns[1] > done.requests.finished_ns[1]
+    assert _with_waits(done, 1.0) is done

@@ -146,6 +146,14 @@ def exact(value: float) -> Estimate:
     )
 
 
+def between(value: float, low: float | None, high: float | None) -> Estimate:
+    """A load between one that was shown to meet the SLO and one that was shown to miss it."""
+    if low is None or high is None or not low <= value <= high:
+        return exact(value)
+    method = "between loads shown to meet and to miss the SLO"
+    return replace(exact(value), low=low, high=high, method=method)
+
+
 _MOST_NAMED: Final = 3
 """Models that a title names."""
 

@@ -5,7 +5,17 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from inferometer.api import size as sizings
-from inferometer.api.grid import Axis, GridPoint, Headline, Value, Verb, exact, title_of, value_text
+from inferometer.api.grid import (
+    Axis,
+    GridPoint,
+    Headline,
+    Value,
+    Verb,
+    between,
+    exact,
+    title_of,
+    value_text,
+)
 from inferometer.api.grid_findings import curves_over, fits_findings, in_capital, point_name
 from inferometer.api.sized_fleets import GroupRow, UseRow
 from inferometer.api.sizing_answer import KindRow, SizeAnswer
@@ -55,24 +65,16 @@ def _of_pick(pick: KindRow, *, has_pools: bool) -> dict[str, Estimate | None]:
         "headroom_fraction": (
             None
             if pick.headroom_fraction is None
-            else _between(
+            else between(
                 pick.headroom_fraction, pick.headroom_low_fraction, pick.headroom_high_fraction
             )
         ),
     }
 
 
-def _between(value: float, low: float | None, high: float | None) -> Estimate:
-    """A load between one that was shown to meet the SLO and one that was shown to miss it."""
-    if low is None or high is None:
-        return exact(value)
-    method = "between loads shown to meet and to miss the SLO"
-    return replace(exact(value), low=low, high=high, method=method)
-
-
 def _of_best_use(best: UseRow) -> dict[str, Estimate | None]:
     name = "capacity_requests_per_s" if best.located_users is None else "capacity_users"
-    found = _between(best.located_load, best.met_load, best.missed_load)
+    found = between(best.located_load, best.met_load, best.missed_load)
     return {name: found, "n_devices": exact(best.n_devices)}
 
 

@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 from inferometer import suggestions
 from inferometer.api import capacity as capacities, predict as predictions, simulate as simulations
-from inferometer.api.decision_pages import CapacityAnswer, CapacityRow
+from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.fleet import PrefillReplicas
-from inferometer.api.grid import Headline, PacedNumber, Verb, exact, title_of
+from inferometer.api.grid import Headline, PacedNumber, Verb, between, exact, title_of
 from inferometer.api.grid_findings import (
     capacity_findings,
     disaggregation_findings,
@@ -147,18 +147,12 @@ def _of_capacity(answer: CapacityAnswer) -> Headline:
             if number is None or len(loads) < 2
             else {
                 name: PacedNumber(
-                    likely=_bracketed(found[0], exact(number.value)), others=(*loads[1:],)
+                    likely=between(number.value, found[0].met_load, found[0].missed_load),
+                    others=(*loads[1:],),
                 )
             }
         ),
     )
-
-
-def _bracketed(found: CapacityRow, exact: Estimate) -> Estimate:
-    """The located load between what was shown to meet and to miss the SLO."""
-    low, high = found.met_load, found.missed_load
-    is_whole = low is not None and high is not None and low <= exact.value <= high
-    return replace(exact, low=low, high=high) if is_whole else exact
 
 
 def _of_all_replicas(question: capacities.Capacity) -> CapacityAnswer:

@@ -431,12 +431,12 @@ def alone_in_a_step(step_tokens: int, remedy: str, requests: RequestTable) -> tu
 
     ``remedy``: of an engine that computes whole prompts in steps of ``step_tokens``.
     """
-    generated = requests.finished_ns != ABSENT
+    generated = (requests.first_token_ns != ABSENT) & (requests.finished_ns != ABSENT)
     if not generated.any():
         return ()
     # one token a step of each request that generates, on average
     generating_ns = (requests.finished_ns - requests.first_token_ns)[generated].sum()
-    lasted_ns = requests.finished_ns.max() - requests.intended_send_ns.min()
+    lasted_ns = requests.finished_ns[generated].max() - requests.intended_send_ns.min()
     n_generating = max(1, round(float(generating_ns) / max(int(lasted_ns), 1)))
     prompts = requests.prompt_tokens
     is_alone = (prompts > step_tokens - n_generating) & (prompts <= step_tokens)

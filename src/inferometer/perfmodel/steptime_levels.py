@@ -321,7 +321,9 @@ def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
         return lockstep_arrays(model, n_replicas=n_sharing)
 
     draws = drawn_steps(fit, arrays)
-    waits = [draw.steps.first_token_ratio for draw in draws]
+    prefill = np.hypot(_spreads(fit)["prefill"], fit.machine_ratio)
+    # with slow steps, the wait for which TTFT is at its own end: both at theirs are far beyond
+    wait_ratio = float(np.exp(Z_90 * (np.hypot(prefill, fit.first_token_spread_ratio) - prefill)))
     return StepTimes(
         basis="fitted",
         origin=(
@@ -330,8 +332,8 @@ def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
         ),
         engine=fit.engine,
         likely=arrays(fit),
-        fast=draws[0].steps._replace(first_token_ratio=min(waits)),
-        slow=draws[-1].steps._replace(first_token_ratio=max(waits)),
+        fast=draws[0].steps._replace(first_token_ratio=1 / wait_ratio),
+        slow=draws[-1].steps._replace(first_token_ratio=wait_ratio),
         box=fit.box,
         front_end_s=None if fit.front_end_s is None else fit.front_end_s.value,
         subject=subject,
@@ -514,10 +516,8 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
         2.0 * part.n_in * part.n_out * part.n_active_copies * part.n_layers for part in experts
     )
     dense_flop = matmul_flop_per_row(spec) - expert_flop
-    n_sparse, row_bytes = (
-        spec.n_expert_layers,
-        spec.hidden_size * DTYPE_BITS[model.engine.dtype] / 8,
-    )
+    n_sparse = spec.n_expert_layers
+    row_bytes = spec.hidden_size * DTYPE_BITS[model.engine.dtype] / 8
     sent_bytes = 2 * n_sparse * all_gather(row_bytes, n_replicas).sent_bytes
     return whole._replace(
         read_s=(dense_bytes + expert_bytes / n_replicas) / physical.weight_bytes_per_s

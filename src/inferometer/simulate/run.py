@@ -21,7 +21,7 @@ from inferometer.inputs.workload.plan import (
 )
 from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.columns import I64
-from inferometer.records.types import ABSENT
+from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate import hooks, pointers
 from inferometer.simulate.demand import Demand, contents_checked, demand_without_contents
 from inferometer.simulate.engine_config import EngineConfig, kv_pools_of, pool_of_requests
@@ -132,7 +132,7 @@ def run(
         record_parts=record_parts,
     )
     seen = as_clients_see(done, requests, fleet.front_end_s)
-    return _with_later_first_tokens(seen, fleet.step_times.first_token_ratio)
+    return _with_waits(seen, fleet.step_times.first_token_ratio)
 
 
 def simulate_fleet(
@@ -370,23 +370,26 @@ def as_clients_see(simulation: Simulation, requests: Demand, front_end_s: float)
     return simulation._replace(requests=sent)
 
 
-def _with_later_first_tokens(simulation: Simulation, first_token_ratio: float) -> Simulation:
-    """Each request's first token, and all that follow it, later by this share of its TTFT.
+def _with_waits(simulation: Simulation, first_token_ratio: float) -> Simulation:
+    """Each answer later by what its TTFT is longer; below 1 its wait before the first step is shorter.
 
-    Below 1 its wait before the first step is shorter. The servers' steps are as they were: nobody
-    waits for another's token, and none comes before it is computed.
+    The servers' steps are as they were: nobody waits for another's token, and none comes before it
+    is computed. A client that left does so when it did.
     """
+    if first_token_ratio == 1.0:
+        return simulation
     table = simulation.requests
     has_first = (table.first_token_ns != ABSENT) & (table.admitted_ns != ABSENT)
+    has_first &= table.status != RequestStatus.ABORTED
     until_ns = table.first_token_ns if first_token_ratio > 1 else table.admitted_ns
     waited_ns = np.where(has_first, until_ns - table.intended_send_ns, 0)
     more_ns = np.round((first_token_ratio - 1.0) * waited_ns).astype(np.int64)
     is_over = has_first & (table.finished_ns != ABSENT)
-    later = table._replace(
+    seen = table._replace(
         first_token_ns=table.first_token_ns + more_ns,
         finished_ns=table.finished_ns + more_ns * is_over,
     )
-    return simulation if first_token_ratio == 1.0 else simulation._replace(requests=later)
+    return simulation._replace(requests=seen)
 
 
 def _delay_ns(requests: Demand, front_end_s: float) -> I64:

@@ -184,7 +184,7 @@ def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int]) -> Agreeme
 
 
 def mean_waiting(window: ServerWindow, agreement: Agreement) -> float:
-    """Mean number of requests of which no token was computed yet.
+    """Mean number of requests that wait for their first step.
 
     Where they hold slots while they wait, its metrics do not show it: those of the simulated servers.
     """

@@ -320,7 +320,7 @@ def _model_of(
         held_out=entry.held_out,
         first_token_spread_ratio=entry.first_token_spread_ratio,
         front_end_s=_front_end(place.tolist(), n_rows),
-        subject=replace(subject, transferred_from=entry.carried_from),
+        subject=replace(subject, transferred_from=_of_any_model(file, entry).carried_from),
         fastest=fastest_steps(hardware, engine),
         machine_ratio=_between_servers(model, hardware, entry.engine),
     )
@@ -368,20 +368,32 @@ def _front_end(place: list[float], n_rows: int) -> Estimate:
     )
 
 
+def _of_any_model(file: EfficiencyFile, entry: Efficiency) -> Efficiency:
+    """The rows of all models of this kind by the engine, in this format if there are such."""
+    return max(
+        (
+            one
+            for one in file.efficiencies
+            if one.model_id is None and (one.engine, one.is_moe) == (entry.engine, entry.is_moe)
+        ),
+        key=lambda one: one.precision == entry.precision,
+    )
+
+
 def _words(file: EfficiencyFile, entry: Efficiency, hardware: HardwareSpec) -> str:
     """Source and number of the rows, with their held-out error, in words."""
-    engine = ENGINES[entry.engine]
-    told_by = entry.carried_from or ""
+    engine, told_by = ENGINES[entry.engine], entry.carried_from
+    here, of_any = f"{engine} on {hardware.name}", _of_any_model(file, entry)
+    more = ""
+    if entry.model_id is not None and told_by is not None:
+        by = told_by if " on " in told_by else f"{engine} on {told_by}"
+        more = f", and of {entry.model_id} by {by}"
     whose = (
-        f"published rows of {entry.model_id} by {told_by}"
-        if entry.model_id is not None and " on " in told_by
-        else f"published rows of {entry.model_id} by {engine} on {told_by}"
-        if entry.model_id is not None and told_by
-        else f"{entry.n_rows} published rows of {entry.model_id} by {engine} on {hardware.name}"
-        if entry.model_id is not None
-        else f"{entry.n_rows} published rows of other models by {engine} on {hardware.name}"
-        if entry.n_rows
-        else f"published rows of {entry.carried_from}, none by {engine} on {hardware.name}"
+        f"{entry.n_rows} published rows of {entry.model_id} by {here}"
+        if entry.model_id is not None and not more
+        else f"{of_any.n_rows} published rows of other models by {here}{more}"
+        if of_any.n_rows
+        else f"published rows of {of_any.carried_from}{more}, none by {here}"
     )
     errors = ", ".join(
         f"{name} {one.median_fraction:.0%}"

@@ -149,10 +149,8 @@ def device_prior(
         The device does not compute in the format.
     """
     peaks, kernels = peaks_of(hardware, engine), hardware.kernels
-    rates, bounds = (
-        _kernel_rates(model, engine, hardware, peaks),
-        dict(peak_rates(hardware, engine)),
-    )
+    rates = _kernel_rates(model, engine, hardware, peaks)
+    bounds = dict(peak_rates(hardware, engine))
     # In steps matrix products reach no more than the best one alone.
     best_flop_per_s = min(_best_share(hardware) * _BEST_OF_PEAK, 1.0) * bounds["matmul_flop_per_s"]
     bounds["matmul_flop_per_s"] = max(best_flop_per_s, rates.flop_per_s)
