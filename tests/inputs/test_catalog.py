@@ -9,6 +9,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs import catalog, synonyms
 from inferometer.inputs.catalog import (
     HardwareEntry,
+    _model_entries,
     close_models,
     find_hardware,
     find_model,
@@ -19,6 +20,7 @@ from inferometer.inputs.catalog import (
     model_from_entry,
     unsourced_constants,
 )
+from inferometer.inputs.resolve import resolve_model
 from inferometer.inputs.types import Constant, Source
 from inferometer.perfmodel.weights import n_active_parameters, n_parameters
 
@@ -60,10 +62,159 @@ def test_every_number_of_a_device_has_a_source(device):
     assert device.peaks
 
 
+PUBLISHED_BILLIONS = {
+    "qwen1.5-0.5b": 0.464,
+    "qwen1.5-1.8b": 1.837,
+    "qwen1.5-4b": 3.95,
+    "qwen1.5-7b": 7.72,
+    "qwen1.5-14b": 14.2,
+    "qwen1.5-32b": 32.5,
+    "qwen1.5-72b": 72.3,
+    "qwen1.5-110b": 111.2,
+    "qwen2-0.5b": 0.494,
+    "qwen2-1.5b": 1.54,
+    "qwen2-7b": 7.62,
+    "qwen2-72b": 72.7,
+    "qwen1.5-moe-a2.7b": 14.3,
+    "qwen2-57b-a14b": 57.4,
+    "qwen2.5-vl-3b": 3.09,
+    "qwen2.5-vl-32b": 32.8,
+    "qwen2.5-vl-72b": 72.7,
+    "qwen2.5-math-1.5b": 1.54,
+    "qwen2.5-math-7b": 7.62,
+    "qwen2.5-math-72b": 72.7,
+    "qwen2.5-7b-1m": 7.62,
+    "qwen2.5-14b-1m": 14.8,
+    "qwq-32b-preview": 32.8,
+    "aya-23-8b": 8.03,
+    "command-r": 35,
+    "command-r-08-2024": 32.3,
+    "command-r-plus": 103.8,
+    "command-r7b": 8.03,
+    "command-a": 111.1,
+    "yi-6b": 6.06,
+    "yi-1.5-9b": 8.83,
+    "yi-34b": 34.4,
+    "internlm2-7b": 7.74,
+    "internlm2-20b": 19.9,
+    "internlm3-8b": 8.8,
+    "baichuan2-7b": 7.51,
+    "baichuan2-13b": 13.9,
+    "llama-7b": 6.74,
+    "llama-13b": 13,
+    "llama-30b": 32.5,
+    "llama-65b": 65.3,
+    "open-llama-3b": 3.43,
+    "codellama-70b": 69,
+    "solar-10.7b": 10.7,
+    "mistral-small-24b": 23.6,
+    "mistral-small-22b": 22.2,
+    "ministral-8b-2410": 8.02,
+    "mistral-large-2411": 122.6,
+    "mistral-large-3": 673,
+    "deepseek-llm-7b": 6.91,
+    "deepseek-llm-67b": 67.4,
+    "deepseek-coder-1.3b": 1.35,
+    "deepseek-coder-6.7b": 6.74,
+    "deepseek-coder-33b": 33.3,
+    "deepseek-moe-16b": 16.4,
+    "deepseek-v2": 235.7,
+    "moonlight-16b-a3b": 16,
+    "deepseek-r1-distill-qwen-7b": 7.62,
+    "deepseek-r1-distill-qwen-32b": 32.8,
+    "deepseek-r1-0528-qwen3-8b": 8.19,
+    "chatglm3-6b": 6.24,
+    "glm-4-9b": 9.4,
+    "glm-4-9b-0414": 9.4,
+    "glm-4-32b-0414": 32.6,
+    "glm-4.5v": 106.8,
+    "gpt-j-6b": 6.05,
+    "gpt-neox-20b": 20.6,
+    "bloom-7b1": 7.07,
+    "bloom-176b": 176.2,
+    "falcon-7b": 6.92,
+    "falcon-40b": 41.3,
+    "falcon-180b": 178.6,
+    "starcoder2-3b": 3.03,
+    "starcoder2-7b": 7.17,
+    "starcoder2-15b": 15.96,
+    "starcoder-15b": 15.5,
+    "stablelm-3b": 2.8,
+    "stablelm-2-1.6b": 1.64,
+    "phi-1.5": 1.42,
+    "phi-2": 2.78,
+    "phi-3-medium-4k": 13.96,
+    "gemma-2b": 2.51,
+    "gemma-7b": 8.54,
+    "gemma-3-270m": 0.268,
+    "olmo-2-7b": 7.3,
+    "olmo-2-13b": 13.7,
+    "olmo-2-32b": 32.2,
+    "granite-3.3-8b": 8.17,
+    "granite-3.3-2b": 2.53,
+    "seed-oss-36b": 36.2,
+    "ernie-4.5-0.3b": 0.361,
+    "exaone-3.5-2.4b": 2.41,
+    "exaone-3.5-7.8b": 7.82,
+    "exaone-3.5-32b": 32,
+    "minicpm-2b": 2.72,
+    "smollm-135m": 0.1345,
+    "smollm-360m": 0.362,
+    "smollm-1.7b": 1.711,
+    "distilgpt2": 0.0819,
+    "pythia-14m": 0.01407,
+    "pythia-70m": 0.0704,
+    "pythia-1b": 1.012,
+    "opt-2.7b": 2.65,
+    "lfm2-350m": 0.354,
+    "granite-4.0-micro": 3.4,
+    "apertus-8b": 8.053,
+    "apertus-70b": 70.6,
+    "afm-4.5b": 4.6,
+    "minitron-8b": 8.27,
+    "nemotron-4-340b": 341,
+    "openchat-3.5": 7.24,
+    "minicpm4-8b": 8.18,
+    "gpt-neo-1.3b": 1.3156,
+    "redpajama-7b": 6.86,
+    "granite-20b-code": 20.1,
+    "mamba-2.8b": 2.768,
+    "falcon-mamba-7b": 7.273,
+    "exaone-4.0-1.2b": 1.28,
+    "internvl3-8b": 7.61,
+    "gemma-3n-e4b": 6.87,
+    "gemma-3n-e2b": 4.46,
+    "nemotron-h-8b": 8.1,
+    "nemotron-h-56b": 56.3,
+    "nemotron-nano-9b-v2": 8.89,
+    "nemotron-nano-12b-v2": 12.31,
+    "olmoe-1b-7b": 6.92,
+    "ernie-4.5-21b-a3b": 21.8,
+    "ernie-4.5-300b-a47b": 300.5,
+    "jamba-1.5-mini": 51.6,
+    "dbrx": 131.6,
+    "lfm2-8b-a1b": 8.34,
+    "ling-lite": 16.8,
+    "ling-mini-2.0": 16.26,
+    "ling-flash-2.0": 103,
+    "ling-1t": 1000,
+    "dots.llm1": 142.8,
+    "hunyuan-a13b": 80.4,
+    "phi-3.5-moe": 41.87,
+    "minimax-m1": 456,
+    "kimi-linear-48b-a3b": 49.1,
+    "kimi-k2-0905": 1026,
+}
+
+
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.model_id)
 def test_every_model_has_a_source(model):
-    assert model.source.kind == "repository"
-    assert "@" in model.source.where
+    """Where no repository states a shape, the published number of parameters is tested below."""
+    if model.source.kind == "repository":
+        assert "@" in model.source.where
+    else:
+        assert model.source.kind == "page"
+        assert model.model_id in PUBLISHED_BILLIONS
     assert model.hf_id
 
 
@@ -205,6 +356,32 @@ def test_models_of_2025_and_2026_have_the_size_and_the_format_of_their_cards(
 )
 def test_small_models_have_as_many_parameters_as_their_checkpoints(name, parameters):
     assert n_parameters(find_model(name)) == pytest.approx(parameters, rel=0.003)
+
+
+@pytest.mark.parametrize(("name", "billions"), PUBLISHED_BILLIONS.items())
+def test_other_models_have_as_many_parameters_as_published(name, billions):
+    """As their cards, names or files of weights state them, rounded as there."""
+    assert n_parameters(find_model(name)) / 1e9 == pytest.approx(billions, rel=0.006)
+
+
+def test_a_name_means_one_model():
+    names = [name.lower() for one in _model_entries() for name in one.names]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("name", "model_id"),
+    [
+        ("lmsys/vicuna-7b-v1.5", "llama-2-7b"),
+        ("zai-org/GLM-4.6-FP8", "glm-4.7"),
+        ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", "mistral-small-24b"),
+        ("CohereForAI/c4ai-command-r-plus", "command-r-plus"),
+        ("HuggingFaceH4/zephyr-7b-beta", "mistral-7b-v0.1"),
+    ],
+)
+def test_tunes_are_found_by_the_model_whose_shape_they_have(name, model_id):
+    found = resolve_model(name, load_format="dummy").spec
+    assert (found.model_id, found.hf_id) == (model_id, name)
 
 
 @pytest.mark.parametrize(

@@ -715,12 +715,12 @@ def test_the_language_model_of_a_multimodal_file_is_found_by_any_of_its_keys(key
 
 def test_numbers_for_each_layer_that_are_equal_are_one():
     """Hunyuan-A13B lists its experts' sizes for each layer."""
-    qwen = CASES["qwen3_moe"][0] | {"model_type": "hunyuan_v1_moe"}
-    listed = qwen | {name: [qwen[name]] * 4 for name in ("moe_intermediate_size",)}
-    listed |= {"moe_topk": [qwen["num_experts_per_tok"]] * 4, "num_experts_per_tok": None}
-    assert n_parameters(read(listed)) == n_parameters(read(qwen))
+    hunyuan = CASES["hunyuan_v1_moe"][0] | {"model_type": "hunyuan_v1_moe"}
+    names = "moe_intermediate_size", "moe_topk", "num_shared_expert"
+    listed = hunyuan | {name: [hunyuan[name]] * 4 for name in names}
+    assert n_parameters(read(listed)) == n_parameters(read(hunyuan))
     with pytest.raises(SpecError, match="moe_intermediate_size"):
-        read(qwen | {"moe_intermediate_size": [32, 64, 64, 64]})
+        read(hunyuan | {"moe_intermediate_size": [32, 64, 64, 64]})
 
 
 def test_streams_of_an_unknown_model_are_refused():

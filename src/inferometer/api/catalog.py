@@ -14,6 +14,7 @@ from inferometer.inputs.catalog import (
     find_model,
     load_hardware,
     load_models,
+    models_of_the_shape,
     unsourced_constants,
 )
 from inferometer.inputs.objectives import PresetObjective, find_presets
@@ -271,6 +272,8 @@ class CatalogModel:
     """A model of the catalogue, and numbers that follow from its shape."""
 
     model: ModelSpec
+    also: tuple[str, ...]
+    """Hugging Face ids of other models of this shape, which are found by them."""
     n_parameters: int
     n_active_parameters: int
     kv_bfloat16_bytes_per_token: int
@@ -367,6 +370,7 @@ def catalog_page(answer: CatalogAnswer) -> Page:
 def _model(model: ModelSpec) -> CatalogModel:
     return CatalogModel(
         model=model,
+        also=models_of_the_shape(model.model_id),
         n_parameters=n_parameters(model),
         n_active_parameters=n_active_parameters(model),
         kv_bfloat16_bytes_per_token=kv_bytes_per_token(model, "bfloat16"),
@@ -415,6 +419,7 @@ def _model_card(entry: CatalogModel) -> Page:
         ("context", f"{model.max_position_tokens:,} tokens"),
         ("source", f"{model.source.kind}: {model.source.where}"),
         *([("note", model.note)] if model.note else []),
+        *([("of this shape, too", ", ".join(entry.also))] if entry.also else []),
     ]
     return Page(title=model.model_id, table=_table(("", "value"), rows))
 

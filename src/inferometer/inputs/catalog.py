@@ -82,18 +82,23 @@ def known_model(name: str) -> ModelSpec | None:
     wanted, form = name.strip().lower(), model_form(name)
     entries = list(enumerate(_model_entries()))
     for index, one in entries:
-        if wanted in {one.model_id, one.hf_id.lower()}:
+        if wanted in {name.lower() for name in one.names}:
             return _model_at(index)
-    forms = (i for i, one in entries if form in {model_form(one.model_id), model_form(one.hf_id)})
+    forms = (i for i, one in entries if form in set(map(model_form, one.names)))
     found = next(forms, None)
     return None if found is None else _model_at(found)
+
+
+def models_of_the_shape(model_id: str) -> tuple[str, ...]:
+    """Hugging Face ids of other models that have the shape of this one."""
+    return next((one.also for one in _model_entries() if one.model_id == model_id), ())
 
 
 def close_models(name: str) -> tuple[str, ...]:
     """Ids of the catalogue that look like ``name``, the closest first."""
     entries = _model_entries()
     short_names = {
-        (one.hf_id or one.model_id).rpartition("/")[2].lower(): one.model_id for one in entries
+        name.rpartition("/")[2].lower(): one.model_id for one in entries for name in one.names[1:]
     }
     ids = {one.model_id: one.model_id for one in entries}
     return _close(name.rpartition("/")[2], short_names | ids)
@@ -317,7 +322,8 @@ class HardwareFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file of models: ``ModelSpec`` fields, a source key, 0 for no full-attention layer.
 
-    Newer entries have, instead of a shape, the ``config`` of the model's own config.json.
+    Newer entries have, instead of a shape, the ``config`` of the model's own config.json. ``also``
+    are Hugging Face ids of other models of this shape: its tunes, or those that it is a tune of.
     """
 
     sources: dict[str, Source]
@@ -329,9 +335,14 @@ class _ModelEntry(NamedTuple):
 
     model_id: str
     hf_id: str
+    also: tuple[str, ...]
     fields: dict[str, object]
     sources: dict[str, Source]
     where: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.model_id, self.hf_id, *self.also)
 
 
 @cache
@@ -342,7 +353,9 @@ def _model_entries() -> tuple[_ModelEntry, ...]:
         file = _decoded(text, ModelFile, where)
         for entry in file.models:
             names = str(entry.get("model_id")), str(entry.get("hf_id") or "")
-            found.append(_ModelEntry(*names, entry, file.sources, where))
+            also = msgspec.convert(entry.get("also", ()), tuple[str, ...])
+            described = {key: value for key, value in entry.items() if key != "also"}
+            found.append(_ModelEntry(*names, also, described, file.sources, where))
     return tuple(found)
 
 

@@ -408,12 +408,26 @@ def _ernie(model: ModelSpec) -> dict[str, object]:
     }
 
 
+def _bailing(model: ModelSpec) -> dict[str, object]:
+    moe = model.moe
+    return {} if moe is None else {"num_shared_experts": moe.n_shared_experts}
+
+
+def _hunyuan(model: ModelSpec) -> dict[str, object]:
+    moe = model.moe
+    if moe is None:
+        return {}
+    return {"num_shared_expert": moe.n_shared_experts, "moe_topk": moe.n_experts_per_token}
+
+
 def _listed_kinds(model: ModelSpec) -> dict[str, object]:
     return {"layer_types": _layer_kinds(model, n_last=0), "sliding_window_pattern": None}
 
 
 OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "afmoe": _afmoe,
+    "bailing_moe": _bailing,
+    "bailing_moe_v2": _bailing,
     "bamba": _bamba,
     "bloom": _bloom,
     "chatglm": _chatglm,
@@ -429,6 +443,7 @@ OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "gpt_bigcode": _bigcode,
     "gpt_neo": _gpt_neo,
     "granitemoehybrid": _granite_hybrid,
+    "hunyuan_v1_moe": _hunyuan,
     "jamba": _jamba,
     "kimi_linear": _kimi_linear,
     "lfm2": _lfm2,

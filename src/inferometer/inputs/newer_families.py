@@ -3,9 +3,20 @@
 from dataclasses import replace
 from typing import Final
 
-from inferometer.inputs.family import PLAIN, UNBIASED, Config, Family, Flag
+from inferometer.inputs.family import LLAMA, PLAIN, UNBIASED, Config, Family, Flag
 
 _USE_BIAS: Final = Flag(name="use_bias", default=False)
+_INTERNLM: Final = replace(
+    PLAIN, qkv_bias=Flag(name="qkv_bias", default=False), out_bias=Flag(name="bias", default=False)
+)
+_BAILING: Final = replace(
+    UNBIASED,
+    names={"n_shared_experts": "num_shared_experts"},
+    qkv_bias=Flag(name="use_qkv_bias", default=False),
+    out_bias=_USE_BIAS,
+    experts="num_experts",
+)
+"""Ling and Ring."""
 
 
 def fill_exaone4(config: Config) -> dict[str, object]:
@@ -38,6 +49,33 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         experts="num_experts",
         router_bias=True,
     ),
+    # Its activation has two numbers per layer besides, which are not counted.
+    "apertus": replace(PLAIN, class_name="ApertusForCausalLM", qk_norm=True, is_gated=False),
+    "arcee": replace(LLAMA, class_name="ArceeForCausalLM", is_gated=False),
+    "baichuan": replace(UNBIASED, class_name="BaichuanForCausalLM"),
+    "bailing_moe": replace(_BAILING, class_name="BailingMoeForCausalLM"),
+    "bailing_moe_v2": replace(
+        _BAILING,
+        class_name="BailingMoeV2ForCausalLM",
+        qk_norm=Flag(name="use_qk_norm", default=True),
+        router_bias=True,
+    ),
+    "deepseek": replace(PLAIN, class_name="DeepseekForCausalLM", experts="n_routed_experts"),
+    "dots1": replace(
+        PLAIN,
+        class_name="Dots1ForCausalLM",
+        qk_norm=True,
+        experts="n_routed_experts",
+        router_bias=True,
+    ),
+    "ernie4_5": replace(
+        PLAIN,
+        class_name="Ernie4_5ForCausalLM",
+        ties_by_default=True,
+        qkv_bias=_USE_BIAS,
+        out_bias=_USE_BIAS,
+        mlp_bias=_USE_BIAS,
+    ),
     "ernie4_5_moe": replace(
         PLAIN,
         class_name="Ernie4_5_MoeForCausalLM",
@@ -65,6 +103,16 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         window="pattern",
     ),
     "hunyuan_v1_dense": replace(PLAIN, class_name="HunYuanDenseV1ForCausalLM", qk_norm=True),
+    "hunyuan_v1_moe": replace(
+        PLAIN,
+        class_name="HunYuanMoEV1ForCausalLM",
+        names={"num_experts_per_tok": "moe_topk", "n_shared_experts": "num_shared_expert"},
+        qk_norm=Flag(name="use_qk_norm", default=True),
+        experts="num_experts",
+    ),
+    "internlm2": replace(_INTERNLM, class_name="InternLM2ForCausalLM"),
+    "internlm3": replace(_INTERNLM, class_name="InternLM3ForCausalLM"),
+    "minicpm": replace(UNBIASED, class_name="MiniCPMForCausalLM", ties_by_default=True),
     "muse_glimmer_text": replace(
         PLAIN,
         class_name="MuseGlimmerForCausalLM",
@@ -72,6 +120,21 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         norms_per_layer=4,
         output_gate=True,
         window="pattern",
+    ),
+    "nemotron": replace(
+        LLAMA,
+        class_name="NemotronForCausalLM",
+        is_gated=False,
+        norm="layernorm",
+        norm_has_bias=True,
+    ),
+    "phimoe": replace(
+        PLAIN,
+        class_name="PhimoeForCausalLM",
+        norm="layernorm",
+        norm_has_bias=True,
+        experts="num_local_experts",
+        expert_size="intermediate_size",
     ),
     "seed_oss": replace(
         PLAIN,

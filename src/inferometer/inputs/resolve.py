@@ -205,9 +205,9 @@ def _quantized(text: str) -> ModelSpec | None:
     weights = named_weights(text)
     base = None if weights is None else known_model(weights[0])
     is_of_others = re.search(r"bnb|gguf|q\d[_-]", text, re.IGNORECASE) is not None
-    if weights is None or base is None or base.checkpoint_dtype is not None or is_of_others:
-        return None
     few = {str(dtype): dtype for dtype, bits in DTYPE_BITS.items() if bits < _PLAIN_BITS}
+    if weights is None or base is None or base.checkpoint_dtype in few or is_of_others:
+        return None
     stored = few.get(weights[1])
     return None if stored is None else replace(base, checkpoint_dtype=stored)
 
