@@ -4,8 +4,8 @@ import pytest
 
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, known_model, load_hardware, load_models
+from inferometer.inputs.device_names import counted_devices
 from inferometer.inputs.synonyms import (
-    counted_devices,
     known_format,
     model_form,
     named_weights,
@@ -54,6 +54,18 @@ def test_formats(typed, meant):
         ("g6e.12xlarge", (4, "l40s")),
         ("g5.2xlarge", (1, "a10g")),
         ("p5.2xlarge", None),
+        ("Standard_NV36ads_A10_v5", (1, "a10")),
+        ("Standard_NV6ads_A10_v5", None),
+        ("Standard_NC64as_T4_v3", (4, "t4")),
+        ("gpu_8x_h100_sxm5", (8, "h100_sxm")),
+        ("gpu_1x_gh200", (1, "gh200_96gb")),
+        ("gpu_8x_v100_n", (8, "v100_sxm2_16gb")),
+        ("p3.8xlarge", (4, "v100_sxm2_16gb")),
+        ("trn2.48xlarge", (16, "trainium2")),
+        ("inf2.24xlarge", (6, "inferentia2")),
+        ("g4-standard-96", (2, "rtx_pro_6000_server")),
+        ("ct6e-standard-8t", (8, "tpu_v6e")),
+        ("VM.GPU.A10.2", (2, "a10")),
         ("3090", None),
     ],
 )
@@ -118,10 +130,10 @@ def test_devices(typed, meant):
 @pytest.mark.parametrize(
     "typed",
     [
-        "NVIDIA A100-PCIE-40GB",
+        "NVIDIA A100X",
         "NVIDIA GH200 480GB",
         "NVIDIA H20-3e",
-        "rtx pro 6000",
+        "rtx 6000",
         "NVIDIA",
         "h1000",
         "Intel(R) Xeon(R) Processor",

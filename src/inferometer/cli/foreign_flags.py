@@ -13,6 +13,7 @@ import click
 from inferometer import suggestions
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
+from inferometer.inputs.device_names import counted_devices
 from inferometer.inputs.option_names import number_of_devices
 from inferometer.inputs.synonyms import (
     A_FILE_ELSEWHERE,
@@ -24,7 +25,6 @@ from inferometer.inputs.synonyms import (
     PROMPT,
     SAME,
     SWEPT,
-    counted_devices,
     our_flag,
 )
 

@@ -56,41 +56,6 @@ _METHOD_OF: Final = {
     for word in (name, *words)
 }
 
-_DEVICE_WORDS: Final = {
-    "mi300": "mi300x",
-    "mi325": "mi325x",
-    "mi355": "mi355x",
-    "mi250": "mi250x",
-    "mi350": "mi350x",
-    "v5litepod": "v5e",
-    "v5lite": "v5e",
-    "trillium": "v6e",
-    "v7": "v7x",
-    "tpu7x": "v7x",
-    "ironwood": "v7x",
-    "mobile": "laptop",
-    "notebook": "laptop",
-    "80g": "80gb",
-    "40g": "40gb",
-    "32g": "32gb",
-    "sxm4": "sxm",
-    "sxm5": "sxm",
-    "6000ada": "6000_ada",
-}
-"""Words with the same meaning; a driver's `SXM4` and a price list's `SXM` are one socket."""
-
-_NO_NEWS: Final = {
-    "nvidia", "amd", "intel", "google", "geforce", "tesla", "instinct", "graphics", "gpu", "tpu",
-    "generation", "oam", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr6x", "gddr7", "r", "tm",
-    "cpu", "apple", "processor", "of", "the", "per", "chip", "card", "socket", "desktop", "whole", "core", "edition",
-}  # fmt: skip
-"""Words of drivers' names that distinguish no devices of the catalogue."""
-
-OTHER_CARDS: Final = frozenset(("ti", "super", "xt", "xtx", "laptop", "maxq"))
-"""Words of a card's name without which it names another card: RTX 4070 is not RTX 4070 Ti."""
-GENERATIONS: Final = frozenset(("pro", "ada"))
-"""Words without which a bare number names cards of several years: RTX 4000, RTX 6000."""
-
 _VARIANT: Final = re.compile(
     r"[-_:](?:instruct|(?<!kimi[-_]k2[-_])thinking|chat|it|hf|base|pt)(?=$|[-_:])"
 )
@@ -161,58 +126,10 @@ _EXAMPLE_TOKENS: Final = 500
 _OTHER_UNIT: Final = re.compile(r"[0-9]*\.?[0-9]+\s*(?!e[-+]?[0-9]+$)[a-zA-Z/%].*")
 """A number with a unit; 1e-3 has none."""
 _S_PER: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_COUNTED: Final = re.compile(
-    r"(?:(?P<before>\d{1,4})\s*[xX×*](?!eon)\s*|(?P<plain>\d{1,3})\s+(?!(?:gi?b|x)\b))"
-    r"(?P<last>[a-zA-Z][^,]*|\d{3,4}\b[^,]*)"
-    r"|(?P<first>[a-zA-Z][^,]*?)\s*(?<!\b[rg]t)(?<!\bm)(?<!\bma)[x×*:]\s*(?P<after>\d{1,4})",
-    re.IGNORECASE,
-)
-"""The x of RTX 4090, GTX 1080, MX 450 and Max 1550 is not a multiplication sign, nor Xeon's."""
 OTHER_COUNTS: Final = frozenset(
     ("pp", "pipeline_parallel_size", "data_parallel_size", "prefill_replicas", "prefill_tp")
 )
 """Options by which more devices than ``tp`` times ``replicas`` are taken."""
-_OF_CLOUDS: Final = tuple(
-    (re.compile(pattern), device, n)
-    for pattern, device, n in (
-        (r"p5\.4xlarge", "h100_sxm", "1"),
-        (r"p5\.48xlarge|a3-(?:mega|edge)gpu-8g|nd(?:96isr)?-h100-v5", "h100_sxm", "8"),
-        (r"a3-highgpu-([1248])g|bm\.gpu\.h100\.(8)", "h100_sxm", None),
-        (r"p5en?\.48xlarge|a3-ultragpu-8g|nd(?:96isr)?-h200-v5|bm\.gpu\.h200\.8", "h200_sxm", "8"),
-        (r"p6-b200\.48xlarge|a4-highgpu-8g|bm\.gpu\.b200\.8", "b200_sxm", "8"),
-        (r"p6-b300\.48xlarge", "b300_sxm", "8"),
-        (r"nd(?:96isr)?-mi300x-v5|bm\.gpu\.mi300x\.8", "mi300x", "8"),
-        (r"p4d\.24xlarge|nd96asr(?:-a100)?-v4", "a100_40gb_sxm", "8"),
-        (r"a2-highgpu-([1248])g|a2-megagpu-(16)g", "a100_40gb_sxm", None),
-        (r"p4de\.24xlarge|nd96amsr-a100-v4|bm\.gpu\.a100-v2\.8", "a100_80gb_sxm", "8"),
-        (r"a2-ultragpu-([1248])g", "a100_80gb_sxm", None),
-        (r"nc24ads-a100-v4", "a100_80gb_pcie", "1"),
-        (r"nc48ads-a100-v4", "a100_80gb_pcie", "2"),
-        (r"nc96ads-a100-v4", "a100_80gb_pcie", "4"),
-        (r"nc40ads-h100-v5", "h100_nvl", "1"),
-        (r"nc80adis-h100-v5", "h100_nvl", "2"),
-        (r"p3dn\.24xlarge", "v100_sxm2_32gb", "8"),
-        (r"g4dn\.(?:|2|4|8|16)xlarge", "t4", "1"),
-        (r"g4dn\.12xlarge", "t4", "4"),
-        *(
-            (rf"{family}\.{size}", device, n)
-            for family, device in (("g5", "a10g"), ("g6", "l4"), ("g6e", "l40s"))
-            for size, n in (
-                (r"(?:|2|4|8|16)xlarge", "1"),
-                (r"(?:12|24)xlarge", "4"),
-                (r"48xlarge", "8"),
-            )
-        ),
-        (r"g2-standard-(?:4|8|12|16|32)", "l4", "1"),
-        (r"g2-standard-24", "l4", "2"),
-        (r"g2-standard-48", "l4", "4"),
-        (r"g2-standard-96", "l4", "8"),
-    )
-)
-"""Instance types of AWS, Google Cloud, Azure and Oracle, the device in them and how many of it.
-
-Source: the providers' tables of accelerated machine types. None: the number is in the name.
-"""
 _VLLM_NUMBER: Final = re.compile(r"max_\w+|num_blocks|num_gpu_blocks\w*")
 _LENGTH: Final = re.compile(r"\w*(?:prompt|output|prefix|gen)\w*")
 
@@ -354,14 +271,6 @@ SWEPT: Final = (
 )
 """Names in a sweep, whose lengths are a list."""
 
-USUAL_DEVICES: Final = (
-    "h100_sxm",
-    "h200_sxm",
-    "a100_80gb_sxm",
-    "v100_sxm2_32gb",
-)
-"""The usual one of devices that share a name: `h100` is the SXM one."""
-
 
 def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
     """The program's own name of a number format that is spelled `fp8`, `bf16` or `awq`.
@@ -498,50 +407,6 @@ def _digits(number: float) -> str:
     """Twelve digits; whole numbers without an exponent, as integer flags require."""
     rounded = float(f"{number:.12g}")
     return f"{rounded:.0f}" if rounded.is_integer() else f"{rounded:.12g}"
-
-
-def counted_devices(text: str) -> tuple[int, str] | None:
-    """Number and device in text such as `8xH100` or `8 H100`, or in a cloud's instance type.
-
-    None for text without a number of devices.
-
-    Example
-    -------
-    >>> counted_devices("8xH100"), counted_devices("A100-80GB:4"), counted_devices("rtx4090")
-    ((8, 'H100'), (4, 'A100-80GB'), None)
-    >>> counted_devices("p5.48xlarge"), counted_devices("Standard_NC24ads_A100_v4")
-    ((8, 'h100_sxm'), (1, 'a100_80gb_pcie'))
-    """
-    rented = re.sub(r"[_\s]", "-", text.strip().lower())
-    rented = rented.removeprefix("ml.").removeprefix("standard-")
-    for pattern, device, n in _OF_CLOUDS:
-        instance = pattern.fullmatch(rented)
-        if instance is not None:
-            return int(n or next(filter(None, instance.groups()))), device
-    match = _COUNTED.fullmatch(text.strip())
-    if match is None:
-        return None
-    n = match["before"] or match["plain"] or match["after"]
-    return int(n), match["last"] or match["first"]
-
-
-def device_words(name: str) -> frozenset[str]:
-    """The distinctive words of a device's name, without order, case and punctuation.
-
-    Example
-    -------
-    >>> sorted(device_words("NVIDIA H100 80GB HBM3")), sorted(device_words("a100-sxm4-80g"))
-    (['80gb', 'h100'], ['80gb', 'a100', 'sxm'])
-    """
-    plain = re.sub(r"\((?:r|tm)\)|\d+-core processor", " ", name.lower())
-    plain = re.sub(r"\b(rtx|pro)(?=\d)", r"\1 ", plain)
-    plain = re.sub(r"(?<=\d)(?=(?:sxm|pcie|nvl)\d?\b)", " ", plain)
-    plain = re.sub(r"(?<=\d{4})(?=(?:ti|super|xtx?)(?![a-z0-9]))", " ", plain)
-    plain = re.sub(r"max[-_ ]q\b", "maxq", plain)
-    words = [_DEVICE_WORDS.get(word, word) for word in re.split(r"[^a-z0-9.+]+", plain)]
-    return frozenset(
-        part for word in words for part in word.split("_") if part and part not in _NO_NEWS
-    )
 
 
 def named_weights(name: str) -> tuple[str, str] | None:
