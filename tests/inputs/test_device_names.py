@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.inputs import catalog, device_names
+from inferometer.inputs import catalog
 from inferometer.inputs.catalog import find_hardware
+from inferometer.inputs.synonyms import instance_types
 
 
 @pytest.mark.parametrize(
@@ -220,9 +221,11 @@ def test_where_no_flag_takes_the_number_the_device_alone_is_suggested(where, try
 
 
 def test_every_instance_type_of_a_cloud_has_a_device_of_the_catalogue():
-    assert {device for _, device, _ in device_names._OF_CLOUDS} <= {
+    types = instance_types()
+    assert {device for _, device in types.values()} <= {
         one.hardware_id for one in catalog.load_hardware()
     }
+    assert all(name == name.lower() and "_" not in name for name in types)
     with pytest.raises(SpecError, match="is 8 devices") as caught:
         find_hardware("p5.48xlarge")
     assert caught.value.try_ == "--hardware h100_sxm --tp 8"

@@ -4,8 +4,8 @@ import pytest
 
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, known_model, load_hardware, load_models
-from inferometer.inputs.device_names import counted_devices
 from inferometer.inputs.synonyms import (
+    counted_devices,
     known_format,
     model_form,
     named_weights,

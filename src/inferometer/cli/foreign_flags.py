@@ -13,7 +13,6 @@ import click
 from inferometer import suggestions
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
-from inferometer.inputs.device_names import counted_devices
 from inferometer.inputs.option_names import number_of_devices
 from inferometer.inputs.synonyms import (
     A_FILE_ELSEWHERE,
@@ -25,6 +24,7 @@ from inferometer.inputs.synonyms import (
     PROMPT,
     SAME,
     SWEPT,
+    counted_devices,
     our_flag,
 )
 

@@ -14,7 +14,8 @@ import msgspec
 
 from inferometer import suggestions
 from inferometer.errors import SpecError
-from inferometer.inputs.device_names import (
+from inferometer.inputs.model_config import model_from_config
+from inferometer.inputs.synonyms import (
     APPLE_CHIP,
     GENERATIONS,
     LARGER_CHIPS,
@@ -23,9 +24,8 @@ from inferometer.inputs.device_names import (
     USUAL_DEVICES,
     counted_devices,
     device_words,
+    model_form,
 )
-from inferometer.inputs.model_config import model_from_config
-from inferometer.inputs.synonyms import model_form
 from inferometer.inputs.types import (
     Constant,
     DType,

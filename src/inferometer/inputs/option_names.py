@@ -4,7 +4,6 @@ from collections.abc import Container, Mapping
 from difflib import get_close_matches
 
 from inferometer.errors import SpecError
-from inferometer.inputs.device_names import counted_devices
 from inferometer.inputs.synonyms import (
     ALIKE,
     ARGUMENTS,
@@ -14,6 +13,7 @@ from inferometer.inputs.synonyms import (
     OUTPUT,
     PROMPT,
     SAME,
+    counted_devices,
     our_flag,
 )
 

@@ -7,7 +7,11 @@ known to one reader is known to all.
 import re
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from functools import cache
+from importlib import resources
 from typing import Final
+
+import msgspec
 
 from inferometer.errors import SpecError
 
@@ -55,6 +59,51 @@ _METHOD_OF: Final = {
     for name, words in _SPECULATIONS.items()
     for word in (name, *words)
 }
+
+_DEVICE_WORDS: Final = {
+    "mi300": "mi300x",
+    "mi325": "mi325x",
+    "mi355": "mi355x",
+    "mi250": "mi250x",
+    "mi350": "mi350x",
+    "v5litepod": "v5e",
+    "v5lite": "v5e",
+    "trillium": "v6e",
+    "v7": "v7x",
+    "tpu7x": "v7x",
+    "ironwood": "v7x",
+    "mobile": "laptop",
+    "notebook": "laptop",
+    "trn1": "trainium1",
+    "trn2": "trainium2",
+    "trn3": "trainium3",
+    "inf2": "inferentia2",
+    "80g": "80gb",
+    "40g": "40gb",
+    "32g": "32gb",
+    "16g": "16gb",
+    "sxm4": "sxm",
+    "sxm5": "sxm",
+    **{f"{number}ada": f"{number}_ada" for number in (2000, 4000, 4500, 5000, 6000)},
+}
+"""Words with the same meaning; a driver's `SXM4` and a price list's `SXM` are one socket."""
+
+_NO_NEWS: Final = {
+    "nvidia", "amd", "intel", "google", "geforce", "tesla", "instinct", "graphics", "gpu", "tpu",
+    "generation", "oam", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr6x", "gddr7", "r", "tm",
+    "cpu", "apple", "processor", "of", "the", "per", "chip", "card", "socket", "desktop", "whole", "core", "edition",
+}  # fmt: skip
+"""Words of drivers' names that distinguish no devices of the catalogue."""
+
+OTHER_CARDS: Final = frozenset(("ti", "super", "xt", "xtx", "d", "laptop", "maxq"))
+"""Words of a card's name without which it names another card: RTX 4070 is not RTX 4070 Ti."""
+GENERATIONS: Final = frozenset(("pro", "ada", "quadro"))
+"""Words without which a bare number names cards of several years: RTX 4000, RTX 6000."""
+LARGER_CHIPS: Final = frozenset(("pro", "max", "ultra"))
+"""Words of Apple's chips without which the name means the smallest: M1 is not M1 Max."""
+APPLE_CHIP: Final = re.compile(r"m\d")
+NO_NAME: Final = re.compile(r"\d{1,2}|\d+gb|sxm\d?|pcie|nvl|[gr]tx|rx")
+"""Words that many devices have: a number of cores or of a generation, memory, form, brand."""
 
 _VARIANT: Final = re.compile(
     r"[-_:](?:instruct|(?<!kimi[-_]k2[-_])thinking|chat|it|hf|base|pt)(?=$|[-_:])"
@@ -126,6 +175,13 @@ _EXAMPLE_TOKENS: Final = 500
 _OTHER_UNIT: Final = re.compile(r"[0-9]*\.?[0-9]+\s*(?!e[-+]?[0-9]+$)[a-zA-Z/%].*")
 """A number with a unit; 1e-3 has none."""
 _S_PER: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_COUNTED: Final = re.compile(
+    r"(?:(?P<before>\d{1,4})\s*[xX×*](?!eon)\s*|(?P<plain>\d{1,3})\s+(?!(?:gi?b|x)\b))"
+    r"(?P<last>[a-zA-Z][^,]*|\d{3,4}\b[^,]*)"
+    r"|(?P<first>[a-zA-Z][^,]*?)\s*(?<!\b[rg]t)(?<!\bm)(?<!\bma)[x×*:]\s*(?P<after>\d{1,4})",
+    re.IGNORECASE,
+)
+"""The x of RTX 4090, GTX 1080, MX 450 and Max 1550 is not a multiplication sign, nor Xeon's."""
 OTHER_COUNTS: Final = frozenset(
     ("pp", "pipeline_parallel_size", "data_parallel_size", "prefill_replicas", "prefill_tp")
 )
@@ -272,6 +328,22 @@ SWEPT: Final = (
 """Names in a sweep, whose lengths are a list."""
 
 
+USUAL_DEVICES: Final = (
+    "h100_sxm",
+    "h200_sxm",
+    "a100_80gb_sxm",
+    "a100_80gb_pcie",
+    "a100_40gb_sxm",
+    "v100_sxm2_32gb",
+    "v100_sxm2_16gb",
+    "p100_pcie_16gb",
+    "rtx_a2000_12gb",
+    "rtx_pro_6000_ws",
+    "mi50_32gb",
+)
+"""The usual one of devices that share a name, the first of those here: `h100` is the SXM one."""
+
+
 def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
     """The program's own name of a number format that is spelled `fp8`, `bf16` or `awq`.
 
@@ -407,6 +479,63 @@ def _digits(number: float) -> str:
     """Twelve digits; whole numbers without an exponent, as integer flags require."""
     rounded = float(f"{number:.12g}")
     return f"{rounded:.0f}" if rounded.is_integer() else f"{rounded:.12g}"
+
+
+def counted_devices(text: str) -> tuple[int, str] | None:
+    """Number and device in text such as `8xH100` or `8 H100`, or in a cloud's instance type.
+
+    None for text without a number of devices.
+
+    Example
+    -------
+    >>> counted_devices("8xH100"), counted_devices("A100-80GB:4"), counted_devices("rtx4090")
+    ((8, 'H100'), (4, 'A100-80GB'), None)
+    >>> counted_devices("p5.48xlarge"), counted_devices("Standard_NC24ads_A100_v4")
+    ((8, 'h100_sxm'), (1, 'a100_80gb_pcie'))
+    """
+    rented = re.sub(r"[_\s]", "-", text.strip().lower())
+    rented = rented.removeprefix("ml.").removeprefix("standard-")
+    if rented in instance_types():
+        return instance_types()[rented]
+    match = _COUNTED.fullmatch(text.strip())
+    if match is None:
+        return None
+    n = match["before"] or match["plain"] or match["after"]
+    return int(n), match["last"] or match["first"]
+
+
+@cache
+def instance_types() -> dict[str, tuple[int, str]]:
+    """Instance types of clouds, the number of devices in them and the device."""
+    file = resources.files("inferometer.inputs") / "catalog_data" / "instance_types.toml"
+    kind = dict[str, dict[str, tuple[str, ...]]]
+    devices = msgspec.toml.decode(file.read_bytes(), type=kind)
+    return {
+        name: (int(n), device)
+        for device, numbers in devices.items()
+        for n, names in numbers.items()
+        for name in names
+    }
+
+
+def device_words(name: str) -> frozenset[str]:
+    """The distinctive words of a device's name, without order, case and punctuation.
+
+    Example
+    -------
+    >>> sorted(device_words("NVIDIA H100 80GB HBM3")), sorted(device_words("a100-sxm4-80g"))
+    (['80gb', 'h100'], ['80gb', 'a100', 'sxm'])
+    """
+    plain = re.sub(r"\((?:r|tm)\)|\d+-core processor", " ", name.lower())
+    plain = re.sub(r"\b(rtx|pro)(?=\d)", r"\1 ", plain)
+    plain = re.sub(r"(?<=\d)(?=(?:sxm|pcie|nvl)\d?\b)", " ", plain)
+    plain = re.sub(r"(?<=\d{4})(?=(?:ti|super|xtx?|d)(?![a-z0-9]))", " ", plain)
+    plain = re.sub(r"(?<=nano)[-_ ]super\b", "", plain)  # a mode of the Jetson, not another card
+    plain = re.sub(r"max[-_ ]q\b", "maxq", plain)
+    words = [_DEVICE_WORDS.get(word, word) for word in re.split(r"[^a-z0-9.+]+", plain)]
+    return frozenset(
+        part for word in words for part in word.split("_") if part and part not in _NO_NEWS
+    )
 
 
 def named_weights(name: str) -> tuple[str, str] | None:

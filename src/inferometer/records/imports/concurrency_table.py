@@ -12,9 +12,8 @@ from typing import Final
 
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.catalog import find_hardware
-from inferometer.inputs.device_names import counted_devices
 from inferometer.inputs.foreign_bytes import repeated
-from inferometer.inputs.synonyms import engine_name, known_format
+from inferometer.inputs.synonyms import counted_devices, engine_name, known_format
 from inferometer.records.foreign_sweeps import Column, column_of
 from inferometer.records.imports.imported import (
     UNKNOWN,
