@@ -439,7 +439,7 @@ def _device_list(entries: tuple[CatalogDevice, ...]) -> Page:
                 str(len(entry.unsourced)) if entry.unsourced else "",
             )
         )
-    header = ("device", "name", "memory", "bandwidth", "bf16 dense", "unsourced")
+    header = ("device", "name", "memory", "bandwidth", "16-bit dense", "unsourced")
     return Page(title=f"{len(rows)} devices are known", table=_table(header, rows))
 
 
@@ -478,6 +478,7 @@ def _device_card(entry: CatalogDevice) -> Page:
     ]
     return Page(
         title=f"{device.hardware_id}: {device.name}",
+        subtitle=device.note or "",
         table=_table(("", "value", "source", "note"), rows),
         lines=tuple(
             Line(label="DATA", text=f"[{number}] {where}") for where, number in sources.items()
