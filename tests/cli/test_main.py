@@ -184,6 +184,10 @@ def test_ids_are_whole_at_80_columns():
     }
 
 
+def test_a_device_that_engines_do_not_run_on_has_that_on_its_page():
+    assert "vLLM needs compute capability" in run("catalog", "hardware", "P40").stdout
+
+
 def test_nothing_is_cut_on_a_narrow_terminal():
     path = "/a/folder/whose/name/is/longer/than/any/column/of/this/table/model.gguf"
     table = Table("what", "where")
