@@ -110,7 +110,10 @@ _PAGES = {
 
 class _Server:
     def __init__(self, config, requests, steps, accounts):
-        self._config, self._requests, self._steps = config, requests, steps
+        self._config, self._requests = config, requests
+        self._steps = steps._make(
+            column.tolist() if isinstance(column, np.ndarray) else column for column in steps
+        )
         self.accounts = accounts
         self._inside, self._running, self._blocks = set(), set(), 0
 
@@ -123,8 +126,8 @@ class _Server:
             self.accounts.scheduled([self._requests[what]], 0)
         else:
             step, deliveries = what
-            self._blocks = int(self._steps.kv_blocks_used[step])
-            self.accounts.scheduled([], int(self._steps.n_preempted_requests[step]))
+            self._blocks = self._steps.kv_blocks_used[step]
+            self.accounts.scheduled([], self._steps.n_preempted_requests[step])
             told = []
             for row, n_tokens in deliveries:
                 request = self._requests[row]
@@ -137,7 +140,7 @@ class _Server:
             self.accounts.refresh(
                 self._now(),
                 has_prefill=bool(self._steps.n_prefill_requests[step]),
-                prefill_tokens=int(self._steps.prefill_tokens[step]),
+                prefill_tokens=self._steps.prefill_tokens[step],
             )
 
     def page(self):
@@ -179,13 +182,14 @@ def _comings(requests):
 def _steps(done):
     parts, ends_ns = done.parts, done.steps.start_ns + done.steps.duration_ns
     order = np.argsort(parts.step_index, kind="stable")
-    bounds = np.searchsorted(parts.step_index[order], np.arange(len(ends_ns) + 1))
-    for step, end_ns in enumerate(ends_ns.tolist()):
-        rows = order[bounds[step] : bounds[step + 1]]
-        rows = rows[parts.n_delivered_tokens[rows] > 0]
-        pairs = zip(
-            parts.request_index[rows].tolist(),
-            parts.n_delivered_tokens[rows].tolist(),
+    order = order[parts.n_delivered_tokens[order] > 0]
+    bounds = np.searchsorted(parts.step_index[order], np.arange(len(ends_ns) + 1)).tolist()
+    pairs = list(
+        zip(
+            parts.request_index[order].tolist(),
+            parts.n_delivered_tokens[order].tolist(),
             strict=True,
         )
-        yield end_ns, 2, (step, list(pairs))
+    )
+    for step, end_ns in enumerate(ends_ns.tolist()):
+        yield end_ns, 2, (step, pairs[bounds[step] : bounds[step + 1]])
