@@ -197,7 +197,7 @@ def _workflows(plan: RequestPlan) -> tuple[I64, I64]:
 def is_one_of(requests: RequestTable, statuses: tuple[RequestStatus, ...]) -> Bools:
     """(N) Did the request end in one of these ways?"""
     status = requests.status
-    is_one = status == statuses[0]
+    is_one: Bools = status == statuses[0]
     for other in statuses[1:]:  # ``np.isin`` sorts and searches: ten times as long for so few
         is_one |= status == other
     return is_one
