@@ -5,6 +5,7 @@ behind them is known to the nanosecond, and a minute of traffic takes a second. 
 vLLM's; the page may be SGLang's, which counts other things at other times.
 """
 
+from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -115,6 +116,9 @@ class _Server:
             column.tolist() if isinstance(column, np.ndarray) else column for column in steps
         )
         self.accounts = accounts
+        self._ends = defaultdict(list)
+        for row, request in requests.items():
+            self._ends[request.finished_ns].append(row)
         self._inside, self._running, self._blocks = set(), set(), 0
 
     def hear(self, at_ns, kind, what):
@@ -128,14 +132,11 @@ class _Server:
             step, deliveries = what
             self._blocks = self._steps.kv_blocks_used[step]
             self.accounts.scheduled([], self._steps.n_preempted_requests[step])
-            told = []
-            for row, n_tokens in deliveries:
-                request = self._requests[row]
-                if request.finished_ns == at_ns:
-                    request.status = Status.LENGTH
-                    self._inside.discard(row)
-                    self._running.discard(row)
-                told.append((request, n_tokens))
+            told = [(self._requests[row], n_tokens) for row, n_tokens in deliveries]
+            for row in self._ends.get(at_ns, ()):
+                self._requests[row].status = Status.LENGTH
+                self._inside.discard(row)
+                self._running.discard(row)
             self.accounts.count_step(told, at_ns)
             self.accounts.refresh(
                 self._now(),

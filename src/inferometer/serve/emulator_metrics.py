@@ -4,8 +4,9 @@ The names, labels and buckets of vLLM 0.33 (``vllm/v1/metrics``), in Prometheus'
 Instants are the scheduler's, not those of the wall clock.
 """
 
+import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -18,7 +19,7 @@ from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.live import Delivery, LiveRequest
 from inferometer.simulate.outcome import Status
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.units import s_from_ns
+from inferometer.units import NS_PER_S, s_from_ns
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX: Final = "vllm:"
@@ -108,6 +109,16 @@ class Histogram:
         """Add a value ``n_times``."""
         self._counts[bisect_left(self._edges, value)] += n_times
         self._total += value * n_times
+
+    def observe_each(self, values: Iterable[float]) -> None:
+        """Add values of which most are as the one before: gaps of a batch's tokens."""
+        counts, total, before, place = self._counts, self._total, math.nan, 0
+        for value in values:
+            if value != before:
+                before, place = value, bisect_left(self._edges, value)
+            counts[place] += 1
+            total += value
+        self._total = total
 
     def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
         """Prometheus samples: cumulative buckets, count and sum."""
@@ -315,7 +326,7 @@ class Accounts:
     def count_step(self, deliveries: Sequence[Delivery], now_ns: int) -> None:
         """Count the tokens of a step that has ended."""
         n_generated, n_prefilled = 0, 0
-        gaps = self._metrics.histograms["inter_token_latency_seconds"]
+        gaps_s, n_drafted = list[float](), self._metrics.n_drafted
         for request, n_tokens in deliveries:
             life = self._lives.get(request.index)
             if life is None or n_tokens == 0:
@@ -324,12 +335,13 @@ class Accounts:
             if life.first_token_ns == ABSENT:
                 n_prefilled += self._first_token(request, life, now_ns)
             else:
-                gaps.observe(s_from_ns(now_ns - life.last_token_ns))
-                if self._metrics.n_drafted:
+                gaps_s.append((now_ns - life.last_token_ns) / NS_PER_S)
+                if n_drafted:
                     self._verified(n_tokens)
             life.last_token_ns = now_ns
             if request.status.is_finished:
                 self.ended(request, now_ns)
+        self._metrics.histograms["inter_token_latency_seconds"].observe_each(gaps_s)
         self._metrics.counters["generation_tokens"] += n_generated
         if n_generated or n_prefilled:
             self._metrics.histograms["iteration_tokens_total"].observe(n_generated + n_prefilled)
