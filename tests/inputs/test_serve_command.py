@@ -11,7 +11,7 @@ from inferometer.inputs.serve_command import read_serve_command
     [
         ("vllm serve m/n", "m/n", "vllm", {}),
         (
-            "CUDA_VISIBLE_DEVICES=0,1 /opt/v/bin/vllm serve m --max-num-seqs 64 --port=80 -tp 2",
+            "CUDA_VISIBLE_DEVICES=0,1 .venv/bin/vllm serve m --max-num-seqs 64 --port=80 -tp 2",
             "m",
             "vllm",
             {"--max-num-seqs": "64", "-tp": "2"},

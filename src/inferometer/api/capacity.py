@@ -22,7 +22,7 @@ from inferometer.api.progress import talk
 from inferometer.api.question import Option, option
 from inferometer.api.server import Server, check_some_are_taken, kinds_cautions
 from inferometer.api.sizing_cautions import check_prompts, longer_probes, without_end
-from inferometer.api.workload import Workload, workload_of
+from inferometer.api.workload import Caution, Workload, users_in_step, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
 from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
 from inferometer.inputs.workload import types
@@ -99,6 +99,12 @@ class Search(NamedTuple):
             resolution_ratio=self.resolution_ratio,
             proof_effort=2,
             most_effort=_MOST_EFFORT,
+        )
+
+    def located_of(self, spec: types.WorkloadSpec, start_load: float) -> float | None:
+        """The capacity for other traffic, as far as it is located, at likely step times."""
+        return (
+            self._replace(traffic=replace(self.traffic, spec=spec)).likely(start_load).located_load
         )
 
     def paired(self, one: CaseLoad) -> searches.Capacity:
@@ -259,9 +265,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
         router=servers.rules.router if servers.n_replicas > 1 and servers.groups is None else None,
         step_times_basis=weakest_basis(one.step_times.basis for one in servers.kinds),
         step_times_from="; ".join(dict.fromkeys(one.step_times.origin for one in servers.kinds)),
-        cautions=kinds_cautions(servers.kinds)
-        + longer_probes(question.workload.requests, found.probes)
-        + without_end(question.workload.duration),
+        cautions=_cautions(question, servers, search, found),
         n_kv_blocks_low=None if blocks is None else blocks[0],
         n_kv_blocks_high=None if blocks is None else blocks[1],
         next_step=_what_takes_prompts(servers, requests, is_resolved=found.is_resolved)
@@ -271,6 +275,17 @@ def capacity(question: Capacity) -> CapacityAnswer:
             is_trace=requests.is_trace,
             has_blocks=blocks is not None,
         ),
+    )
+
+
+def _cautions(
+    question: Capacity, servers: Servers, search: Search, found: searches.Capacity
+) -> tuple[Caution, ...]:
+    return (
+        *kinds_cautions(servers.kinds),
+        *longer_probes(question.workload.requests, found.probes),
+        *without_end(question.workload.duration),
+        *users_in_step(question.workload, found.located_load, search.located_of),
     )
 
 
