@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
-from inferometer.api import compute, missed as misses
+from inferometer.api import compute, missed as misses, progress
 from inferometer.api.cluster import Servers
-from inferometer.api.decision_pages import CapacityAnswer, PacedCapacity, paced
+from inferometer.api.decision_pages import CapacityAnswer, CapacityRow, PacedCapacity, paced
 from inferometer.api.fleet import (
     FleetOptions,
     Fleets,
@@ -18,13 +18,13 @@ from inferometer.api.fleet import (
     start_load_of,
 )
 from inferometer.api.groups import GROUPS_OPTION
-from inferometer.api.progress import talk
 from inferometer.api.question import Option, option
 from inferometer.api.server import Server, check_some_are_taken, kinds_cautions
 from inferometer.api.sizing_cautions import check_prompts, longer_probes, without_end
-from inferometer.api.workload import Caution, Workload, users_in_step, workload_of
+from inferometer.api.workload import Workload, users_in_step, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
 from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import types
 from inferometer.perfmodel.types import weakest_basis
 from inferometer.simulate.deployment import Case, Deployment
@@ -279,7 +279,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
 
 
 def _cautions(
-    question: Capacity, servers: Servers, search: Search, found: searches.Capacity
+    question: Capacity, servers: Servers, search: Search, found: CapacityRow
 ) -> tuple[Caution, ...]:
     return (
         *kinds_cautions(servers.kinds),
@@ -330,7 +330,9 @@ def _levels(
     """The capacity at likely step times, then at both ends of them, or in draws."""
     if alone is not None and alone.margin_ratio > 1:
         return (paced("likely", _nowhere(search.traffic.kind, alone)),)
-    talk(f"looking for the capacity under {search.words} (the engine's rules are compiled once)")
+    progress.talk(
+        f"looking for the capacity under {search.words} (the engine's rules are compiled once)"
+    )
     with compute.opened(where, "searches") as executor:
         (likely,) = executor.map(search.likely, [start_load_of(workload)])
         if likely.n_needed is not None:  # of the other servers it is as open
