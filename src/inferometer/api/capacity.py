@@ -264,6 +264,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
         + without_end(question.workload.duration),
         n_kv_blocks_low=None if blocks is None else blocks[0],
         n_kv_blocks_high=None if blocks is None else blocks[1],
+        machine_share_fraction=min(one.step_times.machine_share_fraction for one in servers.kinds),
         next_step=_what_takes_prompts(servers, requests, is_resolved=found.is_resolved)
         or next_step_of(
             *(levels, alone),
