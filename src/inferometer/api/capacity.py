@@ -225,9 +225,8 @@ def capacity(question: Capacity) -> CapacityAnswer:
     """
     workload = workload_of(question.workload)
     fleets = fleets_of(question.fleet, workload)
-    servers = servers_described(question.groups, question.server, question.fleet).known(
-        fleets.drawn
-    )
+    described = servers_described(question.groups, question.server, question.fleet)
+    servers = described.known(fleets.drawn)
     objective = slo_of(question.slo, workload, fleets)
     requests = _traffic(question, workload, servers)
     search = Search(
