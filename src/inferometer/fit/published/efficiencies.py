@@ -399,7 +399,8 @@ def others_words(others: ServersOfOthers) -> str:
     if others.slower_ratio == 1.0:
         return ""
     return (
-        f"; {others.slower_ratio:g} times as long, as with {others.n_sources} others who published"
+        f"; steps {others.slower_ratio:g} times as long, by {others.n_sources} sources of other"
+        " people's servers"
     )
 
 
