@@ -231,9 +231,8 @@ def capacity(question: Capacity) -> CapacityAnswer:
     """
     workload = workload_of(question.workload)
     fleets = fleets_of(question.fleet, workload)
-    servers = servers_described(question.groups, question.server, question.fleet).known(
-        fleets.drawn
-    )
+    described = servers_described(question.groups, question.server, question.fleet)
+    servers = described.known(fleets.drawn)
     objective = slo_of(question.slo, workload, fleets)
     requests = _traffic(question, workload, servers)
     search = Search(
@@ -268,6 +267,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
         cautions=_cautions(question, servers, search, found),
         n_kv_blocks_low=None if blocks is None else blocks[0],
         n_kv_blocks_high=None if blocks is None else blocks[1],
+        machine_share_fraction=min(one.step_times.machine_share_fraction for one in servers.kinds),
         next_step=_what_takes_prompts(servers, requests, is_resolved=found.is_resolved)
         or next_step_of(
             *(levels, alone),

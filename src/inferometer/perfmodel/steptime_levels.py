@@ -26,7 +26,7 @@ from inferometer.perfmodel.roofline import (
 )
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Efficiency, fixed_step_s, peaks_at
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn, arrays_of
-from inferometer.perfmodel.steptime_limits import BoxRange, PhaseName, nearest
+from inferometer.perfmodel.steptime_limits import BoxRange, PhaseName
 from inferometer.perfmodel.steptime_terms import (
     CAPTURED_TOKENS_OF_A_SEQUENCE,
     PARAMETERS,
@@ -68,8 +68,6 @@ _NEIGHBOURS: Final = 9
 """Draws on either side of a quantile, not quite half of those between two."""
 _N_DESCENTS: Final = 3
 _ENDS_WEIGHT: Final = 4.0
-_TYPICAL_BATCHES: Final = (1, 8, 64)
-_TYPICAL_TOKENS: Final = 512
 
 
 class StepDraw(NamedTuple):
@@ -231,6 +229,8 @@ class StepTimes:
     """Plausible machines, the fastest first; empty for a datasheet."""
     all_reduce_s: float | None = None
     """Latency of one all-reduce, if it was given."""
+    machine_share_fraction: float = 0.0
+    """Of the variance of a step's log time, the part that all layouts on the device have alike."""
 
 
 def datasheet_levels(
@@ -328,7 +328,7 @@ def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
         basis="fitted",
         origin=(
             f"fitted to {fit.trained_on.n_observations} step times on {hardware}{carried}, within a"
-            f" factor of {_uncertainty_ratio(fit):.2f}"
+            f" factor of {fit.uncertainty_ratio:.2f}"
         ),
         engine=fit.engine,
         likely=arrays(fit),
@@ -339,20 +339,8 @@ def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
         subject=subject,
         n_sharing=n_sharing,
         draws=draws,
+        machine_share_fraction=fit.machine_share_fraction,
     )
-
-
-def _uncertainty_ratio(fit: StepTimeModel) -> float:
-    """Largest (upper end / value) of the predictions for typical steps inside the fit's box."""
-    context_tokens = nearest(fit.box, "context tokens per decoding request", _TYPICAL_TOKENS)
-    batches = {nearest(fit.box, "decoding requests", batch) for batch in _TYPICAL_BATCHES}
-    shapes = [
-        decode_shape(batch_size=batch, context_tokens=context_tokens) for batch in sorted(batches)
-    ]
-    prompt_tokens = nearest(fit.box, "prompt tokens per request", _TYPICAL_TOKENS)
-    shapes.append(prefill_shape(batch_size=1, prompt_tokens=prompt_tokens))
-    predicted = [prediction.duration_s for prediction in fit.predict_all(shapes)]
-    return max((estimate.high or estimate.value) / estimate.value for estimate in predicted)
 
 
 def captured_within(times: StepTimes, max_num_seqs: int) -> StepTimes:
