@@ -212,6 +212,8 @@ def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) ->
     """Stored bits per weight of this matrix."""
     if not part.is_quantised:
         return DTYPE_BITS[engine.dtype]
+    if engine.quantization == "float4" and part.float4_bits is not None:
+        return part.float4_bits
     return _bits_as(part.stored, engine, is_sparse=is_sparse)
 
 
