@@ -556,7 +556,12 @@ def test_blackwell_is_told_by_its_four_bit_products():
 
 @pytest.mark.parametrize(
     ("name", "device"),
-    [("DGX Spark", "gb10"), ("dgx_spark", "gb10"), ("strix-halo", "ryzen_ai_max_395")],
+    [
+        ("DGX Spark", "gb10"),
+        ("dgx_spark", "gb10"),
+        ("strix-halo", "ryzen_ai_max_395"),
+        ("Jetson AGX Thor", "jetson_thor"),
+    ],
 )
 def test_a_product_without_a_number_is_found_where_it_is_the_only_one(name, device):
     assert find_hardware(name).hardware_id == device

@@ -17,7 +17,7 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
-from inferometer.perfmodel.matrices import Linear, linears
+from inferometer.perfmodel.matrices import Linear, linears, n_shards
 from inferometer.perfmodel.roofline import (
     ParallelPlan,
     all_gather,
@@ -445,34 +445,26 @@ def _assumed(value: float) -> Estimate:
 # experts and back. So all replicas run each step together, and it takes as long as that of the
 # busiest replica (``DPEngineCoreProc.run_busy_loop`` of vLLM 0.32.0). Attention, dense matrices and
 # logits depend on a replica's own requests, the experts on the rows of all replicas
-# (``steptime_terms.group_step_duration_s``). Assumption: tokens choose all experts equally often;
+# (``steptime_terms.group_step_duration_s``). A replica may itself be split over devices (vLLM's
+# ``--tensor-parallel-size`` beside ``--data-parallel-size``, SGLang's DP attention with fewer ranks
+# than devices): each then stores a part of its replica's experts. Assumption: tokens choose all experts equally often;
 # a device whose experts are chosen more often takes longer.
 
 
-def check_sharing(model: ModelSpec, n_devices: int, n_replicas: int) -> None:
-    """Check that ``n_sharing`` replicas of this model can share their experts.
+def check_sharing(model: ModelSpec, n_replicas: int) -> None:
+    """Check that ``n_replicas`` replicas of this model can share their experts.
 
     Raises
     ------
     SpecError
-        A dense model (its replicas need not wait for one another), or replicas that are themselves
-        split.
+        A dense model: its replicas need not wait for one another.
     """
-    if n_replicas == 1:
-        return
-    where = "--data-parallel-size"
-    if model.moe is None:
+    if n_replicas > 1 and model.moe is None:
         raise SpecError(
             f"{model.model_id!r} is dense: its replicas share no experts, and each steps by itself",
-            where=where,
+            where="--data-parallel-size",
             allowed="a mixture of experts",
             try_=suggestions.flags("--replicas", n_replicas),
-        )
-    if n_devices > 1:
-        raise SpecError(
-            f"{n_replicas} replicas of {n_devices} devices that share experts",
-            where=where,
-            allowed="--tp 1",
         )
 
 
@@ -480,19 +472,19 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
     """Step times of a replica in a lockstep group, by its own tokens and the rows of all.
 
     Two exchanges in each layer of experts: every replica's rows are gathered by all, and results
-    are summed and scattered.
+    are summed and scattered. The reductions inside a replica that is split are of its own rows;
+    they count as if all replicas had as many.
 
     Raises
     ------
     SpecError
-        A dense model (its replicas need not wait for one another), or replicas that are themselves
-        split.
+        A dense model: its replicas need not wait for one another.
     """
     spec, physical = model.model, model.physical()
     if n_replicas == 1:
         return arrays_of(model)
-    check_sharing(spec, model.engine.tensor_parallel_size, n_replicas)
-    whole = arrays_of(model)
+    check_sharing(spec, n_replicas)
+    whole, n_tensor = arrays_of(model), model.engine.tensor_parallel_size
     experts = [part for part in linears(spec) if part.n_copies > 1]
     dense = [part for part in linears(spec) if part.n_copies == 1]
     rows = np.exp(whole.read_log_rows)
@@ -503,28 +495,30 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
     expert_flop = sum(
         2.0 * part.n_in * part.n_out * part.n_active_copies * part.n_layers for part in experts
     )
-    dense_flop = matmul_flop_per_row(spec) - expert_flop
+    expert_flop /= n_tensor
+    dense_flop = matmul_flop_per_row(spec, n_tensor) - expert_flop
     n_sparse = spec.n_expert_layers
     row_bytes = spec.hidden_size * DTYPE_BITS[model.engine.dtype] / 8
-    sent_bytes = 2 * n_sparse * all_gather(row_bytes, n_replicas).sent_bytes
+    sent_bytes = 2 * n_sparse * all_gather(row_bytes / n_tensor, n_replicas).sent_bytes
     return whole._replace(
         read_s=(dense_bytes + expert_bytes / n_replicas) / physical.weight_bytes_per_s
         + physical.floor_s,
         matmul_row_s=dense_flop / physical.matmul_flop_per_s,
         expert_row_s=expert_flop / n_replicas / physical.matmul_flop_per_s,
-        message_s=2 * n_sparse * physical.message_s,
-        link_row_s=sent_bytes / physical.link_bytes_per_s,
+        message_s=whole.message_s + 2 * n_sparse * physical.message_s,
+        link_row_s=whole.link_row_s / n_replicas + sent_bytes / physical.link_bytes_per_s,
     )
 
 
 def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
-    """Bytes of a matrix that a step reads; of experts, only those to which some row is routed."""
+    """Bytes of a matrix that a device reads; of experts, only those that some row is routed to."""
     touched = (
         expected_experts(part.n_copies, part.n_active_copies, round(n_rows))
         if part.n_copies > 1
         else part.n_copies
     )
-    return linear_bits(part, model.engine) / 8 * part.n_weights * touched / part.n_copies
+    split = n_shards(part, model.model, model.engine.tensor_parallel_size)
+    return linear_bits(part, model.engine) / 8 * part.n_weights * touched / part.n_copies / split
 
 
 # Pipeline parallelism: a step takes as long as on one group of devices, plus the transfer from each
