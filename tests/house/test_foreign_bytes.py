@@ -69,6 +69,7 @@ OWN_OR_GUARDED = {
     "serve/emission_log.py": "inside the door's ``refusing``",
     "simulate/compiling.py": "its own sources",
     "inputs/catalog.py": "its own catalogue",
+    "inputs/synonyms.py": "its own catalogue",
     "inputs/plans.py": "values of --body that passed the door",
     "inputs/workload/reading.py": "its own presets",
 }

@@ -1,12 +1,10 @@
 """Does the catalogue say where each number comes from, and does it find what is meant?"""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.inputs import catalog, synonyms
+from inferometer.inputs import catalog
 from inferometer.inputs.catalog import (
     HardwareEntry,
     _model_entries,
@@ -223,7 +221,7 @@ def test_peaks_are_dense_and_so_are_measured_ones(device):
     peaks = {peak.dtype: peak.flop_per_s.value for peak in device.peaks}
     if {"bfloat16", "float8"} <= set(peaks):
         assert peaks["float8"] <= 2.05 * peaks["bfloat16"], "a factor of 4 would be a sparse figure"
-    if {"bfloat16", "float16"} <= set(peaks) and device.hardware_id != "gaudi3":
+    if {"bfloat16", "float16"} <= set(peaks) and device.hardware_id not in {"gaudi3", "mi100"}:
         assert peaks["bfloat16"] == peaks["float16"]
     for measured in device.measured_peaks:
         assert measured.is_measured_matmul
@@ -399,74 +397,6 @@ def test_an_unknown_model_names_what_is_close():
     assert close_models("Qwen/qwen3-0.5b")[0] == "qwen3-0.6b"
 
 
-@pytest.mark.parametrize("name", ["h100_sxm", "H100-SXM", "h100 sxm", "NVIDIA H100 SXM5 80GB"])
-def test_devices_are_found_however_they_are_written(name):
-    assert find_hardware(name).hardware_id == "h100_sxm"
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("b200", "b200_sxm"),
-        ("rtx4090", "rtx_4090"),
-        ("NVIDIA A100-SXM4-80GB", "a100_80gb_sxm"),
-        ("Tesla T4", "t4"),
-        ("a6000", "rtx_a6000"),
-        ("g5.xlarge", "a10g"),
-        ("Standard_NC24ads_A100_v4", "a100_80gb_pcie"),
-    ],
-)
-def test_what_only_one_device_is_called_means_that_one(name, meant):
-    assert find_hardware(name).hardware_id == meant
-
-
-@pytest.mark.parametrize("name", ["", "_", "80gb", "rtx", "rtx pro 6000", "m4"])
-def test_what_several_or_none_are_called_means_none(name):
-    with pytest.raises(SpecError):
-        find_hardware(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("l40", "l40"),
-        ("L40S", "l40s"),
-        ("RTX 4090 laptop", "rtx_4090_laptop"),
-        ("NVIDIA GeForce RTX 5090 Laptop GPU", "rtx_5090_laptop"),
-        ("4090", "rtx_4090"),
-        ("5090", "rtx_5090"),
-        ("4070", "rtx_4070"),
-        ("4070ti", "rtx_4070ti"),
-        ("RTX 4070 Ti SUPER", "rtx_4070ti_super"),
-        ("5070", "rtx_5070"),
-        ("9070xt", "rx_9070_xt"),
-        ("7900 XTX", "rx_7900_xtx"),
-        ("W7900", "radeon_pro_w7900"),
-        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx_pro_6000_ws"),
-        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx_pro_6000_maxq"),
-        ("NVIDIA RTX PRO 5000 Blackwell", "rtx_pro_5000_48gb"),
-        ("Intel(R) Arc(TM) Pro B60 Graphics", "arc_pro_b60"),
-        ("tpu7x", "tpu_v7x"),
-    ],
-)
-def test_variants_of_a_card_are_told_apart(name, meant):
-    assert find_hardware(name).hardware_id == meant
-
-
-@pytest.mark.parametrize(
-    "name", ["4080 laptop", "4060", "4070 super", "9070", "rtx 4000", "rtx 6000", "RTX 5060 Ti 8GB"]
-)
-def test_no_other_variant_stands_in_for_a_card_that_is_unknown(name):
-    with pytest.raises(SpecError, match="does not know"):
-        find_hardware(name)
-
-
-def test_an_unknown_device_names_what_is_close():
-    with pytest.raises(SpecError, match="H100-SXN") as caught:
-        find_hardware("H100-SXN")
-    assert "h100_sxm" in (caught.value.try_ or "")
-
-
 def test_a_model_entry_with_a_typo_is_refused():
     entry = {"model_id": "x", "n_layer": 3, "source": "s"}
     with pytest.raises(SpecError, match="n_layer"):
@@ -484,38 +414,6 @@ def test_an_entry_whose_source_is_missing_is_refused():
         hardware_from_entry(entry, SOURCE, where="here")
 
 
-@pytest.mark.parametrize("name", ["8xH100", "8 x h100_sxm", "2*MI300X", "8 H100", "8x H100 SXM"])
-def test_a_number_of_devices_is_no_name_of_one(name):
-    with pytest.raises(SpecError, match="is the name of one") as caught:
-        find_hardware(name)
-    assert f"--tp {name[0]}" in str(caught.value.try_)
-
-
-@pytest.mark.parametrize(
-    ("where", "try_"), [("NAME", "H100 SXM"), ("--hardware", "--hardware 'H100 SXM'")]
-)
-def test_where_no_flag_takes_the_number_the_device_alone_is_suggested(where, try_):
-    with pytest.raises(SpecError, match="8 devices") as caught:
-        find_hardware("8x H100 SXM", where=where)
-    assert (caught.value.where, caught.value.try_) == (where, try_)
-    assert "--tp" not in str(caught.value.allowed)
-
-
-def test_every_instance_type_of_a_cloud_has_a_device_of_the_catalogue():
-    assert {device for _, device, _ in synonyms._OF_CLOUDS} <= {
-        one.hardware_id for one in catalog.load_hardware()
-    }
-    with pytest.raises(SpecError, match="is 8 devices") as caught:
-        find_hardware("p5.48xlarge")
-    assert caught.value.try_ == "--hardware h100_sxm --tp 8"
-
-
-def test_all_devices_are_a_study():
-    with pytest.raises(SpecError, match="'all' is no device") as caught:
-        find_hardware("all")
-    assert caught.value.try_ == "inferometer study devices MODEL"
-
-
 def test_list_prices_of_one_provider_are_of_one_kind():
     """Else a sizing over two of its devices warns that their rents do not compare."""
     kinds = {
@@ -525,12 +423,6 @@ def test_list_prices_of_one_provider_are_of_one_kind():
         if "nebius" in price.source.where
     }
     assert kinds == {"on-demand list"}
-
-
-def test_an_id_without_a_digit_is_found(monkeypatch):
-    device = replace(find_hardware("l40s"), hardware_id="testcard", name="Test card")
-    monkeypatch.setattr(catalog, "load_hardware", lambda: (device,))
-    assert find_hardware("testcard") is device
 
 
 @pytest.mark.parametrize(
@@ -552,20 +444,3 @@ def test_blackwell_is_told_by_its_four_bit_products():
     found = {one.hardware_id for one in load_hardware() if one.is_blackwell}
     assert {"b200_sxm", "b300_sxm", "gb200", "gb300", "rtx_pro_6000_server"} <= found
     assert not found & {"h100_sxm", "h200_sxm", "l40s", "mi355x"}, "MI355X is not NVIDIA's"
-
-
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        ("DGX Spark", "gb10"),
-        ("dgx_spark", "gb10"),
-        ("strix-halo", "ryzen_ai_max_395"),
-        ("Jetson AGX Thor", "jetson_thor"),
-    ],
-)
-def test_a_product_without_a_number_is_found_where_it_is_the_only_one(name, device):
-    assert find_hardware(name).hardware_id == device
-    with pytest.raises(SpecError):
-        find_hardware("amd instinct")
-    with pytest.raises(SpecError):
-        find_hardware("spark")

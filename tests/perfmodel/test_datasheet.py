@@ -118,6 +118,8 @@ def test_what_makes_the_answer_less_good_is_said():
         "MI300X" in caution
         for caution in predict_scenario(replace(LLAMA, hardware=find_hardware("mi300x"))).cautions
     )
+    p40 = predict_scenario(replace(LLAMA, hardware=find_hardware("p40")))
+    assert any("compute capability" in caution for caution in p40.cautions)
 
 
 def test_launch_overhead_is_a_floor_in_the_best_case_and_is_added_in_the_worst():

@@ -16,7 +16,10 @@ from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.synonyms import (
+    APPLE_CHIP,
     GENERATIONS,
+    LARGER_CHIPS,
+    NO_NAME,
     OTHER_CARDS,
     USUAL_DEVICES,
     counted_devices,
@@ -165,16 +168,25 @@ def _several(name: str, n: int, device: str, *, where: str) -> SpecError:
 def _alike(name: str) -> list[HardwareSpec]:
     """Devices whose names contain all words of this one; without a number, two words of one.
 
-    Not those whose further words make another card of it.
+    Not those whose further words make another card or chip of it, unless it is their id.
     """
     wanted = device_words(name)
-    is_bare = any(word.isdigit() for word in wanted)
-    apart = OTHER_CARDS | GENERATIONS if is_bare else OTHER_CARDS
+    if all(map(NO_NAME.fullmatch, wanted)):
+        return []
+    apart = OTHER_CARDS
+    if any(word.isdigit() for word in wanted):
+        apart |= GENERATIONS
+    if any(map(APPLE_CHIP.fullmatch, wanted)):
+        apart |= LARGER_CHIPS
     words = [
-        (device, device_words(device.hardware_id) | device_words(device.name))
+        (device, device_words(device.hardware_id), device_words(device.name))
         for device in load_hardware()
     ]
-    alike = [device for device, own in words if wanted <= own and not (own - wanted) & apart]
+    alike = [
+        device
+        for device, own_id, own in words
+        if wanted <= own_id | own and (wanted == own_id or not ((own_id | own) - wanted) & apart)
+    ]
     has_number = any(character.isdigit() for word in wanted for character in word)
     return alike if has_number or (len(wanted) > 1 and len(alike) == 1) else []
 
@@ -186,7 +198,8 @@ def _meant(alike: list[HardwareSpec], wanted: frozenset[str]) -> HardwareSpec | 
         for device in alike
         if wanted in (device_words(device.hardware_id), device_words(device.name))
     ]
-    usual = [device for device in alike if device.hardware_id in USUAL_DEVICES]
+    ids = {device.hardware_id: device for device in alike}
+    usual = [ids[name] for name in USUAL_DEVICES if name in ids][:1]
     return next((found[0] for found in (exact, alike, usual) if len(found) == 1), None)
 
 

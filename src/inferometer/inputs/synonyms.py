@@ -7,7 +7,11 @@ known to one reader is known to all.
 import re
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from functools import cache
+from importlib import resources
 from typing import Final
+
+import msgspec
 
 from inferometer.errors import SpecError
 
@@ -70,12 +74,17 @@ _DEVICE_WORDS: Final = {
     "ironwood": "v7x",
     "mobile": "laptop",
     "notebook": "laptop",
+    "trn1": "trainium1",
+    "trn2": "trainium2",
+    "trn3": "trainium3",
+    "inf2": "inferentia2",
     "80g": "80gb",
     "40g": "40gb",
     "32g": "32gb",
+    "16g": "16gb",
     "sxm4": "sxm",
     "sxm5": "sxm",
-    "6000ada": "6000_ada",
+    **{f"{number}ada": f"{number}_ada" for number in (2000, 4000, 4500, 5000, 6000)},
 }
 """Words with the same meaning; a driver's `SXM4` and a price list's `SXM` are one socket."""
 
@@ -86,10 +95,15 @@ _NO_NEWS: Final = {
 }  # fmt: skip
 """Words of drivers' names that distinguish no devices of the catalogue."""
 
-OTHER_CARDS: Final = frozenset(("ti", "super", "xt", "xtx", "laptop", "maxq"))
+OTHER_CARDS: Final = frozenset(("ti", "super", "xt", "xtx", "d", "laptop", "maxq"))
 """Words of a card's name without which it names another card: RTX 4070 is not RTX 4070 Ti."""
-GENERATIONS: Final = frozenset(("pro", "ada"))
+GENERATIONS: Final = frozenset(("pro", "ada", "quadro"))
 """Words without which a bare number names cards of several years: RTX 4000, RTX 6000."""
+LARGER_CHIPS: Final = frozenset(("pro", "max", "ultra"))
+"""Words of Apple's chips without which the name means the smallest: M1 is not M1 Max."""
+APPLE_CHIP: Final = re.compile(r"m\d")
+NO_NAME: Final = re.compile(r"\d{1,2}|\d+gb|sxm\d?|pcie|nvl|[gr]tx|rx")
+"""Words that many devices have: a number of cores or of a generation, memory, form, brand."""
 
 _VARIANT: Final = re.compile(
     r"[-_:](?:instruct|(?<!kimi[-_]k2[-_])thinking|chat|it|hf|base|pt)(?=$|[-_:])"
@@ -172,47 +186,6 @@ OTHER_COUNTS: Final = frozenset(
     ("pp", "pipeline_parallel_size", "data_parallel_size", "prefill_replicas", "prefill_tp")
 )
 """Options by which more devices than ``tp`` times ``replicas`` are taken."""
-_OF_CLOUDS: Final = tuple(
-    (re.compile(pattern), device, n)
-    for pattern, device, n in (
-        (r"p5\.4xlarge", "h100_sxm", "1"),
-        (r"p5\.48xlarge|a3-(?:mega|edge)gpu-8g|nd(?:96isr)?-h100-v5", "h100_sxm", "8"),
-        (r"a3-highgpu-([1248])g|bm\.gpu\.h100\.(8)", "h100_sxm", None),
-        (r"p5en?\.48xlarge|a3-ultragpu-8g|nd(?:96isr)?-h200-v5|bm\.gpu\.h200\.8", "h200_sxm", "8"),
-        (r"p6-b200\.48xlarge|a4-highgpu-8g|bm\.gpu\.b200\.8", "b200_sxm", "8"),
-        (r"p6-b300\.48xlarge", "b300_sxm", "8"),
-        (r"nd(?:96isr)?-mi300x-v5|bm\.gpu\.mi300x\.8", "mi300x", "8"),
-        (r"p4d\.24xlarge|nd96asr(?:-a100)?-v4", "a100_40gb_sxm", "8"),
-        (r"a2-highgpu-([1248])g|a2-megagpu-(16)g", "a100_40gb_sxm", None),
-        (r"p4de\.24xlarge|nd96amsr-a100-v4|bm\.gpu\.a100-v2\.8", "a100_80gb_sxm", "8"),
-        (r"a2-ultragpu-([1248])g", "a100_80gb_sxm", None),
-        (r"nc24ads-a100-v4", "a100_80gb_pcie", "1"),
-        (r"nc48ads-a100-v4", "a100_80gb_pcie", "2"),
-        (r"nc96ads-a100-v4", "a100_80gb_pcie", "4"),
-        (r"nc40ads-h100-v5", "h100_nvl", "1"),
-        (r"nc80adis-h100-v5", "h100_nvl", "2"),
-        (r"p3dn\.24xlarge", "v100_sxm2_32gb", "8"),
-        (r"g4dn\.(?:|2|4|8|16)xlarge", "t4", "1"),
-        (r"g4dn\.12xlarge", "t4", "4"),
-        *(
-            (rf"{family}\.{size}", device, n)
-            for family, device in (("g5", "a10g"), ("g6", "l4"), ("g6e", "l40s"))
-            for size, n in (
-                (r"(?:|2|4|8|16)xlarge", "1"),
-                (r"(?:12|24)xlarge", "4"),
-                (r"48xlarge", "8"),
-            )
-        ),
-        (r"g2-standard-(?:4|8|12|16|32)", "l4", "1"),
-        (r"g2-standard-24", "l4", "2"),
-        (r"g2-standard-48", "l4", "4"),
-        (r"g2-standard-96", "l4", "8"),
-    )
-)
-"""Instance types of AWS, Google Cloud, Azure and Oracle, the device in them and how many of it.
-
-Source: the providers' tables of accelerated machine types. None: the number is in the name.
-"""
 _VLLM_NUMBER: Final = re.compile(r"max_\w+|num_blocks|num_gpu_blocks\w*")
 _LENGTH: Final = re.compile(r"\w*(?:prompt|output|prefix|gen)\w*")
 
@@ -354,13 +327,21 @@ SWEPT: Final = (
 )
 """Names in a sweep, whose lengths are a list."""
 
+
 USUAL_DEVICES: Final = (
     "h100_sxm",
     "h200_sxm",
     "a100_80gb_sxm",
+    "a100_80gb_pcie",
+    "a100_40gb_sxm",
     "v100_sxm2_32gb",
+    "v100_sxm2_16gb",
+    "p100_pcie_16gb",
+    "rtx_a2000_12gb",
+    "rtx_pro_6000_ws",
+    "mi50_32gb",
 )
-"""The usual one of devices that share a name: `h100` is the SXM one."""
+"""The usual one of devices that share a name, the first of those here: `h100` is the SXM one."""
 
 
 def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
@@ -514,15 +495,27 @@ def counted_devices(text: str) -> tuple[int, str] | None:
     """
     rented = re.sub(r"[_\s]", "-", text.strip().lower())
     rented = rented.removeprefix("ml.").removeprefix("standard-")
-    for pattern, device, n in _OF_CLOUDS:
-        instance = pattern.fullmatch(rented)
-        if instance is not None:
-            return int(n or next(filter(None, instance.groups()))), device
+    if rented in instance_types():
+        return instance_types()[rented]
     match = _COUNTED.fullmatch(text.strip())
     if match is None:
         return None
     n = match["before"] or match["plain"] or match["after"]
     return int(n), match["last"] or match["first"]
+
+
+@cache
+def instance_types() -> dict[str, tuple[int, str]]:
+    """Instance types of clouds, the number of devices in them and the device."""
+    file = resources.files("inferometer.inputs") / "catalog_data" / "instance_types.toml"
+    kind = dict[str, dict[str, tuple[str, ...]]]
+    devices = msgspec.toml.decode(file.read_bytes(), type=kind)
+    return {
+        name: (int(n), device)
+        for device, numbers in devices.items()
+        for n, names in numbers.items()
+        for name in names
+    }
 
 
 def device_words(name: str) -> frozenset[str]:
@@ -536,7 +529,8 @@ def device_words(name: str) -> frozenset[str]:
     plain = re.sub(r"\((?:r|tm)\)|\d+-core processor", " ", name.lower())
     plain = re.sub(r"\b(rtx|pro)(?=\d)", r"\1 ", plain)
     plain = re.sub(r"(?<=\d)(?=(?:sxm|pcie|nvl)\d?\b)", " ", plain)
-    plain = re.sub(r"(?<=\d{4})(?=(?:ti|super|xtx?)(?![a-z0-9]))", " ", plain)
+    plain = re.sub(r"(?<=\d{4})(?=(?:ti|super|xtx?|d)(?![a-z0-9]))", " ", plain)
+    plain = re.sub(r"(?<=nano)[-_ ]super\b", "", plain)  # a mode of the Jetson, not another card
     plain = re.sub(r"max[-_ ]q\b", "maxq", plain)
     words = [_DEVICE_WORDS.get(word, word) for word in re.split(r"[^a-z0-9.+]+", plain)]
     return frozenset(

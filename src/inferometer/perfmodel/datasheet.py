@@ -305,6 +305,8 @@ def _device_cautions(hardware: HardwareSpec, engine: EngineSpec) -> list[str]:
     too_wide = beyond_link(hardware, engine.tensor_parallel_size)
     if too_wide is not None:
         cautions.append(f"{too_wide}; {WITHIN_LINK}")
+    if hardware.note is not None:
+        cautions.append(f"{hardware.name}: {hardware.note.rstrip('.')}")
     unsourced = unsourced_constants(hardware)
     if unsourced:
         cautions.append(

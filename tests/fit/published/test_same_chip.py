@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from inferometer.fit.published.efficiencies import published_steps
-from inferometer.fit.published.priors import UNKNOWNS, device_prior
+from inferometer.fit.published.priors import UNKNOWNS, device_prior, has_same_chip
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.scenario import BEST
@@ -47,6 +47,21 @@ def published_s(model, device, framework, n_tensor, quantization, shapes):
     engine = engine_of(n_tensor, quantization)
     fit = published_steps(find_model(model), engine, find_hardware(device), framework)
     return fit.terms(fit.work(shapes)).total_s
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("h100_sxm", "h800_sxm", True),
+        ("a100_80gb_sxm", "a800_80gb_sxm", True),
+        ("gb200", "gb300", True),
+        ("a10", "gb10", False),
+        ("t4", "v100_sxm2_16gb", False),
+    ],
+)
+def test_devices_of_one_chip_agree_in_16_and_32_bit(one, other, is_same):
+    """A10 and GB10 have the same rate in 16 bit alone; without bfloat16 nothing tells."""
+    assert has_same_chip(find_hardware(one), find_hardware(other)) is is_same
 
 
 @pytest.mark.parametrize("framework", ["vllm", "sglang", "trtllm"])

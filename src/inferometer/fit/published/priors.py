@@ -391,13 +391,16 @@ def likeness(one: HardwareSpec, other: HardwareSpec, *, is_host: bool = False) -
 
 
 def has_same_chip(one: HardwareSpec, other: HardwareSpec) -> bool:
-    """Are both of one vendor with the same 16-bit peak?"""
-    peaks = [device.peak_flop_per_s("bfloat16") for device in (one, other)]
+    """Are both of one vendor with the same peaks in 16 bit and, where known of both, in 32 bit?"""
+    half = [device.peak_flop_per_s("bfloat16") for device in (one, other)]
+    single = [device.peak_flop_per_s("float32") for device in (one, other)]
+    known = [peak.value for peak in single if peak is not None]
     return (
         one.vendor == other.vendor
-        and peaks[0] is not None
-        and peaks[1] is not None
-        and peaks[0].value == peaks[1].value
+        and half[0] is not None
+        and half[1] is not None
+        and half[0].value == half[1].value
+        and len(set(known)) <= 1
     )
 
 
