@@ -23,7 +23,7 @@ from results_log import log_row
 from inferometer.api.grid import GridPoint
 from inferometer.api.grid_ties import is_tie, ratio_of
 from inferometer.errors import SpecError
-from inferometer.fit.published.efficiencies import _BETWEEN_SERVERS
+from inferometer.fit.published.efficiencies import servers_of_others
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.stats.estimate import Z_90, Estimate
@@ -46,6 +46,17 @@ def values_of(one):
     }
 
 
+def machine_share(one, log_ends):
+    """Share of the variance of log TPOT that is the machine's."""
+    half_width = (log_ends[2, 0] - log_ends[0, 0]) / 2
+    return (Z_90 * spread_of(one) / half_width) ** 2
+
+
+def spread_of(one):
+    """How far servers of other people with this model, device and engine scatter."""
+    return servers_of_others(one.model, one.hardware, one.framework).spread_ratio
+
+
 def point_of(one, log_ends, source):
     """Log of low, likely and high of each metric (3, 2)."""
     numbers = {
@@ -55,7 +66,13 @@ def point_of(one, log_ends, source):
         )
         for name, (low, value, high) in zip(METRICS, np.exp(log_ends).T, strict=True)
     }  # fmt: skip
-    return GridPoint(values=values_of(one), numbers=numbers, words={"step_times": source})
+    share = machine_share(one, log_ends) if source == "published" else 0.0
+    return GridPoint(
+        values=values_of(one),
+        numbers=numbers,
+        words={"step_times": source},
+        machine_share_fraction=share,
+    )
 
 
 def sheet_ends(one):
@@ -121,7 +138,8 @@ def log_measured(loads):
 def of_rows(maker):
     """Loads, and their log ends (3, 2) by rows without their model on the device and engine."""
     predicted = log_measured(maker.loads) - maker.models.errors
-    half_widths = np.hypot(maker.half_widths(is_carried=False), Z_90 * _BETWEEN_SERVERS)
+    spreads = np.array([[spread_of(one.published)] for one in maker.loads])
+    half_widths = np.hypot(maker.half_widths(is_carried=False), Z_90 * spreads)
     ends = np.stack([predicted - half_widths, predicted, predicted + half_widths], axis=1)
     return maker.loads, list(ends)
 

@@ -5,6 +5,7 @@ behind them is known to the nanosecond, and a minute of traffic takes a second. 
 vLLM's; the page may be SGLang's, which counts other things at other times.
 """
 
+from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -110,8 +111,14 @@ _PAGES = {
 
 class _Server:
     def __init__(self, config, requests, steps, accounts):
-        self._config, self._requests, self._steps = config, requests, steps
+        self._config, self._requests = config, requests
+        self._steps = steps._make(
+            column.tolist() if isinstance(column, np.ndarray) else column for column in steps
+        )
         self.accounts = accounts
+        self._ends = defaultdict(list)
+        for row, request in requests.items():
+            self._ends[request.finished_ns].append(row)
         self._inside, self._running, self._blocks = set(), set(), 0
 
     def hear(self, at_ns, kind, what):
@@ -123,21 +130,18 @@ class _Server:
             self.accounts.scheduled([self._requests[what]], 0)
         else:
             step, deliveries = what
-            self._blocks = int(self._steps.kv_blocks_used[step])
-            self.accounts.scheduled([], int(self._steps.n_preempted_requests[step]))
-            told = []
-            for row, n_tokens in deliveries:
-                request = self._requests[row]
-                if request.finished_ns == at_ns:
-                    request.status = Status.LENGTH
-                    self._inside.discard(row)
-                    self._running.discard(row)
-                told.append((request, n_tokens))
+            self._blocks = self._steps.kv_blocks_used[step]
+            self.accounts.scheduled([], self._steps.n_preempted_requests[step])
+            told = [(self._requests[row], n_tokens) for row, n_tokens in deliveries]
+            for row in self._ends.get(at_ns, ()):
+                self._requests[row].status = Status.LENGTH
+                self._inside.discard(row)
+                self._running.discard(row)
             self.accounts.count_step(told, at_ns)
             self.accounts.refresh(
                 self._now(),
                 has_prefill=bool(self._steps.n_prefill_requests[step]),
-                prefill_tokens=int(self._steps.prefill_tokens[step]),
+                prefill_tokens=self._steps.prefill_tokens[step],
             )
 
     def page(self):
@@ -179,13 +183,14 @@ def _comings(requests):
 def _steps(done):
     parts, ends_ns = done.parts, done.steps.start_ns + done.steps.duration_ns
     order = np.argsort(parts.step_index, kind="stable")
-    bounds = np.searchsorted(parts.step_index[order], np.arange(len(ends_ns) + 1))
-    for step, end_ns in enumerate(ends_ns.tolist()):
-        rows = order[bounds[step] : bounds[step + 1]]
-        rows = rows[parts.n_delivered_tokens[rows] > 0]
-        pairs = zip(
-            parts.request_index[rows].tolist(),
-            parts.n_delivered_tokens[rows].tolist(),
+    order = order[parts.n_delivered_tokens[order] > 0]
+    bounds = np.searchsorted(parts.step_index[order], np.arange(len(ends_ns) + 1)).tolist()
+    pairs = list(
+        zip(
+            parts.request_index[order].tolist(),
+            parts.n_delivered_tokens[order].tolist(),
             strict=True,
         )
-        yield end_ns, 2, (step, list(pairs))
+    )
+    for step, end_ns in enumerate(ends_ns.tolist()):
+        yield end_ns, 2, (step, pairs[bounds[step] : bounds[step + 1]])

@@ -31,6 +31,7 @@ READERS = frozenset({"show", "report", "explain", "export", "compare", "verify"}
 """What they print of a run are remedies for the command that made it."""
 
 
+@functools.cache  # each takes 2 ms to build, and a test suggests up to a hundred
 def commands_of(verb: str) -> list[click.Command]:
     """A verb's parsers: some verbs have a second one for servers; each study has its own."""
     with click.Context(app) as context:

@@ -58,6 +58,40 @@ def test_only_what_is_shared_cancels(source, first, second, shared) -> None:
     assert math.log(ratio.high / 2) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [
+        ({"tp": 1}, {"tp": 2}, 0.6 + 0.4 * 0.5),
+        ({"batch": 1}, {"batch": 2}, 0.6 + 0.4 * 0.75),
+        ({"hardware": "h100_sxm"}, {"hardware": "h200_sxm"}, 0.0),
+        ({"policy": "vllm"}, {"policy": "sglang"}, 0.0),
+        ({"model": "a"}, {"model": "b"}, 0.0),
+    ],
+)
+def test_the_machines_own_error_cancels_between_layouts_of_one_device(
+    first, second, shared
+) -> None:
+    """The machine is the same one under another layout, whatever its speed; not another device."""
+    one, other = (
+        replace(_point(value, **values), machine_share_fraction=share)
+        for value, values, share in ((2.0, first, 0.6), (1.0, second, 0.7))
+    )
+    ratio = ratio_of(one, other, "tpot_s")
+    assert ratio is not None
+    expected = math.sqrt(2 * (1 - shared)) * math.log(1.3)
+    assert math.log(ratio.high / 2) == pytest.approx(expected)
+
+
+def test_the_machines_share_is_that_of_the_interval_of_a_step() -> None:
+    """Without the machine's own error the interval of a step is narrower by as much."""
+    times = deployment_of(Server(model=MODEL, hardware="h100_sxm")).step_times
+    assert 0.2 < times.machine_share_fraction < 0.95
+    grid = im.predict(MODEL, hardware="h100_sxm", tp=[1, 2])
+    assert [point.machine_share_fraction for point in grid.points] == [
+        pytest.approx(times.machine_share_fraction, rel=0.02)
+    ] * 2
+
+
 def _drawn(rate: float, others: tuple[float, ...], noise: float, **values: Value) -> GridPoint:
     number = PacedNumber(likely=_estimate(rate, noise), others=others)
     return GridPoint(

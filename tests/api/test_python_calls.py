@@ -127,3 +127,16 @@ def test_servers_are_measured_where_a_url_stands():
         im.capacity("http://127.0.0.1:1", slo="ttft:p95<1s", rate=1, out="unused", model="m")
     with pytest.raises(SpecError, match="carry no interval"):
         im.compare("http://127.0.0.1:1", "http://127.0.0.1:2", repeats=2, rate=1, model="m")
+
+
+def test_a_start_command_stands_for_the_model_and_its_flags():
+    text = "vllm serve Qwen/Qwen3-8B -tp 2 --no-enable-prefix-caching --max-num-seqs 64 --port 1"
+    values = option_values(Simulate, {"model": text, "rate": 2})
+    assert values == {
+        "model": "Qwen/Qwen3-8B",
+        "policy": "vllm",
+        "tp": "2",
+        "max_num_seqs": "64",
+        "rate": 2,
+        "set": ("enable_prefix_caching=false",),
+    }

@@ -24,6 +24,19 @@ def test_equal_answers_are_named_and_intervals_hold_answers_that_models_end():
     assert min(draws) < varied < max(draws)
 
 
+def test_a_capacity_of_users_in_step_says_how_many_there_are_otherwise():
+    options = {"hardware": DEVICE, "slo": "ttft:p95<500ms", "probe_requests": 200, "time_limit": 2}
+    found = im.capacity(MODEL, workload="512x64", concurrency=4, **options)
+    (caution,) = [one for one in found.cautions if one.code == "IN_STEP"]
+    assert "prompt=512,output=51..77" in caution.remedy
+    located = found.levels[0].capacity.located_load
+    apart = int(caution.text.partition("about ")[2].partition(" users")[0].replace(",", ""))
+    assert apart > 1.2 * located
+    varied = im.capacity(MODEL, workload="prompt=512,output=51..77", concurrency=4, **options)
+    assert varied.levels[0].capacity.located_load > 1.2 * located
+    assert not [one for one in varied.cautions if one.code == "IN_STEP"]
+
+
 def test_lone_users_and_open_loops_and_drawn_lengths_have_no_step_to_stay_in():
     for workload, load in (
         ("256x100", {"concurrency": 1}),

@@ -213,3 +213,34 @@ def test_a_flag_is_no_value_of_the_flag_before_it(tmp_path):
     """Before, `--out --json` wrote into a folder of that name."""
     outcome = run("import", "bench.json", "--out", "--json", folder=tmp_path)
     check_refused(outcome, 2, "--out has no value: --json follows it")
+
+
+@pytest.mark.parametrize(
+    ("verb", "typed", "read"),
+    [
+        ("simulate", "vllm serve m -tp 2 --port 1", "m --policy vllm --tp 2"),
+        (
+            "size",
+            "trtllm-serve m --max_batch_size 64",
+            "m --engine trtllm --max-num-seqs 64",
+        ),
+        (
+            "capacity",
+            "vllm serve m --no-enable-prefix-caching --kv-cache-dtype fp8",
+            "m --policy vllm --set enable_prefix_caching=false --kv-cache-dtype fp8",
+        ),
+    ],
+)
+def test_a_start_command_is_its_model_and_its_flags(verb, typed, read):
+    assert in_our_words([typed, "--rate", "1"], command(verb)) == [*read.split(), "--rate", "1"]
+
+
+def test_a_flag_of_a_start_command_without_a_meaning_is_refused_with_the_rest():
+    with pytest.raises(SpecError, match="--enforce-eager of the server's command") as refused:
+        in_our_words(["vllm serve m --enforce-eager -tp 2"], command("simulate"))
+    assert refused.value.try_ == "inferometer simulate 'vllm serve m -tp 2'"
+
+
+def test_flags_that_choose_kernels_are_named(capsys):
+    in_our_words(["vllm serve m --attention-backend FLASHINFER"], command("simulate"))
+    assert "the engine's usual kernels: --attention-backend" in capsys.readouterr().err

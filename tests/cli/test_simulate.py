@@ -540,12 +540,12 @@ def test_what_no_device_holds_alone_is_held_by_replicas_that_share_it(tmp_path):
                 "qwen3-30b-a3b",
                 "--hardware",
                 "h100_sxm",
-                "--tp",
+                "--pp",
                 2,
                 "--data-parallel-size",
                 2,
             ),
-            ("share experts", "--tp 1"),
+            ("share experts", "--pp 1"),
         ),
         (
             (

@@ -27,11 +27,12 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.fixture
-def stored(folder):
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["alone", "replicas"])
+def stored(folder, request):
+    """Replicas with pools have a loop of their own, which takes 7 CPU s to compile."""
     outcome = run(
         *("simulate", *ON_H100, "--requests", 200, "--num-blocks", 3000, "--max-model-len", 4000),
-        *("--set", POOLS, "--replicas", 2, "--out", "run", "--json"),
+        *("--set", POOLS, "--replicas", request.param, "--out", "run", "--json"),
         folder=folder,
     )
     assert outcome.returncode == 0, outcome.stderr

@@ -422,6 +422,7 @@ def served_by_vllm(folder, made, packaging):
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # no worker process beside the engine's: 10 of 27 CPU s
         "HF_HUB_OFFLINE": "1",
     }
     words = [

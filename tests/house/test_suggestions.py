@@ -26,6 +26,7 @@ COMMAND = re.compile(
 TRY = {"try_", "remedy"}
 FOREIGN = {
     "cli/foreign_flags.py": "flags of other tools, and ours of the same meaning",
+    "inputs/serve_command.py": "flags of servers' start commands",
     "inputs/synonyms.py": "flags of other tools, and ours of the same meaning",
     "api/import_results.py": "vLLM bench",
     "measure/executors/ray_cluster.py": "ray start",

@@ -118,6 +118,9 @@ def test_experts_are_shared_and_nothing_else_is():
     assert whole_bytes - weight_bytes(model, engine, n_expert_shards=3) == (128 - 43) * expert_bytes
     dense = find_model("llama-3.1-8b")
     assert weight_bytes(dense, engine, n_expert_shards=2) == weight_bytes(dense, engine)
+    of_two = EngineSpec(dtype="bfloat16", tensor_parallel_size=2)
+    held_bytes = weight_bytes(model, of_two) - weight_bytes(model, of_two, n_expert_shards=2)
+    assert held_bytes == 64 * expert_bytes / 2
 
 
 def test_the_logits_trap_of_qwen3b():

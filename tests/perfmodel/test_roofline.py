@@ -159,6 +159,13 @@ def test_int8_weights_are_widened_where_int8_products_are_slower_than_those_of_1
     assert peaks_of(find_hardware("h100_sxm"), engine).compute_dtype == "int8"
 
 
+def test_int8_weights_are_widened_where_there_are_no_int8_products():
+    engine = EngineSpec(engine="llama.cpp", dtype="float16", quantization="int8")
+    for device in ("apple_m3_max_40", "ryzen_ai_max_395"):
+        widened = peaks_of(find_hardware(device), engine)
+        assert widened == peaks_of(find_hardware(device), replace(engine, quantization=None))
+
+
 def test_float8_weights_are_widened_where_a_device_does_not_multiply_them():
     widened = peaks_of(
         find_hardware("a100_80gb_sxm"), EngineSpec(dtype="bfloat16", quantization="float8")

@@ -157,14 +157,26 @@ def _without_link(entry):
     return replace(entry, estimate=replace(entry.estimate, value=value, low=None, high=None))
 
 
+def test_replicas_of_two_devices_have_a_quarter_of_the_experts_on_each():
+    model = model_of("qwen3-30b-a3b")
+    split = replace(model, engine=replace(ENGINE, tensor_parallel_size=2))
+    alone, pair = lockstep_arrays(model, n_replicas=2), lockstep_arrays(split, n_replicas=2)
+    assert pair.expert_row_s == pytest.approx(alone.expert_row_s / 2)
+    assert pair.matmul_row_s == pytest.approx(alone.matmul_row_s / 2, rel=0.02)  # routers are whole
+    assert pair.read_s == pytest.approx(alone.read_s / 2, rel=0.01)
+    for own in ("kv_token_s", "attention_pair_s", "head_row_s", "head_read_s"):
+        assert getattr(pair, own) == getattr(arrays_of(split), own)
+    exchanges = 2 * 48 * model.physical().message_s
+    assert pair.message_s == pytest.approx(arrays_of(split).message_s + exchanges)
+    sent_bytes = (pair.link_row_s - arrays_of(split).link_row_s / 2) * (
+        split.physical().link_bytes_per_s
+    )
+    assert sent_bytes == pytest.approx(2 * 48 * 2048 * 2 / 2 / 2)
+
+
 def test_what_need_not_wait():
-    split = model_of("qwen3-30b-a3b")
     with pytest.raises(SpecError, match="mixture of experts"):
         lockstep_arrays(model_of("llama-3.1-8b"), n_replicas=2)
-    with pytest.raises(SpecError, match="devices that share experts"):
-        lockstep_arrays(
-            replace(split, engine=replace(ENGINE, tensor_parallel_size=2)), n_replicas=2
-        )
     assert np.isfinite(lockstep_arrays(model_of("qwen3-30b-a3b"), n_replicas=4).read_s).all()
 
 

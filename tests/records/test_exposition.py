@@ -91,6 +91,27 @@ def test_a_reader_forgets_no_series_and_mixes_none_up():
         )
 
 
+def _answer(reader, line):
+    try:
+        return repr(reader.read(line.encode()))
+    except RecordError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("a 2", "a  2", " a 2", "a\t2", "a \t2", "a \f2", "a \xa02", "a 2\t3", "a 2 3", "a 2 3 4"),
+        *("a 2#b", 'a 2 # {b="c"} 1', "a # 2", "a 1_0", "a 1e", "a b", "a NaN", "a -Inf", "a ٣"),
+        *("a " + "9" * MAX_LINE_BYTES, "#a 2", "a{} 2", 'a{b="c d"} 2'),
+    ],
+)
+def test_a_series_that_is_known_is_read_as_at_first(line):
+    known = PageReader()
+    known.read(b'a 1\na{} 1\na{b="c d"} 1')
+    assert _answer(known, line) == _answer(known, line) == _answer(PageReader(), line)
+
+
 @given(
     st.dictionaries(
         st.from_regex(r"[a-z]\w*", fullmatch=True).filter(str.isascii),

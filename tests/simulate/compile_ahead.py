@@ -23,7 +23,7 @@ from inferometer.simulate.demand import demand
 from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, KvLink
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.run import simulate
-from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.scheduler_config import KvPool, SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.simulate.trtllm_config import TrtllmConfig
@@ -36,6 +36,8 @@ VLLM = SchedulerConfig(num_blocks=100, max_model_len=128)
 def vllm():
     """Its loops, which take longest."""
     simulate(REQUESTS, VLLM, COST)
+    pool = KvPool(n_blocks=VLLM.n_kv_blocks, block_size=VLLM.block_size)
+    simulate(REQUESTS, replace(VLLM, kv_pools=(pool,)), COST)
     cluster = ClusterConfig(engine=VLLM, n_replicas=2)
     simulate_cluster(REQUESTS, cluster, COST)
     simulate_cluster(REQUESTS, cluster, COST, gate=GateConfig())

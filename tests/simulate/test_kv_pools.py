@@ -49,6 +49,7 @@ def test_kernel_equals_reference(run, until_ns):
     )
 
 
+@pytest.mark.slow  # a loop of its own, which takes 7 CPU s to compile
 @examples(100)
 @given(settings_of_a_pooled_run(), st.sampled_from(["least-loaded", "round-robin", "vllm"]))
 def test_kernel_equals_reference_on_replicas(run, router):

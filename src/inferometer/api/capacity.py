@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
-from inferometer.api import compute, missed as misses
+from inferometer.api import compute, missed as misses, progress
 from inferometer.api.cluster import Servers
-from inferometer.api.decision_pages import CapacityAnswer, PacedCapacity, paced
+from inferometer.api.decision_pages import CapacityAnswer, CapacityRow, PacedCapacity, paced
 from inferometer.api.fleet import (
     FleetOptions,
     Fleets,
@@ -18,13 +18,13 @@ from inferometer.api.fleet import (
     start_load_of,
 )
 from inferometer.api.groups import GROUPS_OPTION
-from inferometer.api.progress import talk
 from inferometer.api.question import Option, option
 from inferometer.api.server import Server, check_some_are_taken, kinds_cautions
 from inferometer.api.sizing_cautions import check_prompts, longer_probes, without_end
-from inferometer.api.workload import Workload, workload_of
+from inferometer.api.workload import Workload, users_in_step, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
 from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import types
 from inferometer.perfmodel.types import weakest_basis
 from inferometer.simulate.deployment import Case, Deployment
@@ -99,6 +99,12 @@ class Search(NamedTuple):
             resolution_ratio=self.resolution_ratio,
             proof_effort=2,
             most_effort=_MOST_EFFORT,
+        )
+
+    def located_of(self, spec: types.WorkloadSpec, start_load: float) -> float | None:
+        """The capacity for other traffic, as far as it is located, at likely step times."""
+        return (
+            self._replace(traffic=replace(self.traffic, spec=spec)).likely(start_load).located_load
         )
 
     def paired(self, one: CaseLoad) -> searches.Capacity:
@@ -225,9 +231,8 @@ def capacity(question: Capacity) -> CapacityAnswer:
     """
     workload = workload_of(question.workload)
     fleets = fleets_of(question.fleet, workload)
-    servers = servers_described(question.groups, question.server, question.fleet).known(
-        fleets.drawn
-    )
+    described = servers_described(question.groups, question.server, question.fleet)
+    servers = described.known(fleets.drawn)
     objective = slo_of(question.slo, workload, fleets)
     requests = _traffic(question, workload, servers)
     search = Search(
@@ -259,11 +264,10 @@ def capacity(question: Capacity) -> CapacityAnswer:
         router=servers.rules.router if servers.n_replicas > 1 and servers.groups is None else None,
         step_times_basis=weakest_basis(one.step_times.basis for one in servers.kinds),
         step_times_from="; ".join(dict.fromkeys(one.step_times.origin for one in servers.kinds)),
-        cautions=kinds_cautions(servers.kinds)
-        + longer_probes(question.workload.requests, found.probes)
-        + without_end(question.workload.duration),
+        cautions=_cautions(question, servers, search, found),
         n_kv_blocks_low=None if blocks is None else blocks[0],
         n_kv_blocks_high=None if blocks is None else blocks[1],
+        machine_share_fraction=min(one.step_times.machine_share_fraction for one in servers.kinds),
         next_step=_what_takes_prompts(servers, requests, is_resolved=found.is_resolved)
         or next_step_of(
             *(levels, alone),
@@ -271,6 +275,17 @@ def capacity(question: Capacity) -> CapacityAnswer:
             is_trace=requests.is_trace,
             has_blocks=blocks is not None,
         ),
+    )
+
+
+def _cautions(
+    question: Capacity, servers: Servers, search: Search, found: CapacityRow
+) -> tuple[Caution, ...]:
+    return (
+        *kinds_cautions(servers.kinds),
+        *longer_probes(question.workload.requests, found.probes),
+        *without_end(question.workload.duration),
+        *users_in_step(question.workload, found.located_load, search.located_of),
     )
 
 
@@ -315,7 +330,9 @@ def _levels(
     """The capacity at likely step times, then at both ends of them, or in draws."""
     if alone is not None and alone.margin_ratio > 1:
         return (paced("likely", _nowhere(search.traffic.kind, alone)),)
-    talk(f"looking for the capacity under {search.words} (the engine's rules are compiled once)")
+    progress.talk(
+        f"looking for the capacity under {search.words} (the engine's rules are compiled once)"
+    )
     with compute.opened(where, "searches") as executor:
         (likely,) = executor.map(search.likely, [start_load_of(workload)])
         if likely.n_needed is not None:  # of the other servers it is as open

@@ -112,6 +112,8 @@ class CapacityAnswer(Answer):
     cautions: tuple[Caution, ...] = ()
     assumptions: tuple[str, ...] = ()
     """What was taken to be so without having been given, in words."""
+    machine_share_fraction: float = 0.0
+    """Share of the variance of a step's log time that all layouts on the device have alike."""
 
     @property
     def exit_code(self) -> int:

@@ -64,6 +64,8 @@ class Headline(NamedTuple):
     """The limit, and a verdict."""
     paced: dict[str, PacedNumber]
     """What points are ranked by, where it was simulated."""
+    machine_share_fraction: float = 0.0
+    """Share of the variance of a step's log time that all layouts on the device have alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,8 @@ class GridPoint:
     """Of this point; with an SLO: 0 met, 10 missed, 11 undecided."""
     paced: dict[str, PacedNumber] = field(default_factory=dict[str, PacedNumber])
     """The number that points are ranked by, at all step times; none of predictions."""
+    machine_share_fraction: float = 0.0
+    """Share of the variance of a step's log time that all layouts on the device have alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,4 +329,5 @@ def _asked(
         words=found.words,
         exit_code=answered.exit_code,
         paced=found.paced,
+        machine_share_fraction=found.machine_share_fraction,
     )

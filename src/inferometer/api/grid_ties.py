@@ -9,8 +9,10 @@ b the half widths of the logarithms of both points at all step times, their rati
 *common* is the spread of the ratio draw by draw where both points have the same step times (a draw
 is the same machine there), else ``shared`` of its spread between the ends of both intervals.
 ``shared`` is the correlation of the errors of both: draws alone, which share everything, would call
-every difference of two loads real. The interval is that of Zou (*Psychological Methods* 12, 2007)
-for the difference of two correlated estimates, whose intervals need not be symmetric.
+every difference of two loads real. On one device, by one engine, it is 1 for the machine's own error
+(how servers of different people differ), and for the rest what rows of one laboratory show. The
+interval is that of Zou (*Psychological Methods* 12, 2007) for the difference of two correlated
+estimates, whose intervals need not be symmetric.
 
 ``bench/bench_ties.py`` measured how errors correlate, on pairs of published rows whose model was
 left out of the fit on their device and engine. Of TPOT and of TTFT: 0.74 and 0.75 where the users
@@ -141,8 +143,12 @@ def _in_common(one: GridPoint, other: GridPoint) -> tuple[float, bool]:
         return 0.0, has_same_steps
     if source != "published":
         return _BY_DATASHEET, has_same_steps
-    alone = 0.0 if "hardware" in differ else _BY_DEVICE
-    return _AT_LOADS if has_same_steps else alone, has_same_steps
+    if "hardware" in differ:
+        return 0.0, has_same_steps
+    # The rows of one laboratory, by which errors correlate, do not show the machine's own.
+    machine = min(one.machine_share_fraction, other.machine_share_fraction)
+    rest = _AT_LOADS if has_same_steps else _BY_DEVICE
+    return machine + (1 - machine) * rest, has_same_steps
 
 
 def _rows_of(point: GridPoint) -> str:

@@ -22,7 +22,7 @@ from inferometer.measure.environments import find_environment
 
 FORMATS: Final = get_args(DType)
 MODEL_OPTION: Final = Option(
-    "A model of the catalogue, a Hugging Face id or folder, or a config.json.",
+    "A model of the catalogue, a Hugging Face id or folder, a config.json, or a start command of a server.",
     heading="Model",
     is_argument=True,
     is_axis=True,

@@ -71,6 +71,8 @@ class FittedSpeeds:
     """Why answers are less certain than a measurement of the same server."""
     origin: str | None = None
     """Source of the fit, in words."""
+    machine_share_fraction: float = 0.0
+    """Share of the variance of a step's log time that all layouts on the device have alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +230,7 @@ def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSp
         subject=subject,
         reservations=subject.reservations(),
         origin=_origin(model, scenario),
+        machine_share_fraction=model.machine_share_fraction,
     )
 
 

@@ -185,6 +185,8 @@ class DeploymentView:
     kv_blocks_from: str
     step_times_basis: Basis
     step_times_from: str
+    machine_share_fraction: float
+    """Share of the variance of a step's log time that all layouts on the device have alike."""
     n_replicas: int
     data_parallel_size: int
     """Replicas that share experts and run each step together; 1: none do."""
@@ -301,6 +303,7 @@ def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentV
         kv_blocks_from=deployment.kv_origin,
         step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,
+        machine_share_fraction=deployment.step_times.machine_share_fraction,
         n_replicas=rules.n_replicas,
         data_parallel_size=rules.n_replicas if rules.in_lockstep else 1,
         router=rules.router if rules.n_replicas > 1 else None,

@@ -321,6 +321,7 @@ def _point(use: Use) -> GridPoint:
                 others=tuple(load * likely_s / shape_duration_s(one, _STEP) for one in others),
             )
         },
+        machine_share_fraction=times.machine_share_fraction,
     )
 
 

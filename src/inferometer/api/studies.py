@@ -53,6 +53,7 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
             **({} if answer.slo is None else {"slo": answer.slo.verdict}),
         },
         paced={},
+        machine_share_fraction=0.0 if fitted is None else fitted.machine_share_fraction,
     )
 
 
@@ -88,6 +89,7 @@ def _of_simulation(answer: SimulateAnswer) -> Headline:
         numbers=numbers,
         words={"step_times": basis, "slo": answer.verdict},
         paced=_paced("requests_per_s", [one.completed_requests_per_s for one in summaries]),
+        machine_share_fraction=min(one.machine_share_fraction for one in kinds),
     )
 
 
@@ -152,6 +154,7 @@ def _of_capacity(answer: CapacityAnswer) -> Headline:
                 )
             }
         ),
+        machine_share_fraction=answer.machine_share_fraction,
     )
 
 
@@ -194,7 +197,7 @@ def _per_gpu(answer: CapacityAnswer) -> Headline:
         )
         for name, one in found.paced.items()
     }
-    return Headline({**found.numbers, **of_gpus}, found.words, paced)
+    return found._replace(numbers={**found.numbers, **of_gpus}, paced=paced)
 
 
 PREDICT: Final = Verb(

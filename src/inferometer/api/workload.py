@@ -1,7 +1,9 @@
 """Which requests are sent to a server, of which lengths, when, and was their rate offered?"""
 
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -507,6 +509,37 @@ def in_step(workload: DrawnWorkload, run: Run, varied: Run | None) -> tuple[Caut
                 f"prompt={workload.plan.prompt_tokens[0]},"
                 f"output={round(0.8 * tokens)}..{round(1.2 * tokens)}",
             ),
+        ),
+    )
+
+
+def users_in_step(
+    options: Workload,
+    capacity_users: float | None,
+    capacity_of: Callable[[types.WorkloadSpec, float], float | None],
+) -> tuple[Caution, ...]:
+    """A caution where answers of one length keep users together, and that decides the capacity.
+
+    ``capacity_of``: users of this workload that meet the SLO, looked for from a number on.
+    """
+    lengths = re.fullmatch(r"(\d+)x(\d+)", str(options.workload or ""))
+    if capacity_users is None or lengths is None or options.concurrency is None:
+        return ()
+    prompt, output = map(int, lengths.groups())
+    varied = f"prompt={prompt},output={round(0.8 * output)}..{round(1.2 * output)}"
+    apart = capacity_of(workload_of(replace(options, workload=varied)), capacity_users)
+    if output == 1 or apart is None or apart <= _BURST_RATIO * capacity_users:
+        return ()
+    rough = int(float(f"{apart:.1g}"))
+    return (
+        Caution(
+            code="IN_STEP",
+            text=(
+                f"all answers have {output:,} tokens, so users stay in step and their prompts meet:"
+                f" where models end answers themselves, at 80 to 120 %, about {rough:,} users"
+                f" meet the SLO at likely step times, not {capacity_users:.0f}"
+            ),
+            remedy=suggestions.flags("--workload", varied),
         ),
     )
 

@@ -4,6 +4,7 @@ A flag of vLLM, SGLang, TensorRT-LLM, AIPerf, GuideLLM or inference-perf that me
 ours is taken as ours; one whose values are written in another way is answered with ours.
 """
 
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Final
@@ -14,6 +15,7 @@ from inferometer import suggestions
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
 from inferometer.inputs.option_names import number_of_devices
+from inferometer.inputs.serve_command import read_serve_command
 from inferometer.inputs.synonyms import (
     A_FILE_ELSEWHERE,
     ALIKE,
@@ -58,8 +60,10 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
         A length of prompts without one of answers, or lengths beside a workload.
     """
     own = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
-    words = _as_settings(_hyphenated(words, own), own)
     arguments = {one.name for one in command.params if isinstance(one, click.Argument)}
+    if "model" in arguments:
+        words = _taken_apart(words, own, command.name or "")
+    words = _as_settings(_hyphenated(words, own), own)
     if words and not words[0].startswith("-") and not arguments and "--model" in own:
         words = ["--model", *words]  # `sweep MODEL`, as `quick MODEL`
     ended = list(words).index("--") if "--" in words else len(words)
@@ -84,6 +88,38 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
         written.append(flag_before)
     written = _all_at_once(_counted_devices(written, own), own)
     return [*_in_seconds(written, words), *_workload(lengths, own, words), *words[ended:]]
+
+
+def _taken_apart(words: Sequence[str], own: set[str], verb: str) -> list[str]:
+    """A server's start command as the model and the flags that describe the server.
+
+    Raises
+    ------
+    SpecError
+        It has a flag that makes steps longer or shorter in a way that is unknown here.
+    """
+    known = own.union(SAME, _SWITCHES, ENGINE_SETTINGS, _SPECULATION)
+    written = list[str]()
+    for word in words:
+        command = read_serve_command(word) if " " in word else None
+        if command is None:
+            written.append(word)
+            continue
+        for flag, value in command.flags:
+            if flag not in known:
+                rest = re.sub(rf"\s+{flag}([ =]+{re.escape(value or '')})?(?=\s|$)", "", word)
+                raise SpecError(
+                    f"{flag} of the server's command has no meaning here",
+                    where="MODEL",
+                    allowed="flags of its scheduler, memory, formats and devices",
+                    try_=suggestions.command(verb, rest),
+                )
+        engine = next((flag for flag in ("--policy", "--engine") if flag in own), None)
+        written += [command.model, *([engine, command.engine] if engine is not None else [])]
+        written += [part for one in command.flags for part in one if part is not None]
+        if command.unmodelled:
+            talk(f"as by the engine's usual kernels: {', '.join(command.unmodelled)}")
+    return written
 
 
 def _hyphenated(words: Sequence[str], own: set[str]) -> list[str]:

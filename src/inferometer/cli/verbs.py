@@ -102,6 +102,7 @@ the fast and the slow end.""",
         examples="""\b
 Examples:
   inferometer simulate llama-3.1-8b --hardware h100_sxm --workload chat --rate 5
+  inferometer simulate 'vllm serve Qwen/Qwen3-8B -tp 2 --max-num-seqs 64' --hardware h100 --rate 5
   inferometer simulate llama-3.1-8b --hardware h100_sxm --concurrency 64 --requests 500 --max-num-seqs 32
   inferometer simulate qwen3-8b --hardware h100 --rate 5 --set num_speculative_tokens=3 --set acceptance_fraction=0.7
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --replicas 4 --router prefix-affine

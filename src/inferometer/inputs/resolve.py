@@ -224,8 +224,8 @@ def _unknown(text: str, load_format: LoadFormat, *, can_be_dummy: bool) -> SpecE
         f"no model {text!r} is known on this machine",
         where="MODEL",
         allowed=(
-            "a Hugging Face folder, a GGUF file, a config.json, an id in the local hub cache, or a"
-            " catalogue id"
+            "a Hugging Face folder, a GGUF file, a config.json, an id in the local hub cache, a"
+            " catalogue id, or a server's start command (`vllm serve MODEL ...`)"
         ),
         try_=(
             f"{known.model_id} {suggestions.flags('--quantization', weights[1])}{remark}"

@@ -12,6 +12,7 @@ from inferometer.inputs.types import (
     ModelSpec,
     MoeSpec,
 )
+from inferometer.perfmodel.float4_checkpoints import FLOAT4_BITS
 from inferometer.perfmodel.kv_cache import head_kinds
 
 Split: TypeAlias = Literal["all", "kv_heads", "full_kv_heads", "none"]
@@ -49,6 +50,8 @@ class Linear:
     models everything except experts does."""
     stored: StoredAs | None = None
     """Format in the published checkpoint, if that is quantised."""
+    float4_bits: float | None = None
+    """Bits per weight in published 4-bit float checkpoints; None: as in the rest of them."""
 
     @property
     def n_weights(self) -> int:
@@ -93,7 +96,10 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
 
 
 def _as_stored(part: Linear, model: ModelSpec) -> Linear:
-    stored = stored_as(model, part.name.removeprefix("full_").removeprefix("wide_"))
+    name = part.name.removeprefix("full_").removeprefix("wide_")
+    stored = stored_as(model, name)
+    if model.checkpoint_dtype != "float4":  # else the checkpoint itself says it
+        part = replace(part, float4_bits=FLOAT4_BITS.get(model.model_id, {}).get(name))
     return replace(part, is_quantised=False) if stored == "none" else replace(part, stored=stored)
 
 

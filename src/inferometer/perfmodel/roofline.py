@@ -340,7 +340,8 @@ def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
     If devices have no link between them, PCIe carries the traffic. NVIDIA devices that do not
     compute in float8 widen float8 weights, as all do 4-bit weights (vLLM's FP8 Marlin kernels for
     Ampere and older). int8 weights are widened if int8 products are slower (V100, B300): vLLM's
-    W8A8 kernels are for Turing to Hopper (vllm-project/vllm#25935).
+    W8A8 kernels are for Turing to Hopper (vllm-project/vllm#25935); or if the device has none, as
+    llama.cpp does with Q8_0 on Apple's GPUs.
 
     Raises
     ------
@@ -351,7 +352,10 @@ def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
     peak, wide = hardware.peak_flop_per_s(dtype), hardware.peak_flop_per_s(engine.dtype)
     if dtype == "int8" and peak is not None and wide is not None and peak.value < wide.value:
         dtype, peak = engine.dtype, wide
-    if peak is None and hardware.vendor == "nvidia" and engine.quantization == "float8":
+    is_widened = engine.quantization == "int8" or (
+        engine.quantization == "float8" and hardware.vendor == "nvidia"
+    )
+    if peak is None and is_widened:
         dtype, peak = engine.dtype, wide
     if peak is None:
         raise SpecError(

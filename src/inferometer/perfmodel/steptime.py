@@ -34,6 +34,7 @@ from inferometer.perfmodel.steptime_limits import (
     interval_factors,
     limits,
     log_half_widths,
+    nearest,
     outside,
     posterior_of,
 )
@@ -61,6 +62,9 @@ from inferometer.stats.estimate import Z_90, Estimate
 SCHEMA_VERSION: Final = 2
 """1 stored `informed_by` as `told_by`, and `uncertainties` as `doubts`."""
 CONFIDENCE_FRACTION: Final = 0.9
+_USUAL_BATCHES: Final = (1, 8, 64)
+_USUAL_BATCH: Final = 32
+_USUAL_TOKENS: Final = 512
 
 InformedBy: TypeAlias = Literal["data", "data and prior", "prior", "fixed", "bound"]
 """What determined a parameter's value. "bound": the data alone would give a rate above the device's
@@ -153,6 +157,29 @@ class StepTimeModel:
     def other_times_fraction(self) -> float:
         """Relative change of a step's time between occasions, in 90 % of cases."""
         return float(np.expm1(Z_90 * self.machine_ratio))
+
+    @property
+    def machine_share_fraction(self) -> float:
+        """Share of the variance of a usual decode step's log time that is the machine's."""
+        if not self.machine_ratio:
+            return 0.0
+        shape = decode_shape(batch_size=_USUAL_BATCH, context_tokens=_USUAL_TOKENS)
+        half_width = self.log_half_widths([shape], self.work([shape])).item()
+        return float((Z_90 * self.machine_ratio / half_width) ** 2)
+
+    @property
+    def uncertainty_ratio(self) -> float:
+        """Largest (upper end / value) of the predictions for typical steps inside the box."""
+        context_tokens = nearest(self.box, "context tokens per decoding request", _USUAL_TOKENS)
+        batches = {nearest(self.box, "decoding requests", batch) for batch in _USUAL_BATCHES}
+        shapes = [
+            decode_shape(batch_size=batch, context_tokens=context_tokens)
+            for batch in sorted(batches)
+        ]
+        prompt_tokens = nearest(self.box, "prompt tokens per request", _USUAL_TOKENS)
+        shapes.append(prefill_shape(batch_size=1, prompt_tokens=prompt_tokens))
+        predicted = [prediction.duration_s for prediction in self.predict_all(shapes)]
+        return max((estimate.high or estimate.value) / estimate.value for estimate in predicted)
 
     def predict(self, shape: BatchShape) -> StepPrediction:
         """Duration of this step with its 90 % interval, its parts and its limit.

@@ -17,7 +17,7 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
-from inferometer.perfmodel.matrices import Linear, linears
+from inferometer.perfmodel.matrices import Linear, linears, n_shards
 from inferometer.perfmodel.roofline import (
     ParallelPlan,
     all_gather,
@@ -26,7 +26,7 @@ from inferometer.perfmodel.roofline import (
 )
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Efficiency, fixed_step_s, peaks_at
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn, arrays_of
-from inferometer.perfmodel.steptime_limits import BoxRange, PhaseName, nearest
+from inferometer.perfmodel.steptime_limits import BoxRange, PhaseName
 from inferometer.perfmodel.steptime_terms import (
     CAPTURED_TOKENS_OF_A_SEQUENCE,
     PARAMETERS,
@@ -68,8 +68,6 @@ _NEIGHBOURS: Final = 9
 """Draws on either side of a quantile, not quite half of those between two."""
 _N_DESCENTS: Final = 3
 _ENDS_WEIGHT: Final = 4.0
-_TYPICAL_BATCHES: Final = (1, 8, 64)
-_TYPICAL_TOKENS: Final = 512
 
 
 class StepDraw(NamedTuple):
@@ -231,6 +229,8 @@ class StepTimes:
     """Plausible machines, the fastest first; empty for a datasheet."""
     all_reduce_s: float | None = None
     """Latency of one all-reduce, if it was given."""
+    machine_share_fraction: float = 0.0
+    """Of the variance of a step's log time, the part that all layouts on the device have alike."""
 
 
 def datasheet_levels(
@@ -328,7 +328,7 @@ def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
         basis="fitted",
         origin=(
             f"fitted to {fit.trained_on.n_observations} step times on {hardware}{carried}, within a"
-            f" factor of {_uncertainty_ratio(fit):.2f}"
+            f" factor of {fit.uncertainty_ratio:.2f}"
         ),
         engine=fit.engine,
         likely=arrays(fit),
@@ -339,20 +339,8 @@ def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
         subject=subject,
         n_sharing=n_sharing,
         draws=draws,
+        machine_share_fraction=fit.machine_share_fraction,
     )
-
-
-def _uncertainty_ratio(fit: StepTimeModel) -> float:
-    """Largest (upper end / value) of the predictions for typical steps inside the fit's box."""
-    context_tokens = nearest(fit.box, "context tokens per decoding request", _TYPICAL_TOKENS)
-    batches = {nearest(fit.box, "decoding requests", batch) for batch in _TYPICAL_BATCHES}
-    shapes = [
-        decode_shape(batch_size=batch, context_tokens=context_tokens) for batch in sorted(batches)
-    ]
-    prompt_tokens = nearest(fit.box, "prompt tokens per request", _TYPICAL_TOKENS)
-    shapes.append(prefill_shape(batch_size=1, prompt_tokens=prompt_tokens))
-    predicted = [prediction.duration_s for prediction in fit.predict_all(shapes)]
-    return max((estimate.high or estimate.value) / estimate.value for estimate in predicted)
 
 
 def captured_within(times: StepTimes, max_num_seqs: int) -> StepTimes:
@@ -457,34 +445,26 @@ def _assumed(value: float) -> Estimate:
 # experts and back. So all replicas run each step together, and it takes as long as that of the
 # busiest replica (``DPEngineCoreProc.run_busy_loop`` of vLLM 0.32.0). Attention, dense matrices and
 # logits depend on a replica's own requests, the experts on the rows of all replicas
-# (``steptime_terms.group_step_duration_s``). Assumption: tokens choose all experts equally often;
+# (``steptime_terms.group_step_duration_s``). A replica may itself be split over devices (vLLM's
+# ``--tensor-parallel-size`` beside ``--data-parallel-size``, SGLang's DP attention with fewer ranks
+# than devices): each then stores a part of its replica's experts. Assumption: tokens choose all experts equally often;
 # a device whose experts are chosen more often takes longer.
 
 
-def check_sharing(model: ModelSpec, n_devices: int, n_replicas: int) -> None:
-    """Check that ``n_sharing`` replicas of this model can share their experts.
+def check_sharing(model: ModelSpec, n_replicas: int) -> None:
+    """Check that ``n_replicas`` replicas of this model can share their experts.
 
     Raises
     ------
     SpecError
-        A dense model (its replicas need not wait for one another), or replicas that are themselves
-        split.
+        A dense model: its replicas need not wait for one another.
     """
-    if n_replicas == 1:
-        return
-    where = "--data-parallel-size"
-    if model.moe is None:
+    if n_replicas > 1 and model.moe is None:
         raise SpecError(
             f"{model.model_id!r} is dense: its replicas share no experts, and each steps by itself",
-            where=where,
+            where="--data-parallel-size",
             allowed="a mixture of experts",
             try_=suggestions.flags("--replicas", n_replicas),
-        )
-    if n_devices > 1:
-        raise SpecError(
-            f"{n_replicas} replicas of {n_devices} devices that share experts",
-            where=where,
-            allowed="--tp 1",
         )
 
 
@@ -492,19 +472,19 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
     """Step times of a replica in a lockstep group, by its own tokens and the rows of all.
 
     Two exchanges in each layer of experts: every replica's rows are gathered by all, and results
-    are summed and scattered.
+    are summed and scattered. The reductions inside a replica that is split are of its own rows;
+    they count as if all replicas had as many.
 
     Raises
     ------
     SpecError
-        A dense model (its replicas need not wait for one another), or replicas that are themselves
-        split.
+        A dense model: its replicas need not wait for one another.
     """
     spec, physical = model.model, model.physical()
     if n_replicas == 1:
         return arrays_of(model)
-    check_sharing(spec, model.engine.tensor_parallel_size, n_replicas)
-    whole = arrays_of(model)
+    check_sharing(spec, n_replicas)
+    whole, n_tensor = arrays_of(model), model.engine.tensor_parallel_size
     experts = [part for part in linears(spec) if part.n_copies > 1]
     dense = [part for part in linears(spec) if part.n_copies == 1]
     rows = np.exp(whole.read_log_rows)
@@ -515,28 +495,30 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
     expert_flop = sum(
         2.0 * part.n_in * part.n_out * part.n_active_copies * part.n_layers for part in experts
     )
-    dense_flop = matmul_flop_per_row(spec) - expert_flop
+    expert_flop /= n_tensor
+    dense_flop = matmul_flop_per_row(spec, n_tensor) - expert_flop
     n_sparse = spec.n_expert_layers
     row_bytes = spec.hidden_size * DTYPE_BITS[model.engine.dtype] / 8
-    sent_bytes = 2 * n_sparse * all_gather(row_bytes, n_replicas).sent_bytes
+    sent_bytes = 2 * n_sparse * all_gather(row_bytes / n_tensor, n_replicas).sent_bytes
     return whole._replace(
         read_s=(dense_bytes + expert_bytes / n_replicas) / physical.weight_bytes_per_s
         + physical.floor_s,
         matmul_row_s=dense_flop / physical.matmul_flop_per_s,
         expert_row_s=expert_flop / n_replicas / physical.matmul_flop_per_s,
-        message_s=2 * n_sparse * physical.message_s,
-        link_row_s=sent_bytes / physical.link_bytes_per_s,
+        message_s=whole.message_s + 2 * n_sparse * physical.message_s,
+        link_row_s=whole.link_row_s / n_replicas + sent_bytes / physical.link_bytes_per_s,
     )
 
 
 def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
-    """Bytes of a matrix that a step reads; of experts, only those to which some row is routed."""
+    """Bytes of a matrix that a device reads; of experts, only those that some row is routed to."""
     touched = (
         expected_experts(part.n_copies, part.n_active_copies, round(n_rows))
         if part.n_copies > 1
         else part.n_copies
     )
-    return linear_bits(part, model.engine) / 8 * part.n_weights * touched / part.n_copies
+    split = n_shards(part, model.model, model.engine.tensor_parallel_size)
+    return linear_bits(part, model.engine) / 8 * part.n_weights * touched / part.n_copies / split
 
 
 # Pipeline parallelism: a step takes as long as on one group of devices, plus the transfer from each

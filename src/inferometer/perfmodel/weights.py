@@ -135,7 +135,9 @@ def padding_bytes(
     is_filled = engine.quantization == "float4" == model.checkpoint_dtype
     if model.moe is None or engine.engine != "vllm" or not is_filled:
         return 0
-    n_split = 1 if n_expert_shards > 1 else engine.tensor_parallel_size
+    n_tensor = engine.tensor_parallel_size
+    n_split = 1 if n_expert_shards > 1 else n_tensor
+    n_parts = n_expert_shards * n_tensor // n_split
     width = -(-model.moe.intermediate_size // n_split)
     is_hopper = hardware.hardware_id.startswith(_HOPPER)
     tile = 256 if hardware.vendor == "amd" else 64 if is_hopper else 128
@@ -145,7 +147,7 @@ def padding_bytes(
         for part in linears(model)
         if part.n_copies > 1
     )
-    share = -(-model.moe.n_experts // n_expert_shards) / model.moe.n_experts / n_split
+    share = -(-model.moe.n_experts // n_parts) / model.moe.n_experts / n_split
     ratio = filled * n_split / (model.hidden_size * model.moe.intermediate_size)
     return round(extra * share * (ratio - 1))
 
@@ -210,6 +212,8 @@ def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) ->
     """Stored bits per weight of this matrix."""
     if not part.is_quantised:
         return DTYPE_BITS[engine.dtype]
+    if engine.quantization == "float4" and part.float4_bits is not None:
+        return part.float4_bits
     return _bits_as(part.stored, engine, is_sparse=is_sparse)
 
 

@@ -21,6 +21,8 @@ _LINE: Final = re.compile(
     r'([^\s{#]*+(?:\{(?:[^"{}]|"(?:[^"\\]|\\.)*+")*+\})?+)[ \t]*+([^\s#]++)(?:[ \t]++([^\s#]++))?+['
     r" \t]*+(?:#.*+)?+"
 )
+_PLAIN_NUMBER: Final = re.compile(r"[-+.0-9eE]++")
+"""A value of a series that is known, after a space: such a line needs no further look."""
 
 
 class SeriesName(NamedTuple):
@@ -45,6 +47,8 @@ class PageReader:
         """``keep`` maps a series to its stored form, or to None to skip its values."""
         self._keep = keep
         self._known: dict[str, SeriesName | None] = {}
+        self._before: dict[str, PageSample | None] = {}
+        """Lines of the last page: most come again as they were."""
 
     def read(self, page: bytes) -> tuple[PageSample, ...]:
         """The samples of a page, in its order.
@@ -62,20 +66,28 @@ class PageReader:
             raise RecordError(
                 f"the page is no UTF-8 text: byte {error.start}", allowed=_ALLOWED
             ) from error
+        before, now = self._before, dict[str, PageSample | None]()
         samples: list[PageSample] = []
         for number, line in enumerate(lines, start=1):
-            text = line.strip()
-            if text and not text.startswith("#"):
-                sample = self._sample(text, number)
-                if sample is not None:
-                    samples.append(sample)
+            if line in before:
+                sample = before[line]
+            else:
+                text = line.strip()
+                sample = None if not text or text.startswith("#") else self._sample(text, number)
+            now[line] = sample
+            if sample is not None:
+                samples.append(sample)
+        self._before = now
         return tuple(samples)
 
     def _sample(self, line: str, number: int) -> PageSample | None:
-        match = _LINE.fullmatch(line) if len(line) <= MAX_LINE_BYTES else None
-        if match is None:
-            raise _broken(line, number)
-        written, value = match.group(1), match.group(2)
+        written, _, value = line.rpartition(" ")
+        is_known = written in self._known and _PLAIN_NUMBER.fullmatch(value) is not None
+        if not is_known or len(line) > MAX_LINE_BYTES:
+            match = _LINE.fullmatch(line) if len(line) <= MAX_LINE_BYTES else None
+            if match is None:
+                raise _broken(line, number)
+            written, value = match.group(1), match.group(2)
         if written not in self._known:
             if len(self._known) >= MAX_SERIES:
                 raise RecordError(

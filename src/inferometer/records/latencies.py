@@ -196,7 +196,11 @@ def _workflows(plan: RequestPlan) -> tuple[I64, I64]:
 
 def is_one_of(requests: RequestTable, statuses: tuple[RequestStatus, ...]) -> Bools:
     """(N) Did the request end in one of these ways?"""
-    return np.isin(requests.status, np.array(statuses, np.int8))
+    status = requests.status
+    is_one: Bools = status == statuses[0]
+    for other in statuses[1:]:  # ``np.isin`` sorts and searches: ten times as long for so few
+        is_one |= status == other
+    return is_one
 
 
 def began_to_answer_ns(requests: RequestTable) -> I64:
@@ -250,7 +254,7 @@ def delivered_tokens(requests: RequestTable, instants_ns: I64, *, at_ns: int) ->
     tokens = requests.output_tokens[has_any].astype(np.float64)
     return np.array(
         [
-            float((tokens * np.clip((instant - first_ns) / took_ns, 0.0, 1.0)).sum())
+            float((tokens * np.minimum(np.maximum((instant - first_ns) / took_ns, 0.0), 1.0)).sum())
             for instant in instants_ns.tolist()
         ]
     )

@@ -261,11 +261,11 @@ def _families(
     samples: ServerSampleTable, mask: Bools, scraped_ns: I64
 ) -> dict[str, tuple[Series, ...]]:
     rows = np.flatnonzero(mask)
+    names = samples.name[rows].tolist()
+    plain_of = {name: plain(name) for name in set(names)}
     grouped: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for row, name, labels in zip(
-        rows.tolist(), samples.name[rows].tolist(), samples.labels[rows].tolist(), strict=True
-    ):
-        grouped[plain(name), labels].append(row)
+    for row, name, labels in zip(rows.tolist(), names, samples.labels[rows].tolist(), strict=True):
+        grouped[plain_of[name], labels].append(row)
     families: dict[str, list[Series]] = defaultdict(list)
     for (name, labels), own in grouped.items():
         order = np.array(own)[np.argsort(samples.scraped_ns[own], kind="stable")]

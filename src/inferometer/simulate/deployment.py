@@ -391,7 +391,7 @@ def _larger(
 ) -> Iterator[tuple[str, EngineSpec, Knobs]]:
     """Larger groups of devices, the smallest first: their flags, engine settings and knobs.
 
-    Replicas that share their experts have one device each: there, more replicas are tried.
+    Where replicas share their experts, more of them are tried.
     """
     n_sharing, is_staged = knobs.data_parallel_size, STAGES_KNOB in knobs.own
     if n_sharing > 1:
@@ -445,7 +445,13 @@ def _config(
 
 def _check_sharing(model: ModelSpec, n_measured: int, plan: ParallelPlan, n_sharing: int) -> None:
     """Raise SpecError if replicas cannot share experts, or step times are of another group size."""
-    steptime_levels.check_sharing(model, plan.n_devices, n_sharing)
+    steptime_levels.check_sharing(model, n_sharing)
+    if n_sharing > 1 and plan.n_pipeline > 1:
+        raise SpecError(
+            f"{n_sharing} replicas of {plan.n_pipeline} pipeline stages that share experts",
+            where="--data-parallel-size",
+            allowed="--pp 1",
+        )
     if n_measured != n_sharing:
         raise SpecError(
             "the fit is of an engine that has its experts for itself",

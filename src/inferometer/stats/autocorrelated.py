@@ -16,6 +16,7 @@ Dependent Sequences, Operations Research 32 (1984).
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -204,10 +205,8 @@ def run_mean_estimate(
     halves: list[float] = []
     for n_batches in N_BATCHES:
         merged = _batch_means(means, n_batches)
-        quantile = float(
-            scipy.special.stdtrit(merged.size - 1, 0.5 + DEFAULT_CONFIDENCE_FRACTION / 2)
-        )
-        halves.append(quantile * float(merged.std(ddof=1)) / math.sqrt(merged.size))
+        quantile = _student_quantile(merged.size - 1, 0.5 + DEFAULT_CONFIDENCE_FRACTION / 2)
+        halves.append(quantile * math.sqrt(_variance(merged)) / math.sqrt(merged.size))
     half = max(halves)
     tried = f"{', '.join(str(n) for n in N_BATCHES[:-1])} and {N_BATCHES[-1]}"
     return Estimate(
@@ -237,7 +236,7 @@ def run_share_estimate(is_good: ArrayLike, *, name: str) -> Estimate | None:
             n_samples=good.size,
             method=method,
         )
-    z = float(scipy.special.stdtrit(math.inf, 0.5 + DEFAULT_CONFIDENCE_FRACTION / 2))
+    z = _student_quantile(math.inf, 0.5 + DEFAULT_CONFIDENCE_FRACTION / 2)
     centre = (value + z * z / (2 * worth)) / (1 + z * z / worth)
     half = (
         z
@@ -321,7 +320,7 @@ def independent_samples(is_below: NDArray[np.bool_]) -> int:
         for n_batches in N_BATCHES
         if is_below.size // n_batches >= MIN_SAMPLES_OF_A_BATCH
     ]
-    return worth_of_batches(is_below.size, float(is_below.mean()), means)
+    return worth_of_batches(is_below.size, np.count_nonzero(is_below) / is_below.size, means)
 
 
 def worth_of_batches(n_samples: int, share_fraction: float, means: Sequence[ArrayLike]) -> int:
@@ -336,13 +335,12 @@ def worth_of_batches(n_samples: int, share_fraction: float, means: Sequence[Arra
         array = np.asarray(batch_means, dtype=np.float64)
         # the variance of few batches is uncertain: widen as Student's t does the normal
         widening = (
-            float(scipy.special.stdtrit(array.size - 1, 0.975))
-            / float(scipy.special.stdtrit(math.inf, 0.975))
+            _student_quantile(array.size - 1, 0.975) / _student_quantile(math.inf, 0.975)
         ) ** 2
         n_each = n_samples // array.size
         inflation = max(
             inflation,
-            widening * float(array.var(ddof=1)) * n_each / (share_fraction * (1 - share_fraction)),
+            widening * _variance(array) * n_each / (share_fraction * (1 - share_fraction)),
         )
     return max(1, math.floor(n_samples / inflation))
 
@@ -353,10 +351,22 @@ def _batch_means(samples: _Floats, n_batches: int) -> _Floats:
     The first samples, which are left over, are dropped: a run warms up there.
     """
     n_each = samples.size // n_batches
-    means: _Floats = (
-        samples[samples.size - n_each * n_batches :].reshape(n_batches, n_each).mean(axis=1)
-    )
+    batches = samples[samples.size - n_each * n_batches :].reshape(n_batches, n_each)
+    means: _Floats = np.add.reduce(batches, axis=1) / n_each
     return means
+
+
+# ``np.mean`` and ``np.var`` do the same sums, but take five times as long to come to them: a
+# simulation's summary has hundreds of such short arrays, which took a fifth of its time.
+def _variance(samples: _Floats) -> float:
+    """Unbiased, to the last bit that of ``np.var``."""
+    deviations = samples - np.add.reduce(samples) / samples.size
+    return float(np.add.reduce(deviations * deviations)) / (samples.size - 1)
+
+
+@cache
+def _student_quantile(degrees: float, share_fraction: float) -> float:
+    return float(scipy.special.stdtrit(degrees, share_fraction))
 
 
 # At which rates did a run serve, and how certain is that?

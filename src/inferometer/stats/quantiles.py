@@ -8,6 +8,7 @@ the q-quantile is binomial(n, q), so X(l) <= x_q <= X(u) holds with probability 
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -90,6 +91,7 @@ def quantile_estimate(
     )
 
 
+@lru_cache(4096)  # a summary wants the same few: of runs with as many requests, or effective ones
 def interval_ranks(
     n_samples: int,
     quantile_fraction: float,

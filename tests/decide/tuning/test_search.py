@@ -175,6 +175,7 @@ def test_experts_that_are_spread_are_in_the_command(policy, words):
     assert words.split()[0] not in serve_command(lone, has_expert_parallelism=True)
 
 
+@pytest.mark.slow  # SGLang's replicas in lockstep have a loop of their own, which takes 7 CPU s to compile
 def test_ranks_that_share_experts_have_no_command_and_the_router_of_the_engine():
     """A lone server was started, behind vLLM's router; what fits on 8 alone was refused."""
     server = Server(model="deepseek-r1", hardware="h200_sxm", policy="sglang")

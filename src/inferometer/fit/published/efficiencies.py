@@ -36,6 +36,7 @@ from inferometer.perfmodel.types import subject_of
 from inferometer.stats.estimate import Estimate
 
 FOLDER: Final = "efficiency_data"
+SERVERS_FILE: Final = "servers_of_others.json"
 ENGINES: Final = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 _PRECISIONS: Final[dict[DType, str]] = {
     "bfloat16": "bf16",
@@ -55,18 +56,8 @@ _FRONT_END_RATIO: Final = 4.0
 20 ms. In others' load tests at light load it is about 1 ms in some laboratories, 10 in others; tables
 do not tell it apart from their ways to measure TTFT."""
 _FRONT_END_TOKENS: Final = 512
-_BETWEEN_SERVERS: Final = 0.08
-"""Standard deviation of the logarithm of the speed of servers of one device, model and engine that
-different people run: hosts, drivers, versions, kernels tuned or not. The rows that efficiencies are
-fitted to are of two laboratories, and errors of rows left out do not show it. It is what 85 to 90 % of
-598 values of others need to be inside (``bench/results/published_elsewhere.csv``,
-``published_unseen.csv``, ``published_unseen_2.csv``): this for dense models, and for experts more,
-which few people's launches have tuned kernels for."""
-_BETWEEN_SERVERS_OF_EXPERTS: Final = {"vllm": 0.15, "sglang": 0.3, "trtllm": 0.3}
-_BETWEEN_SERVERS_OF_AMD: Final = 0.2
-"""At least, on AMD's GPUs. Of a third set (``published_unseen_3.csv``) dense models took 1.4 times the
-predicted TPOT on MI300X, and experts without AITER's kernels, which vLLM leaves off unless
-``VLLM_ROCM_USE_AITER=1``, twice; all of vLLM's rows there are of one model."""
+_HBM_BYTES_PER_S: Final = 1.9e12
+"""No card of the catalogue with other memory is as fast."""
 _LINK: Final = ("link_bytes_per_s", "message_s")
 _HELD: Final = frozenset({"front_end_s", "prompt_token_s"})
 """Held at the prior's: as a time outside of the engine, what tables mean by TTFT would be carried to
@@ -98,6 +89,36 @@ class Efficiency:
     """*decode* of TPOT, *prefill* of TTFT. Of any model: rows left out with all rows of their
     model on the device and engine; where carried over, with all rows of their device. Of a model
     with rows: what its parameters leave of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServersOfOthers:
+    """How far servers that other people run are from the published rows, by what they published.
+
+    The rows are of two laboratories, which know the flags, kernels and tuned shapes of the models
+    that they run. ``bench/between_servers.py`` finds these numbers.
+    """
+
+    devices: str
+    """*blackwell* or older *nvidia* with HBM, *amd*, or *other*."""
+    engine: str
+    is_moe: bool
+    n_values: int
+    n_sources: int
+    slower_ratio: float
+    """Their steps with a model that has no rows by the engine, over what rows of others say."""
+    spread_ratio: float
+    """Standard deviation of the logarithm of their speed around that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServersFile:
+    """The package's file of servers that other people run."""
+
+    schema_version: int
+    sources: tuple[str, ...]
+    """Files of values, in ``bench/results``."""
+    servers: tuple[ServersOfOthers, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +311,9 @@ def _model_of(
     free = _LINK if engine.tensor_parallel_size > 1 and hardware.link_bytes_per_s is None else ()
     is_far = ~np.isin(UNKNOWNS, free)
     place = np.minimum(prior.mean + np.array(entry.distances) * is_far, prior.upper)
+    others = servers_of_others(model, hardware, entry.engine)
+    is_own = _is_of_engine(entry)
+    place += np.array(_slower(0.0 if is_own else float(np.log(others.slower_ratio))))
     n_rows = max(sum(one.n_rows for one in file.sources), 1)
     extra = _UNPACKING_RATIO if _has_few_rows(entry, engine, hardware) else 0.0
     spreads = {"decode": entry.decode_spread_ratio, "prefill": entry.prefill_spread_ratio}
@@ -311,6 +335,7 @@ def _model_of(
         trained_on=TrainedOn(
             run_ids=tuple(one.table for one in file.sources),
             hardware=_words(file, entry, hardware)
+            + ("" if is_own else others_words(others))
             + ("; all-reduces over PCIe by its datasheet" if free else ""),
             attention_implementation=None,
             n_observations=n_rows,
@@ -322,15 +347,60 @@ def _model_of(
         front_end_s=_front_end(place.tolist(), n_rows),
         subject=replace(subject, transferred_from=_of_any_model(file, entry).carried_from),
         fastest=fastest_steps(hardware, engine),
-        machine_ratio=_between_servers(model, hardware, entry.engine),
+        machine_ratio=others.spread_ratio,
     )
 
 
-def _between_servers(model: ModelSpec, hardware: HardwareSpec, engine: str) -> float:
-    if hardware.vendor != "amd":
-        return _BETWEEN_SERVERS if model.moe is None else _BETWEEN_SERVERS_OF_EXPERTS[engine]
+def devices_of(hardware: HardwareSpec) -> str:
+    """Devices whose servers differ alike (``ServersOfOthers.devices``)."""
+    if hardware.vendor == "amd":
+        return "amd"
+    if hardware.vendor != "nvidia" or hardware.memory_bytes_per_s.value < _HBM_BYTES_PER_S:
+        return "other"
+    return "blackwell" if hardware.is_blackwell else "nvidia"
+
+
+def servers_of_others(model: ModelSpec, hardware: HardwareSpec, framework: str) -> ServersOfOthers:
+    """How servers of other people with such a model, device and engine differ."""
+    asked = (devices_of(hardware), framework, model.moe is not None)
+    return next(one for one in _servers() if (one.devices, one.engine, one.is_moe) == asked)
+
+
+@lru_cache(maxsize=1)
+def _servers() -> tuple[ServersOfOthers, ...]:
+    path = resources.files("inferometer.fit.published").joinpath(SERVERS_FILE)
+    return msgspec.json.decode(path.read_bytes(), type=ServersFile).servers
+
+
+def _is_of_engine(entry: Efficiency) -> bool:
+    """Are there rows of the model by this engine, on whichever device and in whichever format?
+
+    Then flags and kernels of the model are known. Were it by device or format, FP4 would be slower
+    than FP8, or B300 than B200, for the rows of one of them alone.
+    """
+    by_another = entry.carried_from is not None and " on " in entry.carried_from
+    return entry.model_id is not None and not by_another
+
+
+def _slower(log_ratio: float) -> list[float]:
+    """What the logarithms of the unknowns gain where steps take longer by this ratio."""
+    return [
+        0.0
+        if name in _HELD or not name.endswith("_s")
+        else -log_ratio
+        if name.endswith("_per_s")
+        else log_ratio
+        for name in UNKNOWNS
+    ]
+
+
+def others_words(others: ServersOfOthers) -> str:
+    """The factor of a model without rows by the engine, in words."""
+    if others.slower_ratio == 1.0:
+        return ""
     return (
-        _BETWEEN_SERVERS_OF_AMD if model.moe is None else max(_BETWEEN_SERVERS_OF_EXPERTS.values())
+        f"; steps {others.slower_ratio:g} times as long, by {others.n_sources} sources of other"
+        " people's servers"
     )
 
 

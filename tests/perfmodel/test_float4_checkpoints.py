@@ -1,0 +1,39 @@
+"""What 4-bit float checkpoints leave in more bits."""
+
+import pytest
+
+from inferometer.inputs.catalog import find_model
+from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.float4_checkpoints import FLOAT4_BITS
+from inferometer.perfmodel.matrices import linears
+from inferometer.perfmodel.weights import linear_bits, weight_bytes
+
+FLOAT4 = EngineSpec(dtype="bfloat16", quantization="float4")
+
+
+@pytest.mark.parametrize("name", FLOAT4_BITS)
+def test_every_matrix_that_is_named_is_one_of_its_model(name):
+    found = {part.name.removeprefix("full_") for part in linears(find_model(name))}
+    assert FLOAT4_BITS[name].keys() <= found
+
+
+def test_gemmas_attention_stays_in_16_bits():
+    """A log of vLLM says 31.04 GiB, with the vision tower's 1.1."""
+    bits = {part.name: linear_bits(part, FLOAT4) for part in linears(find_model("gemma-4-31b"))}
+    assert (bits["query"], bits["full_key_value"], bits["mlp_up"]) == (16, 16, 4.25)
+    assert 28 < weight_bytes(find_model("gemma-4-31b"), FLOAT4) / 2**30 < 31
+
+
+def test_other_formats_and_models_are_as_before():
+    model, other = find_model("gemma-4-31b"), find_model("llama-3.1-8b")
+    int4 = EngineSpec(dtype="bfloat16", quantization="int4")
+    assert len({linear_bits(part, int4) for part in linears(model)}) == 1
+    assert {linear_bits(part, FLOAT4) for part in linears(other)} == {4.25}
+
+
+def test_a_part_of_nemotrons_recurrent_layers_counts_by_its_share():
+    """6 of 23 in 16 bits."""
+    nano = linears(find_model("nemotron-3-nano-30b-a3b"))
+    bits = {part.name: linear_bits(part, FLOAT4) for part in nano}
+    assert bits["linear_in"] == pytest.approx((6 * 16 + 17 * 4.5) / 23)
+    assert (bits["experts_up"], bits["query"]) == (4.25, 16)
