@@ -26,7 +26,9 @@ def test_models_and_devices_are_those_of_the_catalogue():
     assert values("simulate", "llama-3.1-8b", "--workload") >= {"chat", "code", "batch"}
 
 
-SMOL = {"smollm2-135m", "smollm2-360m", "smollm2-1.7b", "smollm3-3b"}
+SMOL = {f"smollm{n}-{size}" for n in ("", "2") for size in ("135m", "360m", "1.7b")} | {
+    "smollm3-3b"
+}
 
 
 @pytest.mark.parametrize(
