@@ -25,9 +25,9 @@ each device has a copy."""
 _PLAIN: Final = 16.0
 _FP8: Final = 8.0
 _NVFP4: Final = 4.5
-_ATTENTION: Final = ("query", "key_value", "attention_out")
-_RECURRENT: Final = ("linear_in", "linear_out")
-_SHARED: Final = ("shared_up", "shared_down")
+_ATTENTION: Final[tuple[str, ...]] = ("query", "key_value", "attention_out")
+_RECURRENT: Final[tuple[str, ...]] = ("linear_in", "linear_out")
+_SHARED: Final[tuple[str, ...]] = ("shared_up", "shared_down")
 
 _QWEN: Final[Mapping[str, float]] = dict.fromkeys((*_ATTENTION, *_RECURRENT), _FP8)
 
