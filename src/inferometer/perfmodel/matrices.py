@@ -22,24 +22,23 @@ each device has a copy."""
 
 # What published 4-bit float checkpoints store in more than 4 bits.
 
-_PLAIN: Final = 16.0
-_FP8: Final = 8.0
 _NVFP4: Final = 4.5
-_ATTENTION: Final[tuple[str, ...]] = ("query", "key_value", "attention_out")
-_RECURRENT: Final[tuple[str, ...]] = ("linear_in", "linear_out")
-_SHARED: Final[tuple[str, ...]] = ("shared_up", "shared_down")
+_ATTENTION: Final = ("query", "key_value", "attention_out")
+_RECURRENT: Final = ("linear_in", "linear_out")
+_SHARED: Final = ("shared_up", "shared_down")
+_LATENT: Final = ("experts_latent_in", "experts_latent_out")
 
-_QWEN: Final[Mapping[str, float]] = dict.fromkeys((*_ATTENTION, *_RECURRENT), _FP8)
+
+def _bits(*kinds: tuple[float, tuple[str, ...]]) -> dict[str, float]:
+    return {name: bits for bits, names in kinds for name in names}
+
 
 FLOAT4_BITS: Final[Mapping[str, Mapping[str, float]]] = {
-    "gemma-4-31b": dict.fromkeys(_ATTENTION, _PLAIN),
-    "qwen3.6-27b": _QWEN,
-    "qwen3.6-35b-a3b": _QWEN,
-    "nemotron-3-nano-30b-a3b": dict.fromkeys(_ATTENTION, _PLAIN)
-    | dict.fromkeys(_RECURRENT, (6 * _PLAIN + 17 * _NVFP4) / 23),
-    "nemotron-3-super-120b-a12b": dict.fromkeys((*_ATTENTION, "experts_latent_in"), _PLAIN)
-    | {"experts_latent_out": _PLAIN}
-    | dict.fromkeys((*_RECURRENT, *_SHARED), _FP8),
+    "gemma-4-31b": _bits((16, _ATTENTION)),
+    "qwen3.6-27b": _bits((8, _ATTENTION + _RECURRENT)),
+    "qwen3.6-35b-a3b": _bits((8, _ATTENTION + _RECURRENT)),
+    "nemotron-3-nano-30b-a3b": _bits((16, _ATTENTION), ((6 * 16 + 17 * _NVFP4) / 23, _RECURRENT)),
+    "nemotron-3-super-120b-a12b": _bits((16, _ATTENTION + _LATENT), (8, _RECURRENT + _SHARED)),
 }
 """Bits per weight of matrices, by model and the names of ``linears``. Matrices and models
 that are not here count as quantised like the rest.
