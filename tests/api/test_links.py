@@ -60,6 +60,8 @@ def test_a_group_wider_than_its_link_says_what_its_times_lack():
     assert not fit_cautions(deployment_of(replace(wide, link="50GB/s")))
     assert beyond_link(find_hardware("a40"), 4)
     assert beyond_link(find_hardware("gb200"), 64) is None
+    assert beyond_link(find_hardware("h100_sxm"), 2, 4) is None
+    assert "--tp 4 --data-parallel-size 4" in (beyond_link(find_hardware("h100_sxm"), 4, 4) or "")
     measured = deployment_of(wide)
     measured = replace(measured, step_times=replace(measured.step_times, basis="fitted"))
     assert not fit_cautions(measured), "its network is in the measured steps"

@@ -4,8 +4,7 @@ import pytest
 
 from inferometer.inputs.catalog import find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.float4_checkpoints import FLOAT4_BITS
-from inferometer.perfmodel.matrices import linears
+from inferometer.perfmodel.matrices import FLOAT4_BITS, linears
 from inferometer.perfmodel.weights import linear_bits, weight_bytes
 
 FLOAT4 = EngineSpec(dtype="bfloat16", quantization="float4")

@@ -46,7 +46,7 @@ class Cluster:
         1,
         "Replicas that share the experts and take each step together (vLLM's, with"
         " --enable-expert-parallel; SGLang's --enable-dp-attention; TensorRT-LLM's"
-        " enable_attention_dp), each of --tp devices (SGLang's --tp 8 --dp 4 is --tp 2 here).",
+        " enable_attention_dp), each of --tp devices (SGLang counts those of all in its own).",
         "Cluster",
         least=1,
     )

@@ -36,6 +36,7 @@ from inferometer.inputs.types import (
 from inferometer.measure.this_machine import THIS_MACHINE, ceiling_cautions
 from inferometer.perfmodel.kv_cache import kv_groups, n_full_attention_layers
 from inferometer.perfmodel.roofline import (
+    STATED_LINK,
     WITHIN_LINK,
     ParallelPlan,
     beyond_link,
@@ -475,11 +476,13 @@ def _model_cautions(deployment: Deployment) -> tuple[Caution, ...]:
 
 
 def _link_cautions(deployment: Deployment) -> tuple[Caution, ...]:
-    """A caution where a replica's ranks are more than its devices' own link joins."""
+    """A caution where a replica's ranks, or those that share experts, are more than a link joins."""
     if deployment.hardware is None or deployment.step_times.basis == "fitted":
         return ()  # what was measured over such a group has its network in it
-    text = beyond_link(deployment.hardware, deployment.engine.tensor_parallel_size)
-    return (Caution(code="NODES", text=text, remedy=WITHIN_LINK),) if text else ()
+    n_sharing = deployment.knobs.data_parallel_size
+    text = beyond_link(deployment.hardware, deployment.engine.tensor_parallel_size, n_sharing)
+    remedy = WITHIN_LINK if n_sharing == 1 else STATED_LINK
+    return (Caution(code="NODES", text=text, remedy=remedy),) if text else ()
 
 
 def _start_cautions(deployment: Deployment) -> tuple[Caution, ...]:

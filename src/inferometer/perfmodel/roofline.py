@@ -385,11 +385,12 @@ def bound_peaks(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
     return peaks if narrow is None else replace(peaks, flop_per_s=narrow.value)
 
 
-WITHIN_LINK: Final = "--link RATE or --all-reduce-us N states it; or --pp N between such groups"
+STATED_LINK: Final = "--link RATE or --all-reduce-us N states it"
+WITHIN_LINK: Final = f"{STATED_LINK}; or --pp N between such groups"
 
 
-def beyond_link(hardware: HardwareSpec, n_tensor: int) -> str | None:
-    """A caution if the tensor-parallel group is larger than the group of linked devices, else None.
+def beyond_link(hardware: HardwareSpec, n_tensor: int, n_sharing: int = 1) -> str | None:
+    """A caution if ranks, or replicas that share experts, are more than the link joins, else None.
 
     Example
     -------
@@ -398,11 +399,14 @@ def beyond_link(hardware: HardwareSpec, n_tensor: int) -> str | None:
     True
     """
     joined = hardware.linked_devices
-    if joined is None or n_tensor <= joined.value:
+    n_devices = n_tensor * n_sharing
+    if joined is None or n_devices <= joined.value:
         return None
+    flags = [f"--tp {n_tensor}"] if n_tensor > 1 else []
+    flags += [f"--data-parallel-size {n_sharing}"] if n_sharing > 1 else []
     return (
-        f"the link of {hardware.name} joins {joined.value:g} devices: what joins the {n_tensor} of"
-        f" --tp {n_tensor} is slower, and is not in these times"
+        f"the link of {hardware.name} joins {joined.value:g} devices: what joins the {n_devices} of"
+        f" {' '.join(flags)} is slower, and is not in these times"
     )
 
 
