@@ -7,7 +7,7 @@ known to one reader is known to all.
 import re
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Final
 
@@ -561,6 +561,7 @@ def named_weights(name: str) -> tuple[str, str] | None:
     return None if found is None else (base, found)
 
 
+@lru_cache(2**12)  # to find a model takes the forms of the whole catalogue
 def model_form(name: str) -> str:
     """Normal form of a model's name, equal for all its spellings.
 

@@ -7,6 +7,7 @@ flight gives a first estimate of its step times. Letters of shapes: N requests, 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -71,7 +72,7 @@ def latencies(asked: RequestTable, found: RequestTable) -> Latencies:
     n_found = len(found.sent_ns)
     sent_ns = asked.sent_ns[:n_found]
     first_s = np.where(found.first_token_ns >= 0, (found.first_token_ns - sent_ns) / 1e9, np.nan)
-    is_done = np.isin(found.status, (RequestStatus.STOPPED, RequestStatus.LENGTH))
+    is_done = is_one_of(found, COMPLETED)
     last_s = np.where(is_done, (found.finished_ns - sent_ns) / 1e9, np.nan)
     n_gaps = np.where(found.output_tokens > 1, found.output_tokens - 1.0, np.nan)
     lost = np.full(len(asked.sent_ns) - n_found, np.nan)
@@ -141,9 +142,12 @@ class LoadTest:
     plan: RequestPlan | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServedLoad:
-    """The requests of a load test that reached the server, in order of sending."""
+    """The requests of a load test that reached the server, in order of sending.
+
+    Equal to itself alone, so that what follows from it is worked out once for all simulations.
+    """
 
     run_id: str
     requests: RequestTable
@@ -160,17 +164,12 @@ class ServedLoad:
 
     def demand(self, front_end_s: float, block_size: int, *, has_contents: bool) -> Demand:
         """The requests as they reach the scheduler."""
-        table, delay_ns = self.requests, round(front_end_s * 1e9)
-        leaves = table.status == RequestStatus.ABORTED
-        asked = demand(
-            table.sent_ns + delay_ns,
-            table.prompt_tokens,
-            self.output_tokens,
-            abort_ns=np.where(
-                leaves, np.maximum(table.finished_ns, table.sent_ns) + delay_ns, ABSENT
-            ),
+        asked, delay_ns = _as_sent(self, block_size, has_contents), round(front_end_s * 1e9)
+        ends_ns = asked.abort_ns
+        return asked._replace(
+            arrival_ns=asked.arrival_ns + delay_ns,
+            abort_ns=np.where(ends_ns == ABSENT, ABSENT, ends_ns + delay_ns),
         )
-        return with_contents(asked, block_size, self._shared(block_size)) if has_contents else asked
 
     @property
     def has_shared_prefixes(self) -> bool:
@@ -183,7 +182,8 @@ class ServedLoad:
             return np.zeros(len(self.requests.request_index), np.int64)
         return self.plan.prefix_tokens[self.requests.request_index].astype(np.int64)
 
-    def _shared(self, block_size: int) -> SharedBlocks | None:
+    def shared_blocks(self, block_size: int) -> SharedBlocks | None:
+        """Blocks of prefixes that prompts share, as far as is known."""
         if self.plan is None:
             return None
         contents, rows = block_contents(self.plan, block_size), self.requests.request_index
@@ -192,6 +192,21 @@ class ServedLoad:
         start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         candidates = np.repeat(contents.start[rows] - start[:-1], counts) + np.arange(start[-1])
         return SharedBlocks(start=start, ids=contents.ids[candidates].astype(np.int64))
+
+
+@lru_cache(16)
+def _as_sent(one: ServedLoad, block_size: int, has_contents: bool) -> Demand:  # noqa: FBT001 -- a key
+    table = one.requests
+    leaves = table.status == RequestStatus.ABORTED
+    asked = demand(
+        table.sent_ns,
+        table.prompt_tokens,
+        one.output_tokens,
+        abort_ns=np.where(leaves, np.maximum(table.finished_ns, table.sent_ns), ABSENT),
+    )
+    if not has_contents:
+        return asked
+    return with_contents(asked, block_size, one.shared_blocks(block_size))
 
 
 class PeakLoad(NamedTuple):
@@ -289,6 +304,7 @@ def _gaps(table: RequestTable, chunks: ChunkTable) -> F64:
     return gap_s
 
 
+@lru_cache(16)
 def cells_of(one: ServedLoad) -> I64:
     """Cell of each used request: neighbours in time with prompts of similar length."""
     neighbours = np.arange(int(one.is_used.sum())) * _N_GROUPS // int(one.is_used.sum())

@@ -9,6 +9,7 @@ times are searched downhill (``fit.map``).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ from inferometer.fit.map import (
     refined,
     student_loss,
 )
-from inferometer.records.columns import F64, I64
+from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.types import RequestTable, StepTable
 from inferometer.simulate.run import simulate
 
@@ -444,26 +445,49 @@ def _residuals(one: ServedLoad, simulated: _Simulated) -> F64:
     A single simulated request jumps at the least change of a step's time (one that just misses a
     step waits for the next); the mean over similar requests moves smoothly.
     """
-    seen, reported, found = one.seen, one.is_used, simulated.latencies
-    step_s = float(np.nanmedian(seen.tpot_s))
-    ttft = (found.ttft_s[reported] - seen.ttft_s[reported]) / (
-        0.5 * step_s + _TTFT_RATIO * seen.ttft_s[reported]
-    )
-    expected = np.hypot(_TPOT_RATIO, 0.5 / np.maximum(one.output_tokens[reported] - 1.0, 1.0))
+    reported, found, measured = one.is_used, simulated.latencies, _measured(one)
+    ttft = (found.ttft_s[reported] - measured.ttft_s) / measured.ttft_scale_s
     with np.errstate(divide="ignore", invalid="ignore"):
-        tpot = np.log(found.tpot_s[reported] / seen.tpot_s[reported]) / expected
-    is_paced = (one.output_tokens[reported] > 1) & (seen.tpot_s[reported] > 0)
-    kinds = [ttft, np.where(is_paced, tpot, 0.0)]
-    if one.gap_s is not None and simulated.gap_s is not None:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gap = np.log(simulated.gap_s[reported] / one.gap_s[reported]) / np.hypot(
-                _GAP_RATIO, 1 / np.maximum(one.output_tokens[reported] - 1.0, 1.0)
-            )
-        kinds.append(np.nan_to_num(gap, nan=0.0))
-    cells = cells_of(one)
-    root = np.sqrt(np.bincount(cells))
+        tpot = np.log(found.tpot_s[reported] / measured.tpot_s) / measured.tpot_scale
+        kinds = [ttft, np.where(measured.is_paced, tpot, 0.0)]
+        if one.gap_s is not None and simulated.gap_s is not None:
+            gap = np.log(simulated.gap_s[reported] / one.gap_s[reported]) / measured.gap_scale
+            kinds.append(np.nan_to_num(gap, nan=0.0))
     means = [
-        np.bincount(cells, np.clip(np.nan_to_num(kind, nan=_LOST), -_LOST, _LOST)) / root
+        np.bincount(measured.cells, np.clip(np.nan_to_num(kind, nan=_LOST), -_LOST, _LOST))
+        / measured.root
         for kind in kinds
     ]
     return np.asarray(np.concatenate(means), dtype=np.float64)
+
+
+class _Measured(NamedTuple):
+    """What residuals are of and relative to: the same for all simulations of a load test."""
+
+    ttft_s: F64
+    ttft_scale_s: F64
+    tpot_s: F64
+    tpot_scale: F64
+    is_paced: Bools
+    gap_scale: F64
+    cells: I64
+    root: F64
+    """Root of the number of requests of each cell."""
+
+
+@lru_cache(16)
+def _measured(one: ServedLoad) -> _Measured:
+    reported, n_gaps = one.is_used, np.maximum(one.output_tokens[one.is_used] - 1.0, 1.0)
+    ttft_s, tpot_s = one.seen.ttft_s[reported], one.seen.tpot_s[reported]
+    step_s = float(np.nanmedian(one.seen.tpot_s))
+    cells = cells_of(one)
+    return _Measured(
+        ttft_s=ttft_s,
+        ttft_scale_s=0.5 * step_s + _TTFT_RATIO * ttft_s,
+        tpot_s=tpot_s,
+        tpot_scale=np.hypot(_TPOT_RATIO, 0.5 / n_gaps),
+        is_paced=(one.output_tokens[reported] > 1) & (tpot_s > 0),
+        gap_scale=np.hypot(_GAP_RATIO, 1 / n_gaps),
+        cells=cells,
+        root=np.sqrt(np.bincount(cells)),
+    )

@@ -474,8 +474,8 @@ def _refuse(
     row_name: Callable[[int], str],
     **advice: str,
 ) -> None:
-    wrong = np.flatnonzero(is_wrong)
-    if wrong.size:
+    if np.count_nonzero(is_wrong):
+        wrong = np.flatnonzero(is_wrong)
         more = f" (and {wrong.size - 1:,} rows more)" if wrong.size > 1 else ""
         raise SpecError(
             what.format(row_name(int(wrong[0])), values[wrong[0]]) + more, where=where, **advice
@@ -497,6 +497,8 @@ def column(name: str, values: ArrayLike, n_requests: int, where: str) -> NDArray
             where=where,
             allowed=f"one value for each of {n_requests} requests",
         )
+    if array.dtype == _TYPES[name]:
+        return array.copy()
     try:
         with np.errstate(invalid="ignore"):  # values that do not fit are refused below
             cast = array.astype(_TYPES[name])

@@ -538,7 +538,9 @@ def _chains(leaders: I32) -> tuple[I32, I32]:
     Each (N), or (0) if no request has a leader (``NOTHING`` in ``leaders``).
     """
     rows = np.flatnonzero(leaders != NOTHING)
-    first = np.full(len(leaders) if rows.size else 0, NOTHING, np.int32)
+    if not rows.size:
+        return np.empty(0, np.int32), np.empty(0, np.int32)
+    first = np.full(len(leaders), NOTHING, np.int32)
     following = first.copy()
     in_order = rows[np.argsort(leaders[rows], kind="stable")]
     whose = leaders[in_order]
