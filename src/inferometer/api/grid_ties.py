@@ -16,10 +16,10 @@ estimates, whose intervals need not be symmetric.
 
 ``bench/bench_ties.py`` measured how errors correlate, on pairs of published rows whose model was
 left out of the fit on their device and engine. Of TPOT and of TTFT: 0.74 and 0.75 where the users
-differ, 0.63 and 0.59 where the lengths do too; 0.75 and 0.72 on another number of devices, 0.58 and
-0.48 in another precision; -0.08 and 0.26 on another device, -0.29 and 0.07 by another engine, -0.15
-and 0.16 of another model. The rule decides 48 % of all these pairs by TPOT and 25 % by TTFT, in the
-measured order 99.8 % and 99.1 % of them. Intervals that had to lie apart decided 23 % and 9 %; draws
+differ, 0.63 and 0.59 where the lengths do too; 0.75 and 0.73 on another number of devices, 0.59 and
+0.48 in another precision; -0.08 and 0.27 on another device, -0.29 and 0.08 by another engine, -0.14
+and 0.17 of another model. The rule decides 38 % of all these pairs by TPOT and 27 % by TTFT, in the
+measured order 99.6 % and 98.1 % of them. Intervals that had to lie apart decided 10 % and 6 %; draws
 alone decide all, 91.5 % and 84.4 % in that order. Datasheets of all devices are read with the same
 shares of their peaks, so that they err together: with 0.7 for one model 23 % and 37 % are decided
 (1 % and 7 % by intervals apart), 99.6 % and 97.9 % in the measured order. The errors of a fit to a
