@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from inferometer.errors import SpecError
@@ -249,8 +250,12 @@ def _measurement(points: PublishedPointTable, index: int) -> tuple[object, ...]:
 
 def first_of_shape(model: ModelSpec) -> ModelSpec:
     """The catalogue's first model with these matrices: DeepSeek-R1 takes the time of DeepSeek-V3."""
-    shape = nameless(model)
-    return next((one for one in load_models() if nameless(one) == shape), model)
+    return _firsts_of_shapes().get(nameless(model), model)
+
+
+@lru_cache(maxsize=1)
+def _firsts_of_shapes() -> dict[ModelSpec, ModelSpec]:
+    return {nameless(model): model for model in reversed(load_models())}
 
 
 def _model_of(name: str, known: dict[str, ModelSpec]) -> ModelSpec | None:
