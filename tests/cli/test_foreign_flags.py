@@ -235,6 +235,11 @@ def test_a_start_command_is_its_model_and_its_flags(verb, typed, read):
     assert in_our_words([typed, "--rate", "1"], command(verb)) == [*read.split(), "--rate", "1"]
 
 
+def test_a_start_command_as_a_flag_s_value_stays():
+    words = ["m", "--start", "vllm serve m --port 1"]
+    assert in_our_words(words, command("tune")) == words
+
+
 def test_a_flag_of_a_start_command_without_a_meaning_is_refused_with_the_rest():
     with pytest.raises(SpecError, match="--enforce-eager of the server's command") as refused:
         in_our_words(["vllm serve m --enforce-eager -tp 2"], command("simulate"))

@@ -46,6 +46,9 @@ NAMED = {
     "gemma-4-26b-a4b": (25.2, 3.8),
     "nemotron-3-nano-30b-a3b": (31.6, 3.2),
     "nemotron-3.5-lightning-30b-a3b": (31.6, 3.2),
+    "ernie-4.5-21b-a3b": (21.8, 3),
+    "kimi-linear-48b-a3b": (49.1, 3.1),
+    "lfm2-8b-a1b": (8.3, 1.5),
 }
 """Billions of parameters, all and active, on model cards; other names carry them."""
 

@@ -7,6 +7,7 @@ ours is taken as ours; one whose values are written in another way is answered w
 import re
 import shlex
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import click
@@ -62,7 +63,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
     own = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
     arguments = {one.name for one in command.params if isinstance(one, click.Argument)}
     if "model" in arguments:
-        words = _taken_apart(words, own, command.name or "")
+        words = _taken_apart(words, own, command)
     words = _as_settings(_hyphenated(words, own), own)
     if words and not words[0].startswith("-") and not arguments and "--model" in own:
         words = ["--model", *words]  # `sweep MODEL`, as `quick MODEL`
@@ -90,8 +91,8 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
     return [*_in_seconds(written, words), *_workload(lengths, own, words), *words[ended:]]
 
 
-def _taken_apart(words: Sequence[str], own: set[str], verb: str) -> list[str]:
-    """A server's start command as the model and the flags that describe the server.
+def _taken_apart(words: Sequence[str], own: set[str], verb: click.Command) -> list[str]:
+    """A server's start command, in MODEL's place, as the model and the flags of the server.
 
     Raises
     ------
@@ -99,9 +100,12 @@ def _taken_apart(words: Sequence[str], own: set[str], verb: str) -> list[str]:
         It has a flag that makes steps longer or shorter in a way that is unknown here.
     """
     known = own.union(SAME, _SWITCHES, ENGINE_SETTINGS, _SPECULATION)
+    options = [one for one in verb.params if isinstance(one, click.Option) and one.is_flag]
+    switches = {flag for one in options for flag in (*one.opts, *one.secondary_opts)}
     written = list[str]()
-    for word in words:
-        command = read_serve_command(word) if " " in word else None
+    for before, word in pairwise(["", *words]):
+        is_value = before.startswith("-") and "=" not in before and before not in switches
+        command = read_serve_command(word) if " " in word and not is_value else None
         if command is None:
             written.append(word)
             continue
@@ -112,7 +116,7 @@ def _taken_apart(words: Sequence[str], own: set[str], verb: str) -> list[str]:
                     f"{flag} of the server's command has no meaning here",
                     where="MODEL",
                     allowed="flags of its scheduler, memory, formats and devices",
-                    try_=suggestions.command(verb, rest),
+                    try_=suggestions.command(verb.name or "", rest),
                 )
         engine = next((flag for flag in ("--policy", "--engine") if flag in own), None)
         written += [command.model, *([engine, command.engine] if engine is not None else [])]

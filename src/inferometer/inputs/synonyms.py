@@ -78,6 +78,9 @@ _DEVICE_WORDS: Final = {
     "trn2": "trainium2",
     "trn3": "trainium3",
     "inf2": "inferentia2",
+    "sapphire": "8480p",
+    "genoa": "9654",
+    "turin": "9755",
     "80g": "80gb",
     "40g": "40gb",
     "32g": "32gb",
@@ -89,7 +92,7 @@ _DEVICE_WORDS: Final = {
 """Words with the same meaning; a driver's `SXM4` and a price list's `SXM` are one socket."""
 
 _NO_NEWS: Final = {
-    "nvidia", "amd", "intel", "google", "geforce", "tesla", "instinct", "graphics", "gpu", "tpu",
+    "nvidia", "amd", "intel", "google", "rapids", "geforce", "tesla", "instinct", "graphics", "gpu", "tpu",
     "generation", "oam", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr6x", "gddr7", "r", "tm",
     "cpu", "apple", "processor", "of", "the", "per", "chip", "card", "socket", "desktop", "whole", "core", "edition",
 }  # fmt: skip

@@ -164,10 +164,10 @@ class ServedLoad:
 
     def demand(self, front_end_s: float, block_size: int, *, has_contents: bool) -> Demand:
         """The requests as they reach the scheduler."""
-        asked, delay_ns = _as_sent(self, block_size, has_contents), round(front_end_s * 1e9)
-        ends_ns = asked.abort_ns
-        return asked._replace(
-            arrival_ns=asked.arrival_ns + delay_ns,
+        sent, delay_ns = _as_sent(self, block_size, has_contents), round(front_end_s * 1e9)
+        ends_ns = sent.abort_ns
+        return sent._replace(
+            arrival_ns=sent.arrival_ns + delay_ns,
             abort_ns=np.where(ends_ns == ABSENT, ABSENT, ends_ns + delay_ns),
         )
 
@@ -198,15 +198,15 @@ class ServedLoad:
 def _as_sent(one: ServedLoad, block_size: int, has_contents: bool) -> Demand:  # noqa: FBT001 -- a key
     table = one.requests
     leaves = table.status == RequestStatus.ABORTED
-    asked = demand(
+    requested = demand(
         table.sent_ns,
         table.prompt_tokens,
         one.output_tokens,
         abort_ns=np.where(leaves, np.maximum(table.finished_ns, table.sent_ns), ABSENT),
     )
     if not has_contents:
-        return asked
-    return with_contents(asked, block_size, one.shared_blocks(block_size))
+        return requested
+    return with_contents(requested, block_size, one.shared_blocks(block_size))
 
 
 class PeakLoad(NamedTuple):

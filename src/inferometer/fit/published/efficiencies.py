@@ -362,8 +362,8 @@ def devices_of(hardware: HardwareSpec) -> str:
 
 def servers_of_others(model: ModelSpec, hardware: HardwareSpec, framework: str) -> ServersOfOthers:
     """How servers of other people with such a model, device and engine differ."""
-    asked = (devices_of(hardware), framework, model.moe is not None)
-    return next(one for one in _servers() if (one.devices, one.engine, one.is_moe) == asked)
+    sort = (devices_of(hardware), framework, model.moe is not None)
+    return next(one for one in _servers() if (one.devices, one.engine, one.is_moe) == sort)
 
 
 @lru_cache(maxsize=1)
