@@ -254,10 +254,13 @@ def test_a_belief_has_the_sum_of_the_efficiencies_that_it_used(monkeypatch):
     published = believed_of({"model": "llama-3.1-8b", "hardware": "h100_sxm"})
     datasheet = believed_of({"model": "llama-3.1-8b", "hardware": "h100_sxm", "datasheet": True})
     before = belief_sha256(published), belief_sha256(datasheet)
-    monkeypatch.setattr(verify_belief, "efficiency_file", lambda _hardware: b"another file")
-    after = belief_sha256(published), belief_sha256(datasheet)
-    assert after[0] != before[0]
-    assert after[1] == before[1]
+    others = {"efficiency_file": lambda _hardware: b"another", "servers_file": lambda: b"another"}
+    for name, other in others.items():
+        with monkeypatch.context() as patched:
+            patched.setattr(verify_belief, name, other)
+            after = belief_sha256(published), belief_sha256(datasheet)
+        assert after[0] != before[0], name
+        assert after[1] == before[1], name
 
 
 @pytest.mark.parametrize(

@@ -140,3 +140,8 @@ def test_a_start_command_stands_for_the_model_and_its_flags():
         "rate": 2,
         "set": ("enable_prefix_caching=false",),
     }
+
+
+def test_flags_of_a_start_command_that_choose_kernels_are_a_warning():
+    with pytest.warns(UserWarning, match="not of --attention-backend"):
+        option_values(Simulate, {"model": "vllm serve m --attention-backend FLASHINFER"})

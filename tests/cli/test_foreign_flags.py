@@ -248,4 +248,4 @@ def test_a_flag_of_a_start_command_without_a_meaning_is_refused_with_the_rest():
 
 def test_flags_that_choose_kernels_are_named(capsys):
     in_our_words(["vllm serve m --attention-backend FLASHINFER"], command("simulate"))
-    assert "the engine's usual kernels: --attention-backend" in capsys.readouterr().err
+    assert "usual kernels, not of --attention-backend" in capsys.readouterr().err

@@ -141,6 +141,7 @@ def test_what_several_or_none_are_called_means_none(name):
         ("Jetson Orin Nano Super", "jetson_orin_nano_8gb"),
         ("Jetson Thor", "jetson_agx_thor"),
         ("Sapphire Rapids", "xeon_8480p"),
+        ("Granite Rapids", "xeon_6980p"),
         ("Intel Data Center GPU Max 1550", "max_1550"),
         ("Trn2", "trainium2"),
         ("Inferentia 2", "inferentia2"),

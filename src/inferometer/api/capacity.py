@@ -26,7 +26,7 @@ from inferometer.decide import capacity as searches, lone_request, probing, traf
 from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import types
-from inferometer.perfmodel.types import weakest_basis
+from inferometer.perfmodel.types import least_share, weakest_basis
 from inferometer.simulate.deployment import Case, Deployment
 
 _SPAN_RATIO: Final = 1e4
@@ -267,7 +267,9 @@ def capacity(question: Capacity) -> CapacityAnswer:
         cautions=_cautions(question, servers, search, found),
         n_kv_blocks_low=None if blocks is None else blocks[0],
         n_kv_blocks_high=None if blocks is None else blocks[1],
-        machine_share_fraction=min(one.step_times.machine_share_fraction for one in servers.kinds),
+        machine_share_fraction=least_share(
+            one.step_times.machine_share_fraction for one in servers.kinds
+        ),
         next_step=_what_takes_prompts(servers, requests, is_resolved=found.is_resolved)
         or next_step_of(
             *(levels, alone),

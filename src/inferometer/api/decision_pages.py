@@ -112,8 +112,9 @@ class CapacityAnswer(Answer):
     cautions: tuple[Caution, ...] = ()
     assumptions: tuple[str, ...] = ()
     """What was taken to be so without having been given, in words."""
-    machine_share_fraction: float = 0.0
-    """Share of the variance of a step's log time that all layouts on the device have alike."""
+    machine_share_fraction: float | None = None
+    """Share of the variance of a step's log time that all layouts on the device have alike;
+    None: of a datasheet, by which it is not known."""
 
     @property
     def exit_code(self) -> int:

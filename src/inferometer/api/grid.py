@@ -64,8 +64,8 @@ class Headline(NamedTuple):
     """The limit, and a verdict."""
     paced: dict[str, PacedNumber]
     """What points are ranked by, where it was simulated."""
-    machine_share_fraction: float = 0.0
-    """Share of the variance of a step's log time that all layouts on the device have alike."""
+    machine_share_fraction: float | None = None
+    """Share of the variance of a step's log time that all layouts on the device have alike, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +82,8 @@ class GridPoint:
     """Of this point; with an SLO: 0 met, 10 missed, 11 undecided."""
     paced: dict[str, PacedNumber] = field(default_factory=dict[str, PacedNumber])
     """The number that points are ranked by, at all step times; none of predictions."""
-    machine_share_fraction: float = 0.0
-    """Share of the variance of a step's log time that all layouts on the device have alike."""
+    machine_share_fraction: float | None = None
+    """Share of the variance of a step's log time that all layouts on the device have alike, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 from inferometer.api.grid import GridPoint
 from inferometer.fit.published.efficiencies import ENGINES
 from inferometer.perfmodel.steptime import CONFIDENCE_FRACTION
+from inferometer.perfmodel.types import least_share
 from inferometer.stats.estimate import Estimate
 
 _AT_LOADS: Final = 0.75
@@ -146,7 +147,7 @@ def _in_common(one: GridPoint, other: GridPoint) -> tuple[float, bool]:
     if "hardware" in differ:
         return 0.0, has_same_steps
     # The rows of one laboratory, by which errors correlate, do not show the machine's own.
-    machine = min(one.machine_share_fraction, other.machine_share_fraction)
+    machine = least_share((one.machine_share_fraction, other.machine_share_fraction)) or 0.0
     rest = _AT_LOADS if has_same_steps else _BY_DEVICE
     return machine + (1 - machine) * rest, has_same_steps
 

@@ -71,7 +71,7 @@ class FittedSpeeds:
     """Why answers are less certain than a measurement of the same server."""
     origin: str | None = None
     """Source of the fit, in words."""
-    machine_share_fraction: float = 0.0
+    machine_share_fraction: float | None = None
     """Share of the variance of a step's log time that all layouts on the device have alike."""
 
 

@@ -6,7 +6,7 @@ text, paths, and lists of these.
 
 import inspect
 import shlex
-from collections.abc import Callable, Container, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, ValuesView
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import wraps
@@ -30,8 +30,7 @@ from inferometer.api.question import Field, by_field, fields_of, named_parts, na
 from inferometer.api.simulate import Simulate
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE
 from inferometer.errors import SpecError
-from inferometer.inputs.option_names import engine_setting, nearest_option
-from inferometer.inputs.serve_command import read_serve_command
+from inferometer.inputs.option_names import engine_setting, nearest_option, of_the_server
 from inferometer.inputs.synonyms import OUTPUT, PROMPT
 from inferometer.report.page import Page
 
@@ -145,7 +144,7 @@ def option_values(question: type[Any], given: Mapping[str, object]) -> dict[str,
     names = names_of(question)
     fields = {field.name: field for field in fields_of(question)}
     values, settings = dict[str, object](), dict[str, object]()
-    for name, value in _of_the_server(given, names).items():
+    for name, value in of_the_server(given, names).items():
         setting = engine_setting(name) if "set" in fields and name not in names else None
         if setting is not None:
             settings[setting] = plain_value(name, value)
@@ -163,22 +162,6 @@ def option_values(question: type[Any], given: Mapping[str, object]) -> dict[str,
         field = fields["set"]
         values["set"] = (*_as_words(field, values.get("set")), *_as_words(field, settings))
     return values
-
-
-def _of_the_server(given: Mapping[str, object], names: Container[str]) -> dict[str, object]:
-    """The options, with those of a server's start command in the place of ``model``."""
-    model = given.get("model")
-    command = read_serve_command(model) if isinstance(model, str) and " " in model else None
-    if command is None:
-        return dict(given)
-    found: dict[str, object] = {"model": command.model}
-    if engine := next((one for one in ("policy", "engine") if one in names), None):
-        found[engine] = command.engine
-    for flag, value in command.flags:
-        name = flag.strip("-").replace("-", "_")
-        is_off = value is None and name.startswith("no_")
-        found[name.removeprefix("no_") if is_off else name] = not is_off if value is None else value
-    return found | {name: value for name, value in given.items() if name != "model"}
 
 
 def _as_words(field: Field, value: object) -> tuple[object, ...]:

@@ -185,8 +185,9 @@ class DeploymentView:
     kv_blocks_from: str
     step_times_basis: Basis
     step_times_from: str
-    machine_share_fraction: float
-    """Share of the variance of a step's log time that all layouts on the device have alike."""
+    machine_share_fraction: float | None
+    """Share of the variance of a step's log time that all layouts on the device have alike; None: of a
+    datasheet, by which it is not known."""
     n_replicas: int
     data_parallel_size: int
     """Replicas that share experts and run each step together; 1: none do."""

@@ -20,7 +20,7 @@ from inferometer.api.simulation import SimulateAnswer
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog
 from inferometer.perfmodel.datasheet import DatasheetPrediction, sheet_at
-from inferometer.perfmodel.types import weakest_basis
+from inferometer.perfmodel.types import least_share, weakest_basis
 from inferometer.records.request_summaries import RequestSummary
 from inferometer.stats.estimate import Estimate
 
@@ -53,7 +53,7 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
             **({} if answer.slo is None else {"slo": answer.slo.verdict}),
         },
         paced={},
-        machine_share_fraction=0.0 if fitted is None else fitted.machine_share_fraction,
+        machine_share_fraction=None if fitted is None else fitted.machine_share_fraction,
     )
 
 
@@ -89,7 +89,7 @@ def _of_simulation(answer: SimulateAnswer) -> Headline:
         numbers=numbers,
         words={"step_times": basis, "slo": answer.verdict},
         paced=_paced("requests_per_s", [one.completed_requests_per_s for one in summaries]),
-        machine_share_fraction=min(one.machine_share_fraction for one in kinds),
+        machine_share_fraction=least_share(one.machine_share_fraction for one in kinds),
     )
 
 

@@ -12,7 +12,7 @@ from inferometer.api.question import asked_in, question_of
 from inferometer.api.server import Server
 from inferometer.errors import ModelError, SpecError
 from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, is_server_fit
-from inferometer.fit.published.efficiencies import efficiency_file
+from inferometer.fit.published.efficiencies import efficiency_file, servers_file
 from inferometer.inputs import catalog, foreign_bytes, resolve
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.plans import ServerTable
@@ -130,7 +130,8 @@ def _server_sha256(server: Server) -> str:
         model = resolve.resolve_model(server.model, load_format="dummy").spec
         known = None if hardware is None or server.datasheet else efficiency_file(hardware)
         # Sums that were sealed before there was such a file stay as they are.
-        sums = [] if known is None else [seals.sha256_of(known)]
+        files = () if known is None else (known, servers_file())
+        sums = [seals.sha256_of(file) for file in files]
         return seals.sha256_of((seals.model_facts(model), hardware, *sums))
     path = server.fit
     if path.is_dir():

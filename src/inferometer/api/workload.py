@@ -494,22 +494,25 @@ def in_step(workload: DrawnWorkload, run: Run, varied: Run | None) -> tuple[Caut
     exact_s, varied_s = (_median_ttft_s(one) for one in (run, varied))
     if exact_s is None or varied_s is None or exact_s <= _BURST_RATIO * varied_s:
         return ()
-    tokens = int(workload.plan.output_tokens[0])
+    prompt, output = int(workload.plan.prompt_tokens[0]), int(workload.plan.output_tokens[0])
+    apart = f"TTFT p50 is {format_duration(varied_s)}, not {format_duration(exact_s)}"
     return (
-        Caution(
-            code="IN_STEP",
-            text=(
-                f"all answers have {tokens:,} tokens, so the {workload.n_users:,} users stay in"
-                f" step and their prompts meet: where models end answers themselves, at 80 to"
-                f" 120 %, TTFT p50 is {format_duration(varied_s)}, not {format_duration(exact_s)};"
-                " intervals hold both"
-            ),
-            remedy=suggestions.flags(
-                "--workload",
-                f"prompt={workload.plan.prompt_tokens[0]},"
-                f"output={round(0.8 * tokens)}..{round(1.2 * tokens)}",
-            ),
+        _in_step_caution(output, f"{apart}; intervals hold both", _varied_lengths(prompt, output)),
+    )
+
+
+def _varied_lengths(prompt: int, output: int) -> str:
+    return f"prompt={prompt},output={round(0.8 * output)}..{round(1.2 * output)}"
+
+
+def _in_step_caution(output: int, apart: str, varied: str) -> Caution:
+    return Caution(
+        code="IN_STEP",
+        text=(
+            f"all answers have {output:,} tokens, so users stay in step and their prompts meet:"
+            f" where models end answers themselves, at 80 to 120 %, {apart}"
         ),
+        remedy=suggestions.flags("--workload", varied),
     )
 
 
@@ -523,25 +526,18 @@ def users_in_step(
     ``capacity_of``: users of this workload that meet the SLO, looked for from a number on.
     """
     lengths = re.fullmatch(r"(\d+)x(\d+)", str(options.workload or ""))
-    if capacity_users is None or lengths is None or options.concurrency is None:
+    prompt, output = (0, 0) if lengths is None else map(int, lengths.groups())
+    if capacity_users is None or output < 2 or options.concurrency is None:
         return ()
-    prompt, output = map(int, lengths.groups())
-    varied = f"prompt={prompt},output={round(0.8 * output)}..{round(1.2 * output)}"
-    apart = capacity_of(workload_of(replace(options, workload=varied)), capacity_users)
-    if output == 1 or apart is None or apart <= _BURST_RATIO * capacity_users:
+    varied = _varied_lengths(prompt, output)
+    found = capacity_of(workload_of(replace(options, workload=varied)), capacity_users)
+    if found is None or found <= _BURST_RATIO * capacity_users:
         return ()
-    rough = int(float(f"{apart:.1g}"))
-    return (
-        Caution(
-            code="IN_STEP",
-            text=(
-                f"all answers have {output:,} tokens, so users stay in step and their prompts meet:"
-                f" where models end answers themselves, at 80 to 120 %, about {rough:,} users"
-                f" meet the SLO at likely step times, not {capacity_users:.0f}"
-            ),
-            remedy=suggestions.flags("--workload", varied),
-        ),
+    apart = (
+        f"about {int(float(f'{found:.1g}')):,} users meet the SLO at likely step times, not"
+        f" {capacity_users:.0f}"
     )
+    return (_in_step_caution(output, apart, varied),)
 
 
 def _median_ttft_s(run: Run) -> float | None:

@@ -121,8 +121,8 @@ def _taken_apart(words: Sequence[str], own: set[str], verb: click.Command) -> li
         engine = next((flag for flag in ("--policy", "--engine") if flag in own), None)
         written += [command.model, *([engine, command.engine] if engine is not None else [])]
         written += [part for one in command.flags for part in one if part is not None]
-        if command.unmodelled:
-            talk(f"as by the engine's usual kernels: {', '.join(command.unmodelled)}")
+        if command.remark:
+            talk(command.remark)
     return written
 
 

@@ -1,9 +1,11 @@
 """Names of options in Python calls: those of other tools, and an engine's own settings."""
 
+import warnings
 from collections.abc import Container, Mapping
 from difflib import get_close_matches
 
 from inferometer.errors import SpecError
+from inferometer.inputs.serve_command import read_serve_command
 from inferometer.inputs.synonyms import (
     ALIKE,
     ARGUMENTS,
@@ -108,6 +110,32 @@ def engine_setting(name: str) -> str | None:
         if name in {*ENGINE_SWITCHES, *ENGINE_SETTINGS.values()}
         else ENGINE_SETTINGS.get(f"--{name.replace('_', '-')}")
     )
+
+
+def of_the_server(given: Mapping[str, object], names: Container[str]) -> dict[str, object]:
+    """The options, with those of a server's start command in the place of ``model``.
+
+    Flags that choose kernels are a warning.
+
+    Example
+    -------
+    >>> of_the_server({"model": "vllm serve m -tp 2 --port 80", "rate": 2}, {"tp", "policy", "rate"})
+    {'model': 'm', 'policy': 'vllm', 'tp': '2', 'rate': 2}
+    """
+    model = given.get("model")
+    command = read_serve_command(model) if isinstance(model, str) and " " in model else None
+    if command is None:
+        return dict(given)
+    if command.remark:
+        warnings.warn(command.remark, stacklevel=3)
+    found: dict[str, object] = {"model": command.model}
+    if engine := next((one for one in ("policy", "engine") if one in names), None):
+        found[engine] = command.engine
+    for flag, value in command.flags:
+        name = flag.strip("-").replace("-", "_")
+        is_off = value is None and name.startswith("no_")
+        found[name.removeprefix("no_") if is_off else name] = not is_off if value is None else value
+    return found | {name: value for name, value in given.items() if name != "model"}
 
 
 def nearest_option(name: str, names: Mapping[str, str]) -> str | None:

@@ -64,6 +64,14 @@ class ServeCommand(NamedTuple):
     unmodelled: tuple[str, ...]
     """Flags that choose kernels: no step here is longer or shorter by them."""
 
+    @property
+    def remark(self) -> str:
+        """What a user is to know of the unmodelled flags; '' where there are none."""
+        flags = ", ".join(self.unmodelled)
+        return (
+            f"step times are those of the engine's usual kernels, not of {flags}" if flags else ""
+        )
+
 
 def read_serve_command(text: str) -> ServeCommand | None:
     """The parts of ``vllm serve MODEL --max-num-seqs 64`` and the like; None for another text.

@@ -79,6 +79,7 @@ _DEVICE_WORDS: Final = {
     "trn3": "trainium3",
     "inf2": "inferentia2",
     "sapphire": "8480p",
+    "granite": "6980p",
     "genoa": "9654",
     "turin": "9755",
     "80g": "80gb",

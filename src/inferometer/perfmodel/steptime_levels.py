@@ -229,8 +229,9 @@ class StepTimes:
     """Plausible machines, the fastest first; empty for a datasheet."""
     all_reduce_s: float | None = None
     """Latency of one all-reduce, if it was given."""
-    machine_share_fraction: float = 0.0
-    """Of the variance of a step's log time, the part that all layouts on the device have alike."""
+    machine_share_fraction: float | None = None
+    """Of the variance of a step's log time, the part that all layouts on the device have alike; None:
+    of a datasheet, by which it is not known."""
 
 
 def datasheet_levels(

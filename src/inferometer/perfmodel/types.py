@@ -516,3 +516,15 @@ def weakest_basis(bases: Iterable[Basis]) -> Basis:
     'datasheet'
     """
     return max(bases, key=_WEAKEST_LAST.index)
+
+
+def least_share(shares: Iterable[float | None]) -> float | None:
+    """The least of several shares; None where one of them is not known.
+
+    Example
+    -------
+    >>> least_share([0.4, 0.2]), least_share([0.4, None])
+    (0.2, None)
+    """
+    known = list(shares)
+    return None if None in known else min(one for one in known if one is not None)

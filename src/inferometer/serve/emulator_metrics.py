@@ -111,7 +111,7 @@ class Histogram:
         self._total += value * n_times
 
     def observe_each(self, values: Iterable[float]) -> None:
-        """Add values of which most are as the one before: gaps of a batch's tokens."""
+        """Add values, most of them equal to the one before: gaps of a batch's tokens."""
         counts, total, before, place = self._counts, self._total, math.nan, 0
         for value in values:
             if value != before:

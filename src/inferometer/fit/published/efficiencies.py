@@ -241,6 +241,11 @@ def efficiency_file(hardware: HardwareSpec) -> bytes | None:
     return None
 
 
+def servers_file() -> bytes:
+    """The package's file of servers that other people run, which published step times follow too."""
+    return resources.files("inferometer.fit.published").joinpath(SERVERS_FILE).read_bytes()
+
+
 @lru_cache(maxsize=64)
 def _read(content: bytes) -> EfficiencyFile:
     return msgspec.json.decode(content, type=EfficiencyFile)
@@ -368,8 +373,7 @@ def servers_of_others(model: ModelSpec, hardware: HardwareSpec, framework: str) 
 
 @lru_cache(maxsize=1)
 def _servers() -> tuple[ServersOfOthers, ...]:
-    path = resources.files("inferometer.fit.published").joinpath(SERVERS_FILE)
-    return msgspec.json.decode(path.read_bytes(), type=ServersFile).servers
+    return msgspec.json.decode(servers_file(), type=ServersFile).servers
 
 
 def _is_of_engine(entry: Efficiency) -> bool:
@@ -378,7 +382,7 @@ def _is_of_engine(entry: Efficiency) -> bool:
     Then flags and kernels of the model are known. Were it by device or format, FP4 would be slower
     than FP8, or B300 than B200, for the rows of one of them alone.
     """
-    by_another = entry.carried_from is not None and " on " in entry.carried_from
+    by_another = (entry.carried_from or "").startswith(tuple(ENGINES.values()))
     return entry.model_id is not None and not by_another
 
 
