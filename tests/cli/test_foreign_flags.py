@@ -229,6 +229,12 @@ def test_a_flag_is_no_value_of_the_flag_before_it(tmp_path):
             "vllm serve m --no-enable-prefix-caching --kv-cache-dtype fp8",
             "m --policy vllm --set enable_prefix_caching=false --kv-cache-dtype fp8",
         ),
+        ("simulate", "vllm serve m --enforce-eager", "m --policy vllm --enforce-eager"),
+        (
+            "simulate",
+            "sglang serve --model-path m --disable-cuda-graph",
+            "m --policy sglang --enforce-eager",
+        ),
     ],
 )
 def test_a_start_command_is_its_model_and_its_flags(verb, typed, read):
@@ -241,8 +247,8 @@ def test_a_start_command_as_a_flag_s_value_stays():
 
 
 def test_a_flag_of_a_start_command_without_a_meaning_is_refused_with_the_rest():
-    with pytest.raises(SpecError, match="--enforce-eager of the server's command") as refused:
-        in_our_words(["vllm serve m --enforce-eager -tp 2"], command("simulate"))
+    with pytest.raises(SpecError, match="--cpu-offload-gb of the server's command") as refused:
+        in_our_words(["vllm serve m --cpu-offload-gb 4 -tp 2"], command("simulate"))
     assert refused.value.try_ == "inferometer simulate 'vllm serve m -tp 2'"
 
 

@@ -12,6 +12,7 @@ from inferometer.perfmodel.steptime_levels import (
     datasheet_step_time,
     drawn_steps,
     fitted_levels,
+    launched_singly,
     through_stages,
 )
 from inferometer.perfmodel.steptime_limits import PhaseUncertainty
@@ -88,3 +89,15 @@ def test_a_wait_for_the_first_token_is_in_no_step():
     assert np.std(waits) == pytest.approx(0.5, rel=0.35)
     assert {draw.steps.first_token_ratio for draw in drawn_steps(plain)} == {1.0}
     assert np.std(ends(draws, PREFILL)) == pytest.approx(0.1, rel=0.3)
+
+
+def test_hosts_that_launch_kernels_singly_are_spread_over_the_draws_whatever_their_steps():
+    levels = fitted_levels(fit(decode=0.2, prefill=0.2))
+    model = find_model("llama-3.1-8b")
+    layers_ms = [
+        1e3 * draw.steps.singly_s / model.n_layers for draw in launched_singly(levels, model).draws
+    ]
+    assert 0.26 < min(layers_ms) < 0.29
+    assert 1.1 < max(layers_ms) < 1.2
+    assert np.exp(np.mean(np.log(layers_ms))) == pytest.approx(np.sqrt(0.26 * 1.2))
+    assert abs(np.corrcoef(np.arange(N_DRAWS), layers_ms)[0, 1]) < 0.2

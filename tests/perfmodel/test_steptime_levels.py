@@ -15,6 +15,7 @@ from inferometer.perfmodel.steptime import arrays_of
 from inferometer.perfmodel.steptime_levels import (
     datasheet_levels,
     datasheet_step_time,
+    launched_singly,
     lockstep_arrays,
     through_stages,
 )
@@ -211,3 +212,21 @@ def test_the_stage_with_the_most_layers_counts():
 def test_more_stages_than_layers_are_refused():
     with pytest.raises(SpecError, match="126 layers"):
         through_stages(TIMES, MODEL, DEVICE, 127)
+
+
+def test_without_graphs_a_small_step_takes_the_hosts_time_and_a_large_one_the_devices():
+    spec, device = find_model("llama-3.1-8b"), find_hardware("h100_sxm")
+    captured = datasheet_levels(spec, EngineSpec(dtype="bfloat16", device="cuda"), device)
+    eager = launched_singly(captured, spec)
+    alone = decode_shape(batch_size=1, context_tokens=512)
+    for level, efficiency in (("fast", BEST), ("likely", LIKELY), ("slow", WORST)):
+        before, after = getattr(captured, level), getattr(eager, level)
+        host_s = spec.n_layers * efficiency.eager_layer_s
+        device_s = shape_duration_s(before, alone)
+        head_s = shape_duration_s(after, alone) - max(host_s, device_s)
+        assert host_s > device_s
+        assert 0 < head_s < 0.25 * host_s
+        assert step_duration_s(after, 1, 0, 8192, 8192 * 8193 / 2, 0, 1) == pytest.approx(
+            step_duration_s(before, 1, 0, 8192, 8192 * 8193 / 2, 0, 1)
+        )
+    assert "one by one, in 0.26 to 1.2 ms a layer" in eager.origin

@@ -43,8 +43,7 @@ from inferometer.perfmodel.roofline import (
     step_traffic,
     usual_kv_dtype,
 )
-from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
-from inferometer.perfmodel.steptime_terms import StepTimeArrays
+from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels, launched_singly
 from inferometer.simulate import engine_config, sglang_config, simulated_run, trtllm_config
 from inferometer.simulate.deployment import STAGES_KNOB, Deployment, Knobs, deploy
 
@@ -128,6 +127,9 @@ class Server:
         None, "Pipeline-parallel stages, vLLM's. [1]", "Hardware", flags=PP_FLAGS, least=1
     )
     ep: bool = option(False, "Experts spread over the tensor-parallel devices.", "Hardware")
+    enforce_eager: bool = option(
+        False, "Without CUDA graphs (a GPU): the host launches each kernel by itself.", "Engine"
+    )
     fit: Path | None = option(
         None,
         "Result of `inferometer fit`: its file, or the run's folder. A fit with --load has the"
@@ -221,7 +223,8 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
     hardware = named_fit.device_named(server.hardware, server.link) if server.hardware else None
     if server.fit is not None:
         refuse_links(link=server.link, all_reduce_us=server.all_reduce_us)
-        refuse_changed_steps({"--ep": server.ep}, allowed="the engine as it was measured")
+        changes = {"--ep": server.ep, "--enforce-eager": server.enforce_eager}
+        refuse_changed_steps(changes, allowed="the engine as it was measured")
     if server.fit is not None and named_fit.is_server(server.fit):
         return named_fit.server_deployment(
             server.fit, server.model, server.stated(), hardware, _knobs(server, None, n_sharing)
@@ -314,7 +317,9 @@ def step_times_of(
             is_datasheet=server.datasheet or is_spread,
             all_reduce_s=all_reduce_s(server.all_reduce_us),
         )
-        return Steps(_with_whole_experts(times, model.spec) if is_spread else times, hardware)
+        times = _with_whole_experts(times, model.spec) if is_spread else times
+        is_single = server.enforce_eager and hardware.kind != "cpu"
+        return Steps(launched_singly(times, model.spec) if is_single else times, hardware)
     raise SpecError(
         "the step times are unknown",
         where="--hardware, --fit",
@@ -337,19 +342,12 @@ def _with_whole_experts(times: StepTimes, model: ModelSpec) -> StepTimes:
         for one in (plan, replace(plan, has_expert_parallelism=True))
     )
 
-    def moved(steps: StepTimeArrays) -> StepTimeArrays:
-        return steps._replace(
+    return times.changed(
+        lambda steps, _: steps._replace(
             message_s=steps.message_s * whole.n_messages / split.n_messages,
             link_row_s=steps.link_row_s * whole.sent_bytes / split.sent_bytes,
-        )
-
-    return replace(
-        times,
-        origin=f"{times.origin}; experts spread over {n_tensor} devices",
-        likely=moved(times.likely),
-        fast=moved(times.fast),
-        slow=moved(times.slow),
-        draws=tuple(one._replace(steps=moved(one.steps)) for one in times.draws),
+        ),
+        f"; experts spread over {n_tensor} devices",
     )
 
 

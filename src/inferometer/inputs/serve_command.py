@@ -23,6 +23,7 @@ _PROGRAMS: Final[tuple[tuple[Engine, str], ...]] = (
 )
 _MODEL: Final = ("--model", "--model-path", "-m")
 _EXPERTS: Final = ("--enable-expert-parallel", "--ep-size", "--expert-parallel-size", "--ep")
+_OURS: Final = {**dict.fromkeys(_EXPERTS, "--ep"), "--disable-cuda-graph": "--enforce-eager"}
 _OF_NO_EFFECT: Final = {
     "--allow-credentials", "--allowed-headers", "--allowed-methods", "--allowed-origins",
     "--api-key", "--api-key-file", "--backend", "--chat-template",
@@ -113,7 +114,7 @@ def _taken_apart(text: str, engine: Engine) -> ServeCommand:
         )
     passed_over = {*_MODEL, *_OF_NO_EFFECT, *_OF_KERNELS}
     flags = (
-        ("--ep", None) if flag in _EXPERTS else (flag, value)
+        (_OURS.get(flag, flag), None if flag in _OURS else value)
         for flag, value in named
         if flag not in passed_over
         and (flag, value) not in _AS_PUBLISHED

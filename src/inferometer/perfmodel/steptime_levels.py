@@ -68,6 +68,8 @@ _NEIGHBOURS: Final = 9
 """Draws on either side of a quantile, not quite half of those between two."""
 _N_DESCENTS: Final = 3
 _ENDS_WEIGHT: Final = 4.0
+_STRIDE: Final = 11
+"""Shares no factor with the number of draws, 19."""
 
 
 class StepDraw(NamedTuple):
@@ -230,8 +232,20 @@ class StepTimes:
     all_reduce_s: float | None = None
     """Latency of one all-reduce, if it was given."""
     machine_share_fraction: float | None = None
-    """Of the variance of a step's log time, the part that all layouts on the device have alike; None:
-    of a datasheet, by which it is not known."""
+    """Of the variance of a step's log time, the part that all layouts share; None: of a datasheet."""
+
+    def changed(
+        self, change: Callable[[StepTimeArrays, Efficiency], StepTimeArrays], addition: str = ""
+    ) -> "StepTimes":
+        """The step times after a change of each level, to which its efficiency is given."""
+        return replace(
+            self,
+            origin=self.origin + addition,
+            likely=change(self.likely, LIKELY),
+            fast=change(self.fast, BEST),
+            slow=change(self.slow, WORST),
+            draws=tuple(one._replace(steps=change(one.steps, LIKELY)) for one in self.draws),
+        )
 
 
 def datasheet_levels(
@@ -347,23 +361,39 @@ def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
 def captured_within(times: StepTimes, max_num_seqs: int) -> StepTimes:
     """The step times of a vLLM with this ``max_num_seqs``, which limits its captured graphs.
 
-    vLLM captures steps of up to twice as many tokens (``VllmConfig._set_cudagraph_sizes``), but not
-    of more tokens than when the fit was made. Larger steps are launched kernel by kernel.
+    vLLM captures steps of up to twice as many tokens (``VllmConfig._set_cudagraph_sizes``), at most
+    as large as the fit's. Larger steps are launched kernel by kernel.
     """
     most = float(CAPTURED_TOKENS_OF_A_SEQUENCE * max_num_seqs)
 
-    def within(steps: StepTimeArrays) -> StepTimeArrays:
-        return steps._replace(captured_tokens=min(steps.captured_tokens, most))
-
     if times.likely.captured_tokens <= most:
         return times
-    return replace(
-        times,
-        likely=within(times.likely),
-        fast=within(times.fast),
-        slow=within(times.slow),
-        draws=tuple(draw._replace(steps=within(draw.steps)) for draw in times.draws),
+    return times.changed(
+        lambda steps, _: steps._replace(captured_tokens=min(steps.captured_tokens, most))
     )
+
+
+def launched_singly(times: StepTimes, model: ModelSpec) -> StepTimes:
+    """The step times without CUDA graphs (vLLM's ``--enforce-eager``).
+
+    The host launches each kernel by itself; the longer of host and device counts, beside the work
+    between steps. The host's time is a prior (``Efficiency``), over which draws are spread.
+    """
+    n_layers, n_draws = model.n_blocks / 2, len(times.draws)
+    hosts_s = np.geomspace(BEST.eager_layer_s, WORST.eager_layer_s, 2 * n_draws + 1)[1::2]
+
+    def singly(steps: StepTimeArrays, layer_s: float) -> StepTimeArrays:
+        return steps._replace(singly_s=n_layers * layer_s, captured_tokens=0.0)
+
+    changed = times.changed(
+        lambda steps, reached: singly(steps, reached.eager_layer_s),
+        "; kernels launched one by one, in 0.26 to 1.2 ms a layer (a prior of hosts)",
+    )
+    draws = (
+        one._replace(steps=singly(one.steps, float(hosts_s[_STRIDE * index % n_draws])))
+        for index, one in enumerate(changed.draws)
+    )
+    return replace(changed, draws=tuple(draws))
 
 
 # A datasheet has nothing about the host, the front end and the shapes of kernels: simulations with
@@ -527,10 +557,6 @@ def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
 # it had as many layers as that one.
 
 
-_EFFICIENCY: Final[dict[str, Efficiency]] = {"fast": BEST, "likely": LIKELY, "slow": WORST}
-"""The link's efficiency that goes with fast, likely and slow step times."""
-
-
 def through_stages(
     times: StepTimes, model: ModelSpec, hardware: HardwareSpec | None, n_stages: int
 ) -> StepTimes:
@@ -569,15 +595,6 @@ def through_stages(
             + hops.sent_bytes / (link.value * reached.host_link_fraction),
         )
 
-    paced = {name: piped(getattr(times, name), reached) for name, reached in _EFFICIENCY.items()}
     unpriced = "" if link is not None else ", hand-overs between them left out (no link is known)"
-    origin = f"{times.origin}; {n_stages} pipeline stages{unpriced}"
-    return replace(
-        times,
-        n_stages=n_stages,
-        origin=origin,
-        likely=paced["likely"],
-        fast=paced["fast"],
-        slow=paced["slow"],
-        draws=tuple(draw._replace(steps=piped(draw.steps, LIKELY)) for draw in times.draws),
-    )
+    addition = f"; {n_stages} pipeline stages{unpriced}"
+    return replace(times.changed(piped, addition), n_stages=n_stages)

@@ -392,6 +392,8 @@ class StepTimeArrays(NamedTuple):
     captured_tokens: float = 0.0
     """The most rows of a step with prompts that runs as captured graph pieces."""
     captured_launch_s: float = 0.0
+    singly_s: float = 0.0
+    """Least time of the layers where each kernel is launched by itself; 0 with captured graphs."""
     first_token_ratio: float = 1.0
     """TTFT over what these steps make of it, waited in no step; below 1: of the wait before them."""
 
@@ -513,11 +515,8 @@ def whole_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plain num
         device_s += arrays.attention_pair_s * _pairs(
             arrays, n_prefill_requests, prefill_tokens, prefill_context_product_tokens2
         )
-    device_s += (
-        arrays.message_s
-        + arrays.link_row_s * n_group_rows
-        + arrays.link_logit_s * n_logit_positions
-    )
+    link_s = arrays.message_s + arrays.link_row_s * n_group_rows
+    device_s = max(device_s + (link_s + arrays.link_logit_s * n_logit_positions), arrays.singly_s)
     host_s = arrays.launch_s
     if n_prefill_requests > 0:
         is_captured = prefill_tokens + n_decode_requests <= arrays.captured_tokens

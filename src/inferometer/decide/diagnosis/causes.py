@@ -287,7 +287,8 @@ CAUSES: Final[tuple[Cause, ...]] = (
         },
         costs="quality, or devices",
         lifted=_without(
-            "launch_s", "prefill_launch_s", "captured_launch_s", "read_s", "head_read_s"
+            *("launch_s", "prefill_launch_s", "captured_launch_s", "singly_s"),
+            *("read_s", "head_read_s"),
         ),
     ),
     Cause(
