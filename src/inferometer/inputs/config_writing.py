@@ -16,9 +16,9 @@ from inferometer.inputs.types import AttentionSpec, DType, ModelSpec
 
 _NAMES: Final = frozenset((
     "model_id", "family", "hf_id", "note", "checkpoint_dtype", "stored_apart", "stored_bits",
-    "source",
+    "n_tower_weights", "source",
 ))  # fmt: skip
-"""Fields of ``ModelSpec`` that do not describe the model's shape."""
+"""Fields of ``ModelSpec`` that do not describe the shape of the language model."""
 
 
 def config_from_model(model: ModelSpec, *, dtype: DType = "bfloat16") -> dict[str, object]:

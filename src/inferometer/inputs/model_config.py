@@ -58,6 +58,10 @@ _LANGUAGE_MODELS: Final = ("text_config", "llm_config", "language_config", "thin
 
 Qwen's Omni models have it in that of the thinker, which vLLM serves without the talker.
 """
+_TOWER_WIDTHS: Final = ("embed_dim", "hidden_size", "d_model", "hidden_dim", "width")
+_TOWER_DEPTHS: Final = ("depth", "num_hidden_layers", "n_layers", "encoder_layers", "layers")
+_GATED_TOWERS: Final = frozenset(("pixtral", "gemma4_vision"))
+"""``model_type`` of towers whose MLPs have a gate, though they do not say silu."""
 _NO_TOWERS: Final = re.compile(r".*(quantization|compression|generation|rope|attn|ffn|sparse).*")
 _FORMATS_BESIDE: Final = "hf_quant_config.json"
 _OTHER_NAMES: Final = {
@@ -197,27 +201,55 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
 
 
 def _with_towers(model: ModelSpec, config: Mapping[str, object]) -> ModelSpec:
-    """The model, with a note about the configurations of other parts (vision, audio, speech)."""
-    sizes = {
-        "hidden_size",
-        "d_model",
-        "embed_dim",
-        "num_hidden_layers",
-        "depth",
-        "text_config",
-        "hidden_dim",
-    }
-    towers = [
-        name
+    """The model with the weights of other parts (vision, audio, speech), which are memory alone."""
+    towers = {
+        name: one
         for name, one in config.items()
         if isinstance(one, dict)
         and name.endswith("_config")
-        and sizes & one.keys()
+        and {*_TOWER_WIDTHS, *_TOWER_DEPTHS, "text_config"} & one.keys()
         and name not in _LANGUAGE_MODELS
         and not _NO_TOWERS.fullmatch(name)
-    ]
-    notes = [f"{one} is not counted: its weights come on top" for one in towers]
-    return replace(model, note="; ".join(filter(None, (*notes, model.note))) or None)
+    }
+    counts = {name: _tower_weights(one, model.hidden_size) for name, one in towers.items()}
+    notes = (
+        f"{name} is in memory alone, with about {count / 1e9:.2g}B weights; images and sound are not"
+        " computed"
+        if count
+        else f"{name} is not counted: its weights come on top"
+        for name, count in counts.items()
+    )
+    return replace(
+        model,
+        n_tower_weights=model.n_tower_weights + sum(counts.values()),
+        note="; ".join(filter(None, (*notes, model.note))) or None,
+    )
+
+
+def _tower_weights(tower: Mapping[str, object], model_width: int) -> int:
+    """About how many weights a transformer over patches has, with its projectors; 0: it is another.
+
+    Within 12 % of what transformers counts for Gemma 3 and 4, Mistral 3, Qwen2-VL to Qwen3.5, Kimi-K2.5
+    and Llama 4. Qwen2-VL calls the width ``embed_dim``, and what is projected to ``hidden_size``.
+    GLM-4V's ``intermediate_size`` is that of its projector, so that its tower is not counted.
+    """
+
+    def stated(*names: str) -> int:
+        values = (tower.get(name) for name in names)
+        return next((one for one in values if isinstance(one, int) and one > 0), 0)
+
+    n_layers, width = stated(*_TOWER_DEPTHS), stated(*_TOWER_WIDTHS)
+    ratio = tower.get("mlp_ratio")
+    usual = round(width * (ratio if isinstance(ratio, int | float) else 4))
+    inner = stated("intermediate_size", "mlp_dim", "encoder_ffn_dim") or usual
+    kind = str(tower.get("model_type"))
+    n_inner = 3 if kind in _GATED_TOWERS or tower.get("hidden_act") == "silu" else 2
+    merged = width * (stated("spatial_merge_size") or 1) ** 2
+    projected = stated("out_hidden_size") or model_width
+    stacked = tower.get("deepstack_visual_indexes")
+    n_projectors = 1 + (len(stacked) if isinstance(stacked, list) else 0)
+    layers = n_layers * width * (4 * width + n_inner * inner) * (not kind.startswith("glm4v"))
+    return layers and layers + n_projectors * merged * (merged + projected)
 
 
 def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, str | None]:

@@ -90,7 +90,7 @@ def weight_bytes(
 
     Under tensor parallelism matrices are split over the devices; K and V projections over at
     most ``n_kv_heads`` of them; norms, biases, routers and MLA's down-projections are copied.
-    vLLM splits the embedding, transformers copies it. Quantised: only the matrices of the
+    vLLM splits the embedding and a vision tower, transformers copies it. Quantised: only the matrices of the
     layers; embedding, head, norms and routers stay in ``engine.dtype``, as in published int4 and
     float8 checkpoints.
 
@@ -111,7 +111,7 @@ def weight_bytes(
     )
     total_bits += (_small_vectors(model) + _positions(model)) * plain_bits
     n_embedding_shards = n_devices if engine.engine == "vllm" else 1
-    looked_up = _embedding_elements(model) + _per_layer_elements(model)
+    looked_up = _embedding_elements(model) + _per_layer_elements(model) + model.n_tower_weights
     total_bits += looked_up * plain_bits / n_embedding_shards
     if not model.tie_word_embeddings:
         total_bits += _embedding_elements(model) * _head_bits(model, engine) / n_devices

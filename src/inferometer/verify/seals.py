@@ -158,7 +158,7 @@ def sha256_of(value: object) -> str:
     return hashlib.sha256(value if isinstance(value, bytes) else canonical(value)).hexdigest()
 
 
-_NEWER: Final = {"blocks", "stored_bits", "has_embedding_norm"}
+_NEWER: Final = {"blocks", "stored_bits", "has_embedding_norm", "n_tower_weights"}
 """Fields of models that are newer than the first seals."""
 _NEWER_IN: Final[dict[str, dict[str, object]]] = {
     "moe": {"latent_size": None},
