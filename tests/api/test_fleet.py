@@ -365,3 +365,17 @@ def test_a_router_that_nobody_named_is_an_assumption(options, assumed):
     )  # fmt: skip
     assert [one.startswith(assumed or "") for one in answer.assumptions] == [True] * bool(assumed)
     assert ("ASSUME" in str(answer)) == bool(assumed)
+
+
+@pytest.mark.parametrize(("policy", "name"), [("sglang", "SGLang"), ("trtllm", "TensorRT-LLM")])
+def test_pools_of_other_engines_have_their_steps_and_vllms_scheduler(policy, name):
+    pools = {"prefill_replicas": 1, "kv_link": "50GB/s", "workload": "512x16", "requests": 50}
+    asked = {"model": "llama-3.1-70b", "hardware": "h100_sxm", "tp": 8, "rate": 1}
+    ours, theirs = (
+        im.simulate(**asked, **pools, policy=one).deployment for one in ("vllm", policy)
+    )
+    assert theirs.engine == ours.engine
+    assert f"by {name}" in theirs.step_times_from
+    assert "pools by the rules of vLLM's scheduler" in theirs.step_times_from
+    with pytest.raises(SpecError, match="with prefill and decode pools"):
+        im.simulate(**asked, **pools, policy="sglang", set="schedule_conservativeness_ratio=0.5")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
 
+from inferometer import suggestions
 from inferometer.api import cluster as replicas, groups, server as servers_
 from inferometer.api.cluster import Gate, gate_of
 from inferometer.api.question import DURATION, Option, option, refuse_unused
@@ -130,10 +131,37 @@ def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> re
 
 def _pair(server: Deployment, options: PrefillReplicas) -> tuple[Deployment, Deployment]:
     """Decode and prefill replicas, both for sequences that fit in both."""
-    server = _with_whole_contexts(server)
-    prefill = _changed(server, options.prefill_tp, options.prefill_set)
+    framework = server.knobs.policy
+    server = _with_whole_contexts(_by_rules_of_pools(server))
+    prefill = _changed(server, framework, options)
     longest = min(server.config.max_model_len, prefill.config.max_model_len)
     return _limited(server, longest), _limited(prefill, longest)
+
+
+def _by_rules_of_pools(server: Deployment) -> Deployment:
+    """The server's step times under vLLM's scheduler, whose pools alone are simulated.
+
+    In a pool one kind of step is left, so that the engines' schedulers differ little.
+
+    Raises
+    ------
+    SpecError
+        Settings that vLLM does not have.
+    """
+    knobs, times = server.knobs, server.step_times
+    if knobs.policy not in {"sglang", "trtllm"}:
+        return server
+    if knobs.own:
+        name, value = next(iter(knobs.own.items()))
+        raise SpecError(
+            f"{name}={value} of {server.config.engine} with prefill and decode pools",
+            where="--set",
+            allowed=f"settings that all engines have: pools of {knobs.policy} follow vLLM's scheduler",
+            try_=f"the same command without {suggestions.flags('--set', f'{name}={value}')}",
+        )
+    times = replace(times, origin=f"{times.origin}; pools by the rules of vLLM's scheduler")
+    ours = replace(knobs, policy="vllm")
+    return deploy(server.model, server.engine, server.hardware, times, ours)
 
 
 def _with_whole_contexts(server: Deployment) -> Deployment:
@@ -144,8 +172,9 @@ def _with_whole_contexts(server: Deployment) -> Deployment:
     return deploy(server.model, server.engine, server.hardware, server.step_times, knobs)
 
 
-def _changed(server: Deployment, n_devices: int | None, own: tuple[str, ...]) -> Deployment:
+def _changed(server: Deployment, framework: str, options: PrefillReplicas) -> Deployment:
     engine, step_times, knobs = server.engine, server.step_times, server.knobs
+    n_devices = options.prefill_tp
     if n_devices is not None and n_devices != engine.tensor_parallel_size:
         if server.hardware is None or step_times.basis == "fitted":
             raise SpecError(
@@ -159,12 +188,12 @@ def _changed(server: Deployment, n_devices: int | None, own: tuple[str, ...]) ->
             server.model,
             engine,
             server.hardware,
-            framework=knobs.policy,
+            framework=framework,
             n_sharing=knobs.data_parallel_size,
             is_datasheet=step_times.basis == "datasheet",
             all_reduce_s=step_times.all_reduce_s,
         )
-    named = dict(servers_.own_knob(text, where="--prefill-set") for text in own)
+    named = dict(servers_.own_knob(text, where="--prefill-set") for text in options.prefill_set)
     return deploy(
         server.model,
         engine,

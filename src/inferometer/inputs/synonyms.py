@@ -284,6 +284,7 @@ ENGINE_SETTINGS: Final = {
     "--num-speculative-tokens": "num_speculative_tokens",
     "--long-prefill-token-threshold": "long_prefill_token_threshold",
     "--max-prefill-tokens": "max_prefill_tokens",
+    "--schedule-conservativeness": "schedule_conservativeness_ratio",
     "--capacity-scheduler-policy": "capacity_scheduler_policy",
 }
 """Flags of an engine, whose settings have a name and a value in ``--set`` here."""
