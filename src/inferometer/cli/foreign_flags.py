@@ -394,6 +394,9 @@ def meant_by(name: str, context: click.Context | None) -> str | None:
     has_csv = context is not None and any("--csv" in one.opts for one in context.command.params)
     if has_csv and SAME.get(name, name) == "--out":
         return "--csv > FILE, --json > FILE, or a page: --report FILE"
+    if SAME.get(name) == "--total-gpus" and context is not None:
+        own = {flag for one in context.command.params for flag in one.opts}
+        return " or ".join(flag for flag in ("--tp", "--replicas") if flag in own) or None
     ours = name.strip("-") if name.strip("-") in arguments else (SAME | ALIKE).get(name)
     has_it = context is not None and any(
         ours in one.opts or ours == one.name for one in context.command.params
