@@ -244,7 +244,10 @@ SAME: Final = {
         "--reps",
     ),
     **dict.fromkeys(("--warmups", "--warm-up", "--num-iters-warmup"), "--warmup"),
-    **dict.fromkeys(("--trace", "--trace-file"), "--workload"),
+    **dict.fromkeys(("--trace", "--trace-file", "--data", "--dataset-path"), "--workload"),
+    **dict.fromkeys(("--input-file", "--dataset"), "--workload"),
+    **dict.fromkeys(("--backend", "--endpoint-type", "--request-type"), "--endpoint"),
+    **dict.fromkeys(("--streaming", "--is-streaming"), "--stream"),
     "--decode-replicas": "--replicas",
     "--engine": "--policy",
     "--policy": "--engine",
@@ -260,12 +263,8 @@ ARGUMENTS: Final = {
 ALIKE: Final = {
     "--enable-expert-parallel": "--ep",
     **dict.fromkeys(("--base-url", "--url", "--target", "--host"), "url"),
-    **dict.fromkeys(("--backend", "--endpoint-type", "--request-type"), "--endpoint"),
-    **dict.fromkeys(
-        ("--dataset", "--dataset-name", "--dataset-path", "--data", "--input-file"), "--workload"
-    ),
+    "--dataset-name": "--workload",
     **dict.fromkeys(("--goodput", "--sla"), "--slo"),
-    **dict.fromkeys(("--streaming", "--is-streaming"), "--stream"),
     **dict.fromkeys(("--extra-inputs", "--extra-body", "--extra-request-body"), "--body"),
     "--save-result": "--out",
     **dict.fromkeys(("--precision", "--weights", "--weight-dtype"), "--quantization"),
