@@ -98,7 +98,7 @@ def served(n_requests):
 class Nobody:
     """Listens to nothing."""
 
-    def on_scheduled(self, admitted, n_preempted):
+    def on_scheduled(self, admitted, n_preempted, replica):
         pass
 
     def on_step(self, deliveries, now_ns):

@@ -90,7 +90,7 @@ def poisson(rate_per_s, n, seed, *, prompt=(500, 0.8), output=(150, 0.6), users=
 class _VllmAccounts(Accounts):
     def __init__(self, config):
         self._config, self._page, self._now = config, metrics_of("m", config), Now(0, 0, 0.0)
-        super().__init__(self._page, has_prefix_cache=config.enable_prefix_caching)
+        super().__init__((self._page,), has_prefix_cache=config.enable_prefix_caching)
 
     def refresh(self, now, *, has_prefill, prefill_tokens):
         del has_prefill, prefill_tokens

@@ -158,7 +158,7 @@ def test_kv_heads_are_split_or_copied_evenly():
         assert im.predict("phi-4", hardware="h100_sxm", tp=n_devices).datasheet.sizes.memory.fits
     with pytest.raises(SpecError, match="10 KV heads of 'phi-4' cannot be split over 4") as caught:
         im.predict("phi-4", hardware="h100_sxm", tp=4)
-    assert caught.value.allowed == "1, 2, 5, 10, 20, 40"
+    assert (caught.value.allowed, caught.value.try_) == ("1, 2, 5, 10, 20, 40", "tp=2")
     with pytest.raises(SpecError, match="40 query heads"):
         im.predict("phi-4", hardware="h100_sxm", tp=3)
     copied = im.predict("qwen2.5-0.5b", hardware="h100_sxm", tp=14)  # two KV heads, seven times
@@ -169,6 +169,24 @@ def test_kv_heads_are_split_or_copied_evenly():
     )  # fmt: skip
     assert sized.pick.n_devices == 2
     assert "does not divide its 10 KV heads" in str(sized)
+
+
+@pytest.mark.parametrize(
+    ("asked", "what", "try_"),
+    [
+        ({"quantization": "float8"}, "no known rate in float8", "quantization='int8'"),
+        ({"dtype": "bfloat16"}, "no known rate in bfloat16", "dtype='float16'"),
+        ({"dtype": "bfloat16", "quantization": "int8"}, "rate in bfloat16", "dtype='float16'"),
+    ],
+)
+def test_a_format_without_a_rate_is_answered_with_one_that_has(asked, what, try_):
+    """`allowed` had only the formats of products, where int8 and int4 weights are widened."""
+    with pytest.raises(SpecError, match=what) as caught:
+        im.predict("llama-3.1-8b", hardware="apple_m3_10", **asked)
+    assert caught.value.try_ == try_
+    assert "quantization" not in asked or "dtype" in asked or "int4" in caught.value.allowed
+    option, value = try_.replace("'", "").split("=")
+    assert im.predict("llama-3.1-8b", hardware="apple_m3_10", **asked | {option: value}).answered
 
 
 def test_an_answer_of_one_token_has_no_tpot():

@@ -10,7 +10,7 @@ from inferometer.api.predict import Predict
 from inferometer.api.python_calls import option_values, plain_value
 from inferometer.api.simulate import Simulate
 from inferometer.api.size import Size
-from inferometer.errors import SpecError
+from inferometer.errors import RecordError, SpecError
 
 STATIC = {"hardware": "h100_sxm", "batch": 4}
 
@@ -110,6 +110,16 @@ def test_a_dictionary_is_no_path():
     with pytest.raises(SpecError, match="plan is a dict") as refused:
         im.verify({"a": 1})
     assert refused.value.allowed == "the path of a file"
+
+
+def test_a_list_of_one_path_is_the_path_and_of_several_is_refused(tmp_path):
+    """The list itself was looked for: "there is no run, from: ['a']"."""
+    for old in ("nothing", ["nothing"]):
+        with pytest.raises(RecordError, match="there is no run") as caught:
+            im.compare(old, str(tmp_path))
+        assert caught.value.where == "nothing"
+    with pytest.raises(SpecError, match="old is a list of 2 paths"):
+        im.compare(["a", "b"], "c")
 
 
 def test_a_name_twice_is_a_type_error():

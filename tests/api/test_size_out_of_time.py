@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from inferometer.api.sizing_answer import pick_of
-from inferometer.api.sizing_cautions import out_of_time
+from inferometer.api.sizing_cautions import not_the_fewest, out_of_time
 from inferometer.decide.sizing_types import Done, Searched
 
 
@@ -41,6 +41,20 @@ def test_without_prices_the_number_of_devices_decides():
 
 def test_nothing_is_cheaper_than_no_pick():
     assert out_of_time(None, [Done(None, (one(2.0, 4),))]) == ()
+
+
+@pytest.mark.parametrize(
+    ("n_fixed", "verdict", "is_named"),
+    [(None, "met", True), (None, "undecided", False), (None, "missed", False), (7, "met", False)],
+)
+def test_a_number_that_is_not_shown_to_be_the_fewest_is_named_so(n_fixed, verdict, is_named):
+    question = SimpleNamespace(fleets=SimpleNamespace(n_replicas=n_fixed))
+    without_one = SimpleNamespace(n_replicas=6, verdict=verdict)
+    pick = SimpleNamespace(n_replicas=7, without_one=without_one)
+    cautions = not_the_fewest(question, pick)
+    assert [caution.code for caution in cautions] == ["NOT_THE_FEWEST"] * is_named
+    assert all("at 7: 6 meet the SLO too" in caution.text for caution in cautions)
+    assert not_the_fewest(question, SimpleNamespace(n_replicas=1, without_one=None)) == ()
 
 
 def test_what_was_shown_to_meet_is_picked_before_what_noise_leaves_open():

@@ -1,6 +1,10 @@
 """What is answered where users of a closed loop send requests of one length?"""
 
+import pytest
+
 import inferometer as im
+from inferometer.api.workload import Workload, users_in_step
+from inferometer.inputs.workload.distributions import Uniform
 
 MODEL, DEVICE = "mistral-7b-v0.3", "rtx_4090"
 
@@ -35,6 +39,51 @@ def test_a_capacity_of_users_in_step_says_how_many_there_are_otherwise():
     varied = im.capacity(MODEL, workload="prompt=512,output=51..77", concurrency=4, **options)
     assert varied.levels[0].capacity.located_load > 1.2 * located
     assert not [one for one in varied.cautions if one.code == "IN_STEP"]
+
+
+FILE = """
+[arrivals]
+kind = "closed"
+concurrency = 4
+[[classes]]
+name = "all"
+prompt_tokens = { kind = "constant", value = 512 }
+output_tokens = { kind = "constant", value = 64 }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("512:64", "--workload prompt=512,output=51..77"),
+        ("prompt=512,output=64", "--workload prompt=512,output=51..77"),
+        ("0.5kx64", "--workload prompt=512,output=51..77"),
+        ("prompt=512,output=64,prefix=8", 'output_tokens = { kind = "uniform", low = 51, high'),
+        (FILE, 'output_tokens = { kind = "uniform", low = 51, high'),
+        ("512..513x64", None),
+        ("512x1", None),
+    ],
+)
+def test_lengths_of_any_spelling_are_of_users_in_step(text, remedy, tmp_path):
+    """Only `512x64` was seen."""
+    if text == FILE:
+        (tmp_path / "users.toml").write_text(text)
+        options = Workload(workload=str(tmp_path / "users.toml"))
+    else:
+        options = Workload(workload=text, concurrency=4)
+    asked = []
+
+    def capacity_of(spec, start):
+        asked.append((spec.classes[0].output_tokens, start))
+        return 2 * start
+
+    cautions = users_in_step(options, 10.0, capacity_of)
+    if remedy is None:
+        assert (cautions, asked) == ((), [])
+        return
+    assert asked == [(Uniform(low=51, high=77), 10.0)]
+    assert cautions[0].remedy.startswith(remedy)
+    assert "about 20 users meet the SLO" in cautions[0].text
 
 
 def test_lone_users_and_open_loops_and_drawn_lengths_have_no_step_to_stay_in():

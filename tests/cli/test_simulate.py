@@ -558,7 +558,7 @@ def test_what_no_device_holds_alone_is_held_by_replicas_that_share_it(tmp_path):
                 "--data-parallel-size",
                 2,
             ),
-            ("2 groups of 2 replicas", "one of them"),
+            ("2 groups of 2 replicas", "one of them", "try: --data-parallel-size 4"),
         ),
         (
             (

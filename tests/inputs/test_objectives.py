@@ -180,7 +180,42 @@ def test_a_limit_of_workflows_is_taken_where_there_may_be_some():
     assert parse_objective(refused.value.try_).text == "ttft:p95<1000ms, e2e:p95<20s"
 
 
-def test_limits_without_a_comma_between_them_are_named_so():
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ttft:p95<500ms tpot:p95<50ms",
+        "TTFT p95 < 500 ms and TPOT p95 < 50 ms",
+        "ttft:p95<0.5s & tpot:p95<=50ms",
+        "p95 ttft < 500 ms   p95 tpot < 50 ms",
+        "ttft:p95<500ms\ntpot:p95<50ms",
+    ],
+)
+def test_limits_are_parted_by_commas_words_or_spaces(text):
+    assert parse_objective(text).text == "ttft:p95<500ms, tpot:p95<50ms"
+
+
+def test_a_limit_of_two_words_is_one():
+    assert parse_objective("ttft:p95<1 min").text == "ttft:p95<60s"
+
+
+def test_limits_with_nothing_between_them_are_named_so():
     with pytest.raises(SpecError, match="no comma between") as caught:
-        parse_objective("ttft:p95<500ms tpot:p95<50ms")
+        parse_objective("ttft:p95<500tpot:p95<50ms")
     assert caught.value.try_ == "ttft:p95<500ms, tpot:p95<50ms"
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("ttft:100 tpot:50", "ttft:p95<100ms, tpot:p95<50ms"),
+        ("ttft:100", "ttft:p95<100ms"),
+        ("ttft:200 itl:20", "ttft:p95<200ms, tpot:p95<20ms"),
+        ("e2el=5000", "e2e:p95<5000ms"),
+        ("ttft_p90=800ms", "ttft:p90<800ms"),
+        ("ITL<30ms", "tpot:p95<30ms"),
+    ],
+)
+def test_a_limit_of_another_tool_is_answered_with_ours(text, meant):
+    with pytest.raises(SpecError) as caught:
+        parse_objective(text)
+    assert parse_objective(caught.value.try_.rpartition("tokens: ")[2]).text == meant

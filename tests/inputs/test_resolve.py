@@ -218,3 +218,13 @@ def test_a_checkpoint_of_other_kernels_is_answered_with_a_format(text, typed):
     with pytest.raises(SpecError) as caught:
         resolve_model(text, load_format="dummy")
     assert caught.value.try_ == typed
+
+
+@pytest.mark.parametrize("text", ["", " ", "./nothing.gguf", "."])
+def test_what_is_no_model_is_answered_with_the_catalogue(text, tmp_path, monkeypatch):
+    """An empty name was the folder itself: "the folder has no config.json"."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError) as caught:
+        resolve_model(text, load_format="dummy")
+    assert caught.value.try_ == "inferometer catalog models"
+    assert ("is no model" in caught.value.what) is not bool(text.strip())

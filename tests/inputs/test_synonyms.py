@@ -27,6 +27,12 @@ from inferometer.inputs.synonyms import (
         ("w8a8", "int8"),
         ("half", "float16"),
         ("none", "none"),
+        ("Q4_K_M", "int4"),
+        ("q4-k-m", "int4"),
+        ("IQ4_XS", "int4"),
+        ("UD-Q4_K_XL", "int4"),
+        ("Q8_0", "int8"),
+        ("Q6_K", None),
     ],
 )
 def test_formats(typed, meant):
@@ -79,6 +85,7 @@ def test_numbers_of_devices(typed, meant):
         ("Llama-3.1-8B-Instruct-Q4_K_M", ("Llama-3.1-8B-Instruct", "int4")),
         ("Qwen3-8B-Q8_0.gguf", ("Qwen3-8B", "int8")),
         ("llama3.1:8b-instruct-q4_0", ("llama3.1:8b-instruct", "int4")),
+        ("Qwen3-30B-A3B-UD-Q4_K_XL", ("Qwen3-30B-A3B", "int4")),
         ("Qwen3-8B-Q5_K_M", None),
     ],
 )
@@ -96,9 +103,23 @@ def test_a_format_that_is_known_but_not_possible_here_is_refused_with_what_is():
 
 
 @pytest.mark.parametrize(
+    ("typed", "nearest"),
+    [("Q6_K", "int8"), ("q5_k_m", "int8"), ("Q2_K", "int4"), ("IQ3_XXS", "int4")],
+)
+def test_a_format_of_other_widths_is_answered_with_the_nearest(typed, nearest):
+    with pytest.raises(SpecError, match="not a number format") as caught:
+        number_format(typed, allowed=("int8", "int4"), where="--quantization")
+    assert caught.value.try_ == f"--quantization {nearest}"
+    with pytest.raises(SpecError, match="not a number format") as caught:
+        number_format(typed, allowed=("float32",), where="--dtype")
+    assert caught.value.try_ is None
+
+
+@pytest.mark.parametrize(
     ("typed", "meant"),
     [
         ("h100", "h100_sxm"),
+        ("rtx4060laptop", "rtx_4060_laptop"),
         ("H100", "h100_sxm"),
         ("NVIDIA H100 80GB HBM3", "h100_sxm"),
         ("NVIDIA H100 PCIe", "h100_pcie"),

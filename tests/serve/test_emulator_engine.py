@@ -228,7 +228,7 @@ class Notes:
         self.tokens = {}
         self.ended = {}
 
-    def on_scheduled(self, admitted, n_preempted):
+    def on_scheduled(self, admitted, n_preempted, replica):
         pass
 
     def on_step(self, deliveries, now_ns):

@@ -8,7 +8,7 @@ from emulated import PLAN, talking
 from prometheus_client.parser import text_string_to_metric_families
 
 from inferometer.serve.emulator_metrics import Now, metrics_of
-from inferometer.simulate.fleet import lone_replica
+from inferometer.simulate.fleet import ClusterConfig, Fleet, lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
 RECORDED = Path(__file__).parents[1] / "records" / "expositions" / "vllm-0.32-after.txt"
@@ -118,6 +118,43 @@ def test_only_a_prefix_cache_is_queried(has_prefix_cache):
 
     page = asyncio.run(page_of_one())
     assert value(page, "prefix_cache_queries_total") == (3 if has_prefix_cache else 0)
+
+
+def shared(n_ranks, n_requests):
+    """The page of replicas that share experts, after these requests."""
+    rules = ClusterConfig(
+        engine=PLAN.config, n_replicas=n_ranks, in_lockstep=True, router="round-robin"
+    )
+
+    async def page():
+        fleet = Fleet(replicas=rules, step_times=PLAN.fleet.step_times)
+        async with talking(fleet=fleet) as client:
+            for n_tokens in range(1, n_requests + 1):
+                await client.complete("one two three", max_tokens=n_tokens)
+            return (await client.ask("GET", "/metrics")).body.decode()
+
+    return asyncio.run(page())
+
+
+def test_each_rank_of_data_parallel_replicas_has_its_series():
+    """One engine's series were shown for all of them, where vLLM has one for each rank."""
+    text = shared(n_ranks=2, n_requests=4)
+    page = families(text)
+    assert text.count("# TYPE vllm:num_requests_running ") == 1
+    for engine, n_tokens in (("0", 1 + 3), ("1", 2 + 4)):
+        assert value(page, "generation_tokens_total", engine=engine) == n_tokens
+        assert value(page, "prompt_tokens_total", engine=engine) == 6
+        assert value(page, "request_success_total", engine=engine, finished_reason="length") == 2
+        assert value(page, "e2e_request_latency_seconds_count", engine=engine) == 2
+        assert value(page, "kv_cache_usage_perc", engine=engine) < 0.1
+        assert value(page, "cache_config_info", engine=engine, num_gpu_blocks="2000") == 1
+    rejected = page["vllm:admission_rejections"].samples
+    assert sum(one.name.endswith("_total") for one in rejected) == 2, "the front end's: once"
+    assert shape(page["vllm:num_requests_waiting_by_reason"]) == {
+        ("vllm:num_requests_waiting_by_reason", ("engine", engine), ("reason", reason))
+        for engine in "01"
+        for reason in ("capacity", "deferred")
+    }
 
 
 def test_preemptions_are_seen():

@@ -37,6 +37,21 @@ def test_an_error_names_what_was_typed():
 
 
 @pytest.mark.parametrize(
+    ("engine", "name", "try_"),
+    [
+        ("trtllm", "foo", "--set max_batch_size=64"),
+        ("sglang", "foo", "--set max_running_requests=64"),
+        ("vllm", "max_num_sequences", "--set max_num_seqs=VALUE"),
+        ("none", "foo", "--set num_blocks=64"),
+    ],
+)
+def test_an_unknown_setting_is_answered_with_one_that_the_engine_has(engine, name, try_):
+    with pytest.raises(SpecError, match=f"{engine} has no {name}") as caught:
+        engine_config(engine, SHARED, {name: "1"}, where="--set")
+    assert caught.value.try_ == try_
+
+
+@pytest.mark.parametrize(
     ("engine", "own", "what"),
     [
         (

@@ -390,6 +390,7 @@ def servers_of(options: Cluster, deployment: Deployment) -> Servers:
             f"{n_replicas} groups of {n_sharing} replicas",
             where="--replicas, --data-parallel-size",
             allowed="one of them",
+            try_=suggestions.flags("--data-parallel-size", n_replicas * n_sharing),
         )
     rules = ClusterConfig(
         engine=deployment.config,

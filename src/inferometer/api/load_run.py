@@ -247,7 +247,9 @@ def loaded_run(sent: SentLoad | None, folder: Path, percentiles: tuple[float, ..
         The folder cannot be read or written.
     """
     if sent is None:
-        talk("the test had been made before: this is what was stored")
+        talk(
+            "the test had been made before: this is what was stored (another --out measures again)"
+        )
         run = reading.read_run(folder)
         return LoadedRun(run=replace(run, drawn=run_titles.fanned_out(run)))
     with sent.held:

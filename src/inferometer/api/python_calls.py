@@ -205,7 +205,22 @@ def plain_value(name: str, value: object, field: Field | None = None) -> object:
         value = as_list()
     if isinstance(value, Iterator | KeysView | ValuesView):
         value = list(value)
-    return _listed(name, value) if isinstance(value, list | tuple) else value
+    if not isinstance(value, list | tuple):
+        return value
+    listed = _listed(name, value)
+    takes_one = field is not None and field.kind is Path and not (field.is_many or field.is_axis)
+    return _only(name, listed) if takes_one else listed
+
+
+def _only(name: str, paths: list[object]) -> object:
+    """The path in a list of one, for an option that takes one path."""
+    if len(paths) != 1:
+        raise SpecError(
+            f"{name} is a list of {len(paths)} paths",
+            where=name,
+            allowed="one path; several runs: the folder that holds their folders",
+        )
+    return paths[0]
 
 
 def _listed(name: str, values: Iterable[object]) -> list[object]:

@@ -185,8 +185,8 @@ def size(question: Size) -> SizeAnswer:
     pace = _pace(question, tried)
     problem = problem._replace(question=replace(problem.question, time_limit=share, pace=pace))
     talk(
-        f"{len(tried.possible)} kinds of replica to try on {n_devices}"
-        f" device{'s' * (n_devices > 1)}, at most {share.limit_s:.3g} s of computing for each"
+        f"{len(tried.possible)} kind{'s' * (len(tried.possible) > 1)} of replica to try on"
+        f" {n_devices} device{'s' * (n_devices > 1)}, at most {share.limit_s:.3g} s of computing for each"
         " device (the engine's rules are compiled once)"
     )
     sized_for, found = _searched(problem.question, tried, where, is_sure=question.sure)
@@ -229,8 +229,11 @@ def _write(
 
 
 def _next_step(question: Size, answer: SizeAnswer) -> str | None:
-    """What decides an open answer: likely step times, where slow ones leave it open."""
-    is_slow = answer.verdict == "undecided" and answer.sized_for == "slow" and not question.sure
+    """What decides an open answer, or makes a sure one smaller: likely step times."""
+    is_slow = answer.sized_for == "slow" and not question.sure
+    if is_slow and answer.verdict == "met" and answer.next_step is None:
+        return _smaller(answer)
+    is_slow = is_slow and answer.verdict == "undecided"
     at_likely = () if answer.pick is None else answer.pick.paces
     is_open = any(
         pace.step_times == "likely" and pace.served.verdict == "undecided" for pace in at_likely
@@ -239,6 +242,26 @@ def _next_step(question: Size, answer: SizeAnswer) -> str | None:
         return answer.next_step
     first = "" if answer.next_step is None else f"{answer.next_step}; "
     return f"{first}--likely counts the replicas that meet the SLO at likely step times"
+
+
+def _smaller(answer: SizeAnswer) -> str | None:
+    """How many replicas likely step times need, where slow ones decided on more."""
+    pick = answer.pick
+    if pick is None or pick.n_replicas == 1 or answer.users is not None:
+        return None
+    located = next(
+        pace.located_requests_per_s for pace in pick.paces if pace.step_times == "likely"
+    )
+    number = ""
+    if located is not None and answer.rate_per_s is not None:
+        n_likely = int(-(-answer.rate_per_s * pick.n_replicas // located))
+        if n_likely >= pick.n_replicas:
+            return None
+        number = f"; likely ones need about {n_likely:,}"
+    return (
+        f"the number is for slow step times{number} (--likely counts them);"
+        " --fit FILE of measured ones decides"
+    )
 
 
 def _of_groups(

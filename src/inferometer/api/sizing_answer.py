@@ -491,6 +491,7 @@ def size_answer(
         n_unexamined=n_unexamined,
         cautions=(
             *sizing_cautions.out_of_time(best[0] if best else None, found),
+            *sizing_cautions.not_the_fewest(question, best[0] if best else None),
             *sizing_cautions.cautions_of(best),
             *sizing_cautions.box_cautions(question, candidates),
         ),

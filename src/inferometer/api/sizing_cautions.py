@@ -115,6 +115,22 @@ def out_of_time(pick: SizedKind | None, found: Sequence[Done]) -> tuple[Caution,
     return (Caution(code="OUT_OF_TIME", text=text, remedy="a longer --time-limit"),)
 
 
+def not_the_fewest(question: SizingQuestion, pick: SizedKind | None) -> tuple[Caution, ...]:
+    """A caution where the time was over before the fewest replicas were found.
+
+    One replica less is simulated last, to see whether one may fail: it may meet the SLO too.
+    """
+    fewer = None if pick is None else pick.without_one
+    is_searched = question.fleets.n_replicas is None
+    if pick is None or fewer is None or fewer.verdict != "met" or not is_searched:
+        return ()
+    text = (
+        f"the time limit ended the search for the fewest replicas at {pick.n_replicas}:"
+        f" {fewer.n_replicas} meet the SLO too, and fewer may"
+    )
+    return (Caution(code="NOT_THE_FEWEST", text=text, remedy="a longer --time-limit"),)
+
+
 def _may_be_cheaper(one: Searched, pick: SizedKind) -> bool:
     """Could its fewest possible devices cost less (by number, without prices)?"""
     if one.least_devices is None:

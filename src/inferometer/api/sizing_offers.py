@@ -1,5 +1,6 @@
 """Devices on offer with prices, and the traffic of a sizing."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,6 +76,13 @@ def offers_of(
         A device or a fit that is not known, a fit of another model, or one of a device that is not
         on offer.
     """
+    if re.fullmatch(r"\s*\d{1,2}\s*", gpus):
+        raise SpecError(
+            f"{gpus!r} is a number, and these are devices by their names",
+            where="--gpus",
+            allowed="devices with commas between; --total-gpus N: the number at hand",
+            try_=suggestions.flags("--gpus", "h100_sxm", "--total-gpus", gpus.strip()),
+        )
     named = [named_fit.device_named(name.strip(), link) for name in gpus.split(",")]
     devices = list({one.hardware_id: one for one in named}.values())
     owned = {} if table is None else table.owned

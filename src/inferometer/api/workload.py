@@ -1,12 +1,12 @@
 """Which requests are sent to a server, of which lengths, when, and was their rate offered?"""
 
 import math
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from inferometer import suggestions
 from inferometer.api.question import DURATION, option, refuse_unused
@@ -20,6 +20,7 @@ from inferometer.inputs.objectives import (
 )
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import reading, types
+from inferometer.inputs.workload.distributions import Constant, Uniform
 from inferometer.inputs.workload.plan import (
     I64,
     NONE,
@@ -497,22 +498,31 @@ def in_step(workload: DrawnWorkload, run: Run, varied: Run | None) -> tuple[Caut
     prompt, output = int(workload.plan.prompt_tokens[0]), int(workload.plan.output_tokens[0])
     apart = f"TTFT p50 is {format_duration(varied_s)}, not {format_duration(exact_s)}"
     return (
-        _in_step_caution(output, f"{apart}; intervals hold both", _varied_lengths(prompt, output)),
+        _in_step_caution(
+            output,
+            f"{apart}; intervals hold both",
+            suggestions.flags("--workload", _varied_lengths(prompt, output)),
+        ),
     )
 
 
+def _varied(output: int) -> tuple[int, int]:
+    return round(0.8 * output), round(1.2 * output)
+
+
 def _varied_lengths(prompt: int, output: int) -> str:
-    return f"prompt={prompt},output={round(0.8 * output)}..{round(1.2 * output)}"
+    low, high = _varied(output)
+    return f"prompt={prompt},output={low}..{high}"
 
 
-def _in_step_caution(output: int, apart: str, varied: str) -> Caution:
+def _in_step_caution(output: int, apart: str, remedy: str) -> Caution:
     return Caution(
         code="IN_STEP",
         text=(
             f"all answers have {output:,} tokens, so users stay in step and their prompts meet:"
             f" where models end answers themselves, at 80 to 120 %, {apart}"
         ),
-        remedy=suggestions.flags("--workload", varied),
+        remedy=remedy,
     )
 
 
@@ -525,19 +535,46 @@ def users_in_step(
 
     ``capacity_of``: users of this workload that meet the SLO, looked for from a number on.
     """
-    lengths = re.fullmatch(r"(\d+)x(\d+)", str(options.workload or ""))
-    prompt, output = (0, 0) if lengths is None else map(int, lengths.groups())
-    if capacity_users is None or output < 2 or options.concurrency is None:
+    spec = workload_of(options)
+    alike = _of_one_length(spec)
+    is_closed = isinstance(spec.arrivals, types.ClosedArrivals)
+    if alike is None or capacity_users is None or not is_closed:
         return ()
-    varied = _varied_lengths(prompt, output)
-    found = capacity_of(workload_of(replace(options, workload=varied)), capacity_users)
+    output = alike.output_tokens
+    low, high = _varied(output)
+    varied = replace_fields(alike.one, output_tokens=Uniform(low=low, high=high))
+    found = capacity_of(replace_fields(spec, classes=(varied,)), capacity_users)
     if found is None or found <= _BURST_RATIO * capacity_users:
         return ()
     apart = (
         f"about {int(float(f'{found:.1g}')):,} users meet the SLO at likely step times, not"
         f" {capacity_users:.0f}"
     )
-    return (_in_step_caution(output, apart, varied),)
+    lengths = reading.lengths_table(str(options.workload))
+    remedy = (
+        f'output_tokens = {{ kind = "uniform", low = {low}, high = {high} }} in {options.workload}'
+        if lengths is None or alike.one.system_prompts is not None
+        else suggestions.flags("--workload", _varied_lengths(alike.prompt_tokens, output))
+    )
+    return (_in_step_caution(output, apart, remedy),)
+
+
+class _Alike(NamedTuple):
+    """A class whose requests are all of the same lengths."""
+
+    one: types.RequestClass
+    prompt_tokens: int
+    output_tokens: int
+
+
+def _of_one_length(spec: types.WorkloadSpec) -> _Alike | None:
+    """The only class of a workload, where its answers are of one length and users do not pause."""
+    if len(spec.classes) != 1 or spec.classes[0].sessions is not None:
+        return None
+    (one,) = spec.classes
+    sides = one.prompt_tokens, one.output_tokens
+    prompt, output = (side.value if isinstance(side, Constant) else 0.0 for side in sides)
+    return _Alike(one, round(prompt), round(output)) if prompt and output >= 2 else None
 
 
 def _median_ttft_s(run: Run) -> float | None:

@@ -52,6 +52,63 @@ _HOW: Final = {
 """How to write speculation, by the flag that a verb has."""
 
 
+_ENDPOINTS: Final = {
+    **dict.fromkeys(("/v1/chat/completions", "openai-chat", "chat_completions"), "chat"),
+    **dict.fromkeys(
+        ("/v1/completions", "openai", "vllm", "text_completions", "openai-completions"),
+        "completions",
+    ),
+}
+"""What the benchmarks of vLLM, GuideLLM and AIPerf call the two endpoints."""
+_DATASET: Final = "--dataset-name"
+_NO_FILE: Final = "random"
+"""Name of a data set whose lengths other flags give."""
+_LENGTHS: Final = "--workload prompt=512..2048,output=256"
+_ALWAYS: Final = "leave it out: p50 to p99 of each latency are in the answer"
+_FOUND: Final = "leave it out: the end of the warm-up is found in the run"
+_WITHOUT: Final = "leave it out: it has no effect here"
+_INSTEAD: Final[dict[str, tuple[str, str]]] = {
+    **dict.fromkeys(("--percentile-metrics", "--metric-percentiles"), ("--workload", _ALWAYS)),
+    **dict.fromkeys(
+        ("--rate-type", "--profile", "--arrival-pattern", "--request-rate-mode"),
+        ("--rate", "--rate 5 (Poisson; --burstiness X for other gaps) or --concurrency 8"),
+    ),
+    **dict.fromkeys(
+        (
+            "--random-range-ratio",
+            "--synthetic-input-tokens-stddev",
+            "--output-tokens-stddev",
+            "--isl-stddev",
+            "--osl-stddev",
+        ),
+        ("--workload", _LENGTHS),
+    ),
+    **dict.fromkeys(
+        ("--random-prefix-len", "--prefix-len", "--shared-system-prompt-length"),
+        ("--workload", "--workload prompt=1024,output=256,prefix=512"),
+    ),
+    **dict.fromkeys(
+        ("--num-warmups", "--warmup-request-count", "--warmup-percent"), ("--stream", _FOUND)
+    ),
+    "--ignore-eos": ("--respect-eos", "leave it out: the default; --respect-eos is the opposite"),
+    **dict.fromkeys(("--result-filename", "--output-file"), ("--export", "--export vllm-bench")),
+    "--temperature": ("--body", "--body temperature=0"),
+    **dict.fromkeys(
+        (
+            "--disable-tqdm",
+            "--trust-remote-code",
+            "--ui",
+            "--service-kind",
+            "--ready-check-timeout-sec",
+        ),
+        ("--stream", _WITHOUT),
+    ),
+    "--goodput": ("--slo", "--slo 'ttft:p95<500ms, tpot:p95<50ms'"),
+    "--port": ("--stream", "the URL with its port: http://127.0.0.1:8000"),
+}
+"""Flag of a benchmark: a flag that a verb has where the remedy holds, and the remedy."""
+
+
 def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
     """The command line with other tools' flags translated to ours.
 
@@ -64,7 +121,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
     arguments = {one.name for one in command.params if isinstance(one, click.Argument)}
     if "model" in arguments:
         words = _taken_apart(words, own, command)
-    words = _as_settings(_hyphenated(words, own), own)
+    words = _as_settings(_of_benchmarks(_hyphenated(words, own), own), own)
     if words and not words[0].startswith("-") and not arguments and "--model" in own:
         words = ["--model", *words]  # `sweep MODEL`, as `quick MODEL`
     ended = list(words).index("--") if "--" in words else len(words)
@@ -138,6 +195,33 @@ def _hyphenated(words: Sequence[str], own: set[str]) -> list[str]:
         hyphenated = flag.replace("_", "-")
         is_flag = flag.startswith("--") and hyphenated in known
         written.append(hyphenated + equals + value if is_flag else word)
+    return [*written, *words[ended:]]
+
+
+def _of_benchmarks(words: Sequence[str], own: set[str]) -> list[str]:
+    """Benchmarks' names of endpoints and of data sets as ours.
+
+    A name beside a file is left out: the format is found in the file. So is that of random
+    lengths, which other flags give.
+    """
+    ended = list(words).index("--") if "--" in words else len(words)
+    left, written = list(words[:ended]), list[str]()
+    flags = [word.partition("=")[0] for word in left]
+    has_file = any(our_flag(flag, own) == "--workload" for flag in flags)
+    has_lengths = any(_side(flag, own) for flag in flags)
+    while left:
+        word = left.pop(0)
+        flag, equals, value = word.partition("=")
+        is_endpoint = our_flag(flag, own) == "--endpoint" and "--endpoint" in own
+        is_dataset = flag == _DATASET and "--workload" in own
+        if not (is_endpoint or is_dataset) or not (equals or left):
+            written.append(word)
+            continue
+        value = value if equals else left.pop(0)
+        if is_endpoint:
+            written += [flag, _ENDPOINTS.get(value, value)]
+        elif not has_file and not (has_lengths and value == _NO_FILE):
+            written += ["--workload", value]
     return [*written, *words[ended:]]
 
 
@@ -388,12 +472,18 @@ def meant_by(name: str, context: click.Context | None) -> str | None:
         if context is None
         else [one.name for one in context.command.params if isinstance(one, click.Argument)]
     )
+    own = (
+        set() if context is None else {flag for one in context.command.params for flag in one.opts}
+    )
     if name in _SPECULATION and context is not None:
-        own = {flag for one in context.command.params for flag in one.opts}
         return next((how for flag, how in _HOW.items() if flag in own), None)
     has_csv = context is not None and any("--csv" in one.opts for one in context.command.params)
     if has_csv and SAME.get(name, name) == "--out":
         return "--csv > FILE, --json > FILE, or a page: --report FILE"
+    if SAME.get(name) == "--total-gpus":
+        return " or ".join(flag for flag in ("--tp", "--replicas") if flag in own) or None
+    if name in _INSTEAD and _INSTEAD[name][0] in own:
+        return _INSTEAD[name][1]
     ours = name.strip("-") if name.strip("-") in arguments else (SAME | ALIKE).get(name)
     has_it = context is not None and any(
         ours in one.opts or ours == one.name for one in context.command.params

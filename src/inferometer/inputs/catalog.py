@@ -3,6 +3,7 @@
 The catalogue is read on first use and cached. ``catalog_data/`` holds its files.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from difflib import get_close_matches
@@ -108,6 +109,8 @@ def close_models(name: str) -> tuple[str, ...]:
 
 
 _FLAGS: Final = "--hardware, --gpus"
+_HERE: Final = ("cpu", "gpu", "cuda", "local", "localhost", "here", "laptop", "auto")
+_NUMBER: Final = re.compile(r"\d{1,2}")
 
 
 def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
@@ -146,10 +149,31 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
             allowed="devices by name; a study compares all of the catalogue",
             try_=suggestions.command("study", "devices", "MODEL"),
         )
+    if where == _FLAGS:
+        _check_is_name(name)
     close = [device.hardware_id for device in alike] or _close(
         "_".join(name.lower().split()), {one: one for one in ids}
     )
     raise _unknown("hardware", name, close, list(ids), where=where)
+
+
+def _check_is_name(name: str) -> None:
+    """Refuse a number of devices, and words for the machine at hand, in a device's place."""
+    word = name.strip().lower()
+    if word in _HERE:
+        raise SpecError(
+            f"{name!r} is no device's name",
+            where=_FLAGS,
+            allowed="this: this machine, probed now; or a device by its name",
+            try_=suggestions.flags("--hardware", "this"),
+        )
+    if _NUMBER.fullmatch(word):
+        raise SpecError(
+            f"{name!r} is a number, and this is the name of a device",
+            where=_FLAGS,
+            allowed="a device's name; --tp N is one replica over N of them",
+            try_=suggestions.flags("--hardware", "h100_sxm", "--tp", word),
+        )
 
 
 def _several(name: str, n: int, device: str, *, where: str) -> SpecError:

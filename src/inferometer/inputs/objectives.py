@@ -60,6 +60,11 @@ _ALLOWED: Final = (
 _EXAMPLE: Final = "ttft:p95<500ms, tpot:p95<50ms"
 _TWO_LIMITS: Final = re.compile(r"[<>]")
 """In what follows a limit's sign: a second limit."""
+_BETWEEN: Final = re.compile(r"[,;&\n]|\s+and\s+", re.IGNORECASE)
+_LIMIT_ENDED: Final = re.compile(r"(<=?\s*\d[\d.]*\s*[A-Za-zµμ]+)\s+(?=[A-Za-z])")
+"""`ttft:p95<1s tpot:p95<50ms`: a limit with its unit, and the next one behind a space."""
+_PAIRS: Final = re.compile(r"([A-Za-z_]\w*)\s*[:=]\s*(\d[\d.]*\s*(?:ms|s)?)(?=\s|$)", re.IGNORECASE)
+"""`ttft:500 tpot:50`, the pairs of vLLM bench's ``--goodput``."""
 _THRESHOLD: Final = re.compile(
     r"(?P<metric>[A-Za-z0-9_]+(?:[ -][A-Za-z0-9_]+)*?)\s*[:"
     r" ]\s*(?P<statistic>[A-Za-z0-9.]+)\s*(?P<sign><=?|>=?|=)\s*(?P<limit>.+)"
@@ -169,7 +174,7 @@ def parse_objective(
     -------
     >>> parse_objective("ttft p99 < 500ms, tpot:p95<50ms").text
     'ttft:p99<500ms, tpot:p95<50ms'
-    >>> parse_objective("first-token latency:p95<1s; P99 TPOT under 50 ms").text
+    >>> parse_objective("first-token latency:p95<1s and P99 TPOT under 50 ms").text
     'ttft:p95<1000ms, tpot:p99<50ms'
     >>> parse_objective("ttft < 500ms", is_of_one=True).text
     'ttft:p95<500ms'
@@ -177,7 +182,7 @@ def parse_objective(
     text = _unfolded(text.strip())
     thresholds = [
         _threshold(part.strip(), where, is_of_one=is_of_one)
-        for part in re.split("[,;]", text)
+        for part in _BETWEEN.split(_LIMIT_ENDED.sub(r"\1, ", text))
         if part.strip()
     ]
     if not thresholds:
@@ -317,7 +322,7 @@ def _threshold(part: str, where: str, *, is_of_one: bool) -> Threshold:
             f"{match['sign']!r} of {part!r}: a latency has an upper limit",
             where=where,
             allowed="<",
-            try_=_EXAMPLE,
+            try_=_EXAMPLE if ">" in match["sign"] else part.replace("=", "<"),
         )
     if match["limit"].strip().replace(".", "", 1).isdigit():
         limit = _with_unit(metric, match["limit"])
@@ -366,7 +371,7 @@ def _no_threshold(part: str, below: str, where: str) -> SpecError:
     """The error, with a suggestion that adds the missing percentile, metric or unit."""
     bare = _NO_STATISTIC.fullmatch(below)
     if bare is None:
-        missing, try_ = "", _EXAMPLE
+        missing, try_ = "", _of_pairs(part, where) or _EXAMPLE
     elif _PERCENTILE.fullmatch(bare["metric"].lower()):
         missing = ": which latency?"
         try_ = f"ttft:{bare['metric'].lower()}<{_with_unit('ttft', bare['limit'])}"
@@ -375,6 +380,18 @@ def _no_threshold(part: str, below: str, where: str) -> SpecError:
         metric = _metric(bare["metric"], part, where)
         try_ = f"{metric}:p95<{_with_unit(metric, bare['limit'])}"
     return SpecError(f"{part!r} is no threshold{missing}", where=where, allowed=_ALLOWED, try_=try_)
+
+
+def _of_pairs(part: str, where: str) -> str | None:
+    """The limits of ``ttft:500 tpot:50`` with a percentile and a unit; None of other text."""
+    pairs = _PAIRS.findall(part)
+    if not pairs or _PAIRS.sub("", part).strip():
+        return None
+    limits = [
+        ("tpot" if _spelled(name) in _GAPS else _metric(name, part, where), limit)
+        for name, limit in pairs
+    ]
+    return ", ".join(f"{metric}:p95<{_with_unit(metric, limit)}" for metric, limit in limits)
 
 
 def _with_unit(metric: Metric, limit: str) -> str:
@@ -406,7 +423,8 @@ def _metric(name: str, part: str, where: str) -> Metric:
             f"{name!r} of {part!r} is no latency that is known",
             where=where,
             allowed=allowed,
-            try_=f"the mean of a request's gaps between tokens: {part.replace(name, 'tpot')}"
+            try_="the mean of a request's gaps between tokens:"
+            f" {_with_percentile(part.replace(name, 'tpot'))}"
             if is_gap
             else _EXAMPLE,
         )

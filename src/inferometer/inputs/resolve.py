@@ -105,6 +105,13 @@ def hub_cache_folder() -> Path:
 
 
 def _local(text: str) -> ResolvedModel | None:
+    if not text.strip():
+        raise SpecError(
+            f"{text!r} is no model",
+            where="MODEL",
+            allowed="a folder, a GGUF file, a config.json or an id",
+            try_=suggestions.command("catalog", "models"),
+        )
     path = path_named(text, where="MODEL")
     if path.is_dir():
         return _folder(path, "folder")
@@ -131,6 +138,7 @@ def _local(text: str) -> ResolvedModel | None:
             f"{text!r} does not exist",
             where="MODEL",
             allowed="a folder, a GGUF file, a config.json or an id",
+            try_=suggestions.command("catalog", "models"),
         )
     return None
 
@@ -159,6 +167,7 @@ def _folder(folder: Path, kind: ResolvedKind) -> ResolvedModel:
         "the folder has no config.json and no GGUF file",
         where=str(folder),
         allowed="a Hugging Face folder or a GGUF file",
+        try_=suggestions.command("catalog", "models"),
     )
 
 

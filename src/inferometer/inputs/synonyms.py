@@ -117,9 +117,10 @@ _OF_WEIGHTS: Final = {"dynamic", "block", "bnb", "quantized"}
 """Words that stand beside a format in a checkpoint's name."""
 _MOST_WORDS_OF_FORMAT: Final = 3
 _LLAMA_CPP: Final = re.compile(
-    r"[-_.:]i?q([48])_(?:k(?:_[sml]|_xl)?|[01]|xs|nl)(?:\.gguf)?$", re.IGNORECASE
+    r"[-_.:](?:ud[-_])?i?q([48])_(?:k(?:_[sml]|_xl)?|[01]|xs|nl)(?:\.gguf)?$", re.IGNORECASE
 )
 """A format in the name of a llama.cpp file: about that number of bits per weight."""
+_OTHER_BITS: Final = re.compile(r"(?:ud[-_])?(?:iq|q|tq)([12356])_\w+", re.IGNORECASE)
 _MODELS: Final = {
     "deepseekr10528": "deepseekr1",
     "deepseekr170b": "deepseekr1distillllama70b",
@@ -228,6 +229,8 @@ SAME: Final = {
     **dict.fromkeys(("--max-batch-size", "--max-running-requests"), "--max-num-seqs"),
     **dict.fromkeys(("--max-num-tokens", "--chunked-prefill-size"), "--max-num-batched-tokens"),
     **dict.fromkeys(("--context-length", "--max-seq-len", "--max-context"), "--max-model-len"),
+    **dict.fromkeys(("--ctx", "--ctx-size", "--num-ctx", "--context"), "--max-model-len"),
+    **dict.fromkeys(("--quant", "--quantize", "-q"), "--quantization"),
     **dict.fromkeys(("--page-size", "--tokens-per-block"), "--block-size"),
     **dict.fromkeys(("--num-gpu-blocks-override", "--num-gpu-blocks"), "--num-blocks"),
     **dict.fromkeys(
@@ -241,7 +244,10 @@ SAME: Final = {
         "--reps",
     ),
     **dict.fromkeys(("--warmups", "--warm-up", "--num-iters-warmup"), "--warmup"),
-    **dict.fromkeys(("--trace", "--trace-file"), "--workload"),
+    **dict.fromkeys(("--trace", "--trace-file", "--data", "--dataset-path"), "--workload"),
+    **dict.fromkeys(("--input-file", "--dataset"), "--workload"),
+    **dict.fromkeys(("--backend", "--endpoint-type", "--request-type"), "--endpoint"),
+    **dict.fromkeys(("--streaming", "--is-streaming"), "--stream"),
     "--decode-replicas": "--replicas",
     "--engine": "--policy",
     "--policy": "--engine",
@@ -257,12 +263,8 @@ ARGUMENTS: Final = {
 ALIKE: Final = {
     "--enable-expert-parallel": "--ep",
     **dict.fromkeys(("--base-url", "--url", "--target", "--host"), "url"),
-    **dict.fromkeys(("--backend", "--endpoint-type", "--request-type"), "--endpoint"),
-    **dict.fromkeys(
-        ("--dataset", "--dataset-name", "--dataset-path", "--data", "--input-file"), "--workload"
-    ),
+    "--dataset-name": "--workload",
     **dict.fromkeys(("--goodput", "--sla"), "--slo"),
-    **dict.fromkeys(("--streaming", "--is-streaming"), "--stream"),
     **dict.fromkeys(("--extra-inputs", "--extra-body", "--extra-request-body"), "--body"),
     "--save-result": "--out",
     **dict.fromkeys(("--precision", "--weights", "--weight-dtype"), "--quantization"),
@@ -368,6 +370,8 @@ def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
     close = get_close_matches(
         text.lower(), [word for word, name in _FORMAT_OF.items() if name in allowed], n=1
     )
+    other = _OTHER_BITS.fullmatch(text.strip())
+    nearest = f"int{8 if other[1] > '4' else 4}" if other else _FORMAT_OF[close[0]] if close else ""
     raise SpecError(
         (
             f"{text!r} is not a number format"
@@ -375,8 +379,8 @@ def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
             else f"the format {text!r} is not possible here"
         ),
         where=where,
-        allowed=", ".join(allowed) + " (fp16, bf16, fp8, awq and the like are understood)",
-        try_=f"{where} {_FORMAT_OF[close[0]]}" if close else None,
+        allowed=", ".join(allowed) + " (fp16, fp8, awq, Q4_K_M and the like are understood)",
+        try_=f"{where} {nearest}" if nearest in allowed else None,
     )
 
 
@@ -385,10 +389,12 @@ def known_format(text: str) -> str | None:
 
     Example
     -------
-    >>> known_format("NVFP4"), known_format("fast")
-    ('float4', None)
+    >>> known_format("NVFP4"), known_format("Q4_K_M"), known_format("fast")
+    ('float4', 'int4', None)
     """
     plain = text.strip().lower().removeprefix("torch.")
+    if quantised := _LLAMA_CPP.fullmatch(f"-{plain.replace('-', '_')}"):
+        return f"int{quantised[1]}"
     return _FORMAT_OF.get(plain.replace("-", "_")) or _FORMAT_OF.get(plain.replace("-", ""))
 
 
@@ -534,7 +540,7 @@ def device_words(name: str) -> frozenset[str]:
     plain = re.sub(r"\((?:r|tm)\)|\d+-core processor", " ", name.lower())
     plain = re.sub(r"\b(rtx|pro)(?=\d)", r"\1 ", plain)
     plain = re.sub(r"(?<=\d)(?=(?:sxm|pcie|nvl)\d?\b)", " ", plain)
-    plain = re.sub(r"(?<=\d{4})(?=(?:ti|super|xtx?|d)(?![a-z0-9]))", " ", plain)
+    plain = re.sub(r"(?<=\d{4})(?=(?:ti|super|xtx?|d|laptop)(?![a-z0-9]))", " ", plain)
     plain = re.sub(r"(?<=nano)[-_ ]super\b", "", plain)  # a mode of the Jetson, not another card
     plain = re.sub(r"max[-_ ]q\b", "maxq", plain)
     words = [_DEVICE_WORDS.get(word, word) for word in re.split(r"[^a-z0-9.+]+", plain)]

@@ -334,6 +334,22 @@ def compute_dtype(engine: EngineSpec) -> DType:
     return engine.quantization if engine.quantization in {"float8", "int8"} else engine.dtype
 
 
+def _no_rate(hardware: HardwareSpec, engine: EngineSpec, dtype: DType) -> SpecError:
+    """The error for a format in which the device does not compute, with the nearest that it runs."""
+    known = [part.dtype for part in hardware.peaks]
+    what = f"{hardware.name} has no known rate in {dtype}"
+    if dtype == engine.dtype:
+        wide = next((one for one in ("bfloat16", "float16") if one in known), "float32")
+        return SpecError(what, where="--dtype", allowed=", ".join(known), try_=f"--dtype {wide}")
+    widened = [one for one in ("int8", "int4", "float4") if one not in known]
+    return SpecError(
+        what,
+        where="--quantization",
+        allowed=", ".join([*known, *widened]),
+        try_="--quantization int8",
+    )
+
+
 def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
     """Datasheet peaks of a device, for this engine's number formats.
 
@@ -358,11 +374,7 @@ def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
     if peak is None and is_widened:
         dtype, peak = engine.dtype, wide
     if peak is None:
-        raise SpecError(
-            f"{hardware.name} has no known rate in {dtype}",
-            where="--dtype" if engine.quantization is None else "--quantization",
-            allowed=", ".join(part.dtype for part in hardware.peaks),
-        )
+        raise _no_rate(hardware, engine, dtype)
     link = hardware.link_bytes_per_s or hardware.pcie_bytes_per_s
     return Peaks(
         flop_per_s=peak.value,

@@ -260,6 +260,7 @@ def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
             f" {n_devices} devices",
             where="--tp",
             allowed=", ".join(sizes),
+            try_=f"--tp {max(int(size) for size in sizes if int(size) < n_devices)}",
         )
     return n_devices
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from inferometer.records.server_names import START_TIME, VLLM_EDGES_S
 from inferometer.records.types import ABSENT
@@ -133,6 +133,10 @@ class Histogram:
 _START_TIME_HELP: Final = "Start time of the process since unix epoch in seconds."
 
 
+_Family: TypeAlias = tuple[tuple[str, str], list[str]]
+"""Heading of a metric, and its samples."""
+
+
 class Now(NamedTuple):
     """Values of the gauges at one instant."""
 
@@ -144,7 +148,7 @@ class Now(NamedTuple):
 
 
 class Metrics:
-    """All metrics of vLLM's front end, for one engine.
+    """All metrics of vLLM's front end, for one engine of its data-parallel ones.
 
     What an emulator never has (images, other servers' caches) stays at 0.
     """
@@ -156,10 +160,12 @@ class Metrics:
         max_model_len: int,
         cache_config: Mapping[str, str],
         n_drafted: int = 0,
+        rank: int = 0,
     ) -> None:
         """``n_drafted`` tokens are drafted for each sequence of a step; 0: no speculation."""
-        self._labels = {"engine": "0", "model_name": model_name}
-        self._cache_config = dict(cache_config)
+        self._labels = {"engine": str(rank), "model_name": model_name}
+        self._is_first = rank == 0
+        self._cache_config = dict(cache_config) | {"engine": str(rank)}
         self._started_s = datetime.now(UTC).timestamp()
         self.n_drafted = n_drafted
         self._counted = _COUNTERS | (_SPECULATION if n_drafted else {})
@@ -171,13 +177,16 @@ class Metrics:
         self.histograms = {name: Histogram(edges or series) for name, edges in _HISTOGRAMS.items()}
 
     def text(self, now: Now) -> bytes:
-        """The page."""
-        return (
-            "\n".join([*self._gauge_lines(now), *self._counter_lines(), *self._histogram_lines()])
-            + "\n"
-        ).encode()
+        """The page of a server with this engine alone."""
+        return page_of([self], [now])
 
-    def _gauge_lines(self, now: Now) -> Iterator[str]:
+    def families(self, now: Now) -> Iterator[_Family]:
+        """Each metric's heading, and the samples of this engine."""
+        yield from self._gauges(now)
+        yield from self._counter_families()
+        yield from self._histogram_families()
+
+    def _gauges(self, now: Now) -> Iterator[_Family]:
         """The emulator never defers requests and never sleeps: these gauges stay constant."""
         reasons = {"capacity": now.n_waiting, "deferred": 0}
         states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
@@ -191,16 +200,13 @@ class Metrics:
                 ({**self._labels, "sleep_state": name}, value) for name, value in states.items()
             ],
             "kv_cache_usage_perc": [(self._labels, now.kv_used_fraction)],
-            "cache_config_info": [({**self._cache_config, "engine": "0"}, 1)],
+            "cache_config_info": [(self._cache_config, 1)],
         }
-        if now.process_started_s is not None:
-            yield from _heading(START_TIME, _START_TIME_HELP, "gauge")
-            yield f"{START_TIME} {now.process_started_s}"
         for name, help_text in _GAUGES.items():
-            yield from _heading(_PREFIX + name, help_text, "gauge")
-            yield from (_sample(_PREFIX + name, labels, value) for labels, value in samples[name])
+            lines = [_sample(_PREFIX + name, labels, value) for labels, value in samples[name]]
+            yield _heading(_PREFIX + name, help_text, "gauge"), lines
 
-    def _counter_lines(self) -> Iterator[str]:
+    def _counter_families(self) -> Iterator[_Family]:
         for name, help_text in self._counted.items():
             yield from self._counter(name, help_text, {"": self.counters[name]}, label="")
         for name, (label, _) in _LABELLED_COUNTERS.items():
@@ -208,30 +214,43 @@ class Metrics:
 
     def _counter(
         self, name: str, help_text: str, values: Mapping[str, float], *, label: str
-    ) -> Iterator[str]:
-        own = (
-            {"model_name": self._labels["model_name"]}
-            if name == "admission_rejections"
-            else self._labels
-        )
+    ) -> Iterator[_Family]:
+        is_front_ends = name == "admission_rejections"
+        own = {"model_name": self._labels["model_name"]} if is_front_ends else self._labels
         rows = [({**own, label: which} if label else own, value) for which, value in values.items()]
-        yield from _heading(f"{_PREFIX}{name}_total", help_text, "counter")
-        yield from (_sample(f"{_PREFIX}{name}_total", labels, value) for labels, value in rows)
-        yield from self._created(name, [labels for labels, _ in rows])
+        rows = [] if is_front_ends and not self._is_first else rows
+        lines = [_sample(f"{_PREFIX}{name}_total", labels, value) for labels, value in rows]
+        yield _heading(f"{_PREFIX}{name}_total", help_text, "counter"), lines
+        yield self._created(name, [labels for labels, _ in rows])
 
-    def _histogram_lines(self) -> Iterator[str]:
+    def _histogram_families(self) -> Iterator[_Family]:
         for name, histogram in self.histograms.items():
-            yield from _heading(_PREFIX + name, f"Histogram of {name}.", "histogram")
-            yield from histogram.lines(_PREFIX + name, self._labels)
-            yield from self._created(name, [self._labels])
+            heading = _heading(_PREFIX + name, f"Histogram of {name}.", "histogram")
+            yield heading, list(histogram.lines(_PREFIX + name, self._labels))
+            yield self._created(name, [self._labels])
 
-    def _created(self, name: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
-        yield from _heading(f"{_PREFIX}{name}_created", f"When {name} began.", "gauge")
-        yield from (_sample(f"{_PREFIX}{name}_created", labels, self._started_s) for labels in rows)
+    def _created(self, name: str, rows: Sequence[Mapping[str, str]]) -> _Family:
+        heading = _heading(f"{_PREFIX}{name}_created", f"When {name} began.", "gauge")
+        return heading, [
+            _sample(f"{_PREFIX}{name}_created", labels, self._started_s) for labels in rows
+        ]
 
 
-def metrics_of(model_name: str, config: EngineConfig) -> Metrics:
-    """The metrics of a server with this configuration, all at 0."""
+def page_of(engines: Sequence[Metrics], nows: Sequence[Now]) -> bytes:
+    """The page of a server with these engines; each metric has the samples of all of them."""
+    started_s, lines = nows[0].process_started_s, list[str]()
+    if started_s is not None:
+        heading = _heading(START_TIME, _START_TIME_HELP, "gauge")
+        lines = [*heading, f"{START_TIME} {started_s}"]
+    pages = [engine.families(now) for engine, now in zip(engines, nows, strict=True)]
+    for of_engines in zip(*pages, strict=True):
+        lines += of_engines[0][0]
+        lines += [sample for _, samples in of_engines for sample in samples]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def metrics_of(model_name: str, config: EngineConfig, rank: int = 0) -> Metrics:
+    """The metrics of an engine with this configuration, all at 0."""
     n_blocks = config.num_blocks if isinstance(config, SchedulerConfig) else config.n_kv_blocks
     cache = {
         "block_size": str(config.block_size),
@@ -244,6 +263,7 @@ def metrics_of(model_name: str, config: EngineConfig) -> Metrics:
         max_model_len=config.max_model_len,
         cache_config=cache,
         n_drafted=n_drafted,
+        rank=rank,
     )
 
 
@@ -295,7 +315,9 @@ class _Life:
 
 
 class Accounts:
-    """Updates the metrics when requests arrive, steps end and requests end.
+    """Updates the metrics of the engines when requests arrive, steps end and requests end.
+
+    ``engines``: one, or one for each replica.
 
     Source
     ------
@@ -303,8 +325,8 @@ class Accounts:
     are no queries of it.
     """
 
-    def __init__(self, metrics: Metrics, *, has_prefix_cache: bool) -> None:
-        self._metrics = metrics
+    def __init__(self, engines: Sequence[Metrics], *, has_prefix_cache: bool) -> None:
+        self._engines = tuple(engines)
         self._has_prefix_cache = has_prefix_cache
         self._lives: dict[int, _Life] = {}
 
@@ -312,99 +334,110 @@ class Accounts:
         """Count a request that the engine got."""
         self._lives[request.index] = _Life()
 
-    def scheduled(self, admitted: Sequence[LiveRequest], n_preempted: int) -> None:
+    def _of(self, replica: int) -> Metrics:
+        """The metrics of a replica's engine; those of the first for a request that none has got."""
+        return self._engines[max(replica, 0) if len(self._engines) > 1 else 0]
+
+    def scheduled(
+        self, admitted: Sequence[LiveRequest], n_preempted: int, replica: int = 0
+    ) -> None:
         """Note the requests of which the first prompt tokens were scheduled."""
-        counters = self._metrics.counters
+        metrics = self._of(replica)
+        counters = metrics.counters
         counters["num_preemptions"] += n_preempted
         for request in admitted if self._has_prefix_cache else ():
             counters["prefix_cache_queries"] += request.num_prompt_tokens
             counters["prefix_cache_hits"] += request.num_cached_tokens
-            self._metrics.labelled["prompt_tokens_cached_by_source"]["device"] += (
+            metrics.labelled["prompt_tokens_cached_by_source"]["device"] += (
                 request.num_cached_tokens
             )
 
     def count_step(self, deliveries: Sequence[Delivery], now_ns: int) -> None:
-        """Count the tokens of a step that has ended."""
+        """Count the tokens of a replica's step that has ended."""
+        if not deliveries:
+            return
+        metrics = self._of(deliveries[0].request.replica)
         n_generated, n_prefilled = 0, 0
-        gaps_s, n_drafted = list[float](), self._metrics.n_drafted
+        gaps_s, n_drafted = list[float](), metrics.n_drafted
         for request, n_tokens in deliveries:
             life = self._lives.get(request.index)
             if life is None or n_tokens == 0:
                 continue
             n_generated += n_tokens
             if life.first_token_ns == ABSENT:
-                n_prefilled += self._first_token(request, life, now_ns)
+                n_prefilled += _count_first_token(metrics, request, life, now_ns)
             else:
                 gaps_s.append((now_ns - life.last_token_ns) / NS_PER_S)
                 if n_drafted:
-                    self._verified(n_tokens)
+                    _count_verified(metrics, n_tokens)
             life.last_token_ns = now_ns
             if request.status.is_finished:
                 self.ended(request, now_ns)
-        self._metrics.histograms["inter_token_latency_seconds"].observe_each(gaps_s)
-        self._metrics.counters["generation_tokens"] += n_generated
+        metrics.histograms["inter_token_latency_seconds"].observe_each(gaps_s)
+        metrics.counters["generation_tokens"] += n_generated
         if n_generated or n_prefilled:
-            self._metrics.histograms["iteration_tokens_total"].observe(n_generated + n_prefilled)
-
-    def _verified(self, n_tokens: int) -> None:
-        """Count the accepted draft tokens of a sequence's step; one token more is the model's own."""
-        counters = self._metrics.counters
-        counters["spec_decode_num_drafts"] += 1
-        counters["spec_decode_num_draft_tokens"] += self._metrics.n_drafted
-        counters["spec_decode_num_accepted_tokens"] += n_tokens - 1
+            metrics.histograms["iteration_tokens_total"].observe(n_generated + n_prefilled)
 
     def ended(self, request: LiveRequest, now_ns: int) -> None:
         """Count a request that has ended, by its last token or before it."""
         life = self._lives.pop(request.index, None)
         if life is None:
             return
-        self._metrics.labelled["request_success"][_REASONS[request.status]] += 1
+        metrics = self._of(request.replica)
+        metrics.labelled["request_success"][_REASONS[request.status]] += 1
         if life.last_token_ns != ABSENT and request.status in {Status.STOPPED, Status.LENGTH}:
-            self._latencies(request, life, now_ns)
-            self._sizes(request)
+            _count_latencies(metrics, request, life, now_ns)
+            _count_sizes(metrics, request)
 
-    def _first_token(self, request: LiveRequest, life: _Life, now_ns: int) -> int:
-        """Count a first token; returns the prompt tokens computed for it."""
-        n_computed = request.num_prompt_tokens - request.num_cached_tokens
-        life.first_token_ns = now_ns
-        counters, by_source = (
-            self._metrics.counters,
-            self._metrics.labelled["prompt_tokens_by_source"],
-        )
-        counters["prompt_tokens"] += request.num_prompt_tokens
-        counters["prompt_tokens_cached"] += request.num_cached_tokens
-        by_source["local_compute"] += n_computed
-        by_source["local_cache_hit"] += request.num_cached_tokens
-        self._metrics.histograms["time_to_first_token_seconds"].observe(
-            s_from_ns(now_ns - request.arrival_ns)
-        )
-        return n_computed
 
-    def _latencies(self, request: LiveRequest, life: _Life, now_ns: int) -> None:
-        decode_ns = life.last_token_ns - life.first_token_ns
-        n_gaps = request.num_output_tokens - 1
-        for name, duration_ns in {
-            "e2e_request_latency_seconds": now_ns - request.arrival_ns,
-            "request_queue_time_seconds": request.admitted_ns - request.arrival_ns,
-            "request_prefill_time_seconds": life.first_token_ns - request.admitted_ns,
-            "request_decode_time_seconds": decode_ns,
-            "request_inference_time_seconds": life.last_token_ns - request.admitted_ns,
-        }.items():
-            self._metrics.histograms[name].observe(s_from_ns(duration_ns))
-        mean_s = (
-            s_from_ns(decode_ns) / n_gaps if n_gaps else 0.0
-        )  # vLLM counts one-token answers as 0 here
-        self._metrics.histograms["request_time_per_output_token_seconds"].observe(mean_s)
+def _count_verified(metrics: Metrics, n_tokens: int) -> None:
+    """Count the accepted draft tokens of a sequence's step; one token more is the model's own."""
+    counters = metrics.counters
+    counters["spec_decode_num_drafts"] += 1
+    counters["spec_decode_num_draft_tokens"] += metrics.n_drafted
+    counters["spec_decode_num_accepted_tokens"] += n_tokens - 1
 
-    def _sizes(self, request: LiveRequest) -> None:
-        for name, n_tokens in {
-            "request_prompt_tokens": request.num_prompt_tokens,
-            "request_generation_tokens": request.num_output_tokens,
-            "request_max_num_generation_tokens": request.num_output_tokens,
-            "request_params_max_tokens": request.max_tokens,
-            "request_prefill_kv_computed_tokens": request.num_prompt_tokens
-            - request.num_cached_tokens,
-            "request_params_n": 1,
-            "request_num_preemptions": request.num_preemptions,
-        }.items():
-            self._metrics.histograms[name].observe(n_tokens)
+
+def _count_first_token(metrics: Metrics, request: LiveRequest, life: _Life, now_ns: int) -> int:
+    """Count a first token; returns the prompt tokens computed for it."""
+    n_computed = request.num_prompt_tokens - request.num_cached_tokens
+    life.first_token_ns = now_ns
+    counters, by_source = metrics.counters, metrics.labelled["prompt_tokens_by_source"]
+    counters["prompt_tokens"] += request.num_prompt_tokens
+    counters["prompt_tokens_cached"] += request.num_cached_tokens
+    by_source["local_compute"] += n_computed
+    by_source["local_cache_hit"] += request.num_cached_tokens
+    metrics.histograms["time_to_first_token_seconds"].observe(
+        s_from_ns(now_ns - request.arrival_ns)
+    )
+    return n_computed
+
+
+def _count_latencies(metrics: Metrics, request: LiveRequest, life: _Life, now_ns: int) -> None:
+    decode_ns = life.last_token_ns - life.first_token_ns
+    n_gaps = request.num_output_tokens - 1
+    for name, duration_ns in {
+        "e2e_request_latency_seconds": now_ns - request.arrival_ns,
+        "request_queue_time_seconds": request.admitted_ns - request.arrival_ns,
+        "request_prefill_time_seconds": life.first_token_ns - request.admitted_ns,
+        "request_decode_time_seconds": decode_ns,
+        "request_inference_time_seconds": life.last_token_ns - request.admitted_ns,
+    }.items():
+        metrics.histograms[name].observe(s_from_ns(duration_ns))
+    mean_s = (
+        s_from_ns(decode_ns) / n_gaps if n_gaps else 0.0
+    )  # vLLM counts one-token answers as 0 here
+    metrics.histograms["request_time_per_output_token_seconds"].observe(mean_s)
+
+
+def _count_sizes(metrics: Metrics, request: LiveRequest) -> None:
+    for name, n_tokens in {
+        "request_prompt_tokens": request.num_prompt_tokens,
+        "request_generation_tokens": request.num_output_tokens,
+        "request_max_num_generation_tokens": request.num_output_tokens,
+        "request_params_max_tokens": request.max_tokens,
+        "request_prefill_kv_computed_tokens": request.num_prompt_tokens - request.num_cached_tokens,
+        "request_params_n": 1,
+        "request_num_preemptions": request.num_preemptions,
+    }.items():
+        metrics.histograms[name].observe(n_tokens)

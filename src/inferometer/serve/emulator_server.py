@@ -60,7 +60,12 @@ class EmulatorServer:
         self._desk = emulator_exchange.Desk(plan)
         self._pages = Pages(self._desk.limits, self._desk.tokenizer, plan.config.engine)
         self._engine = live.LiveFleet(plan.wall_fleet, self)
-        self._metrics = emulator_metrics.metrics_of(plan.model_name, plan.config)
+        # replicas that share experts are the engines of one server, as vLLM's ranks
+        n_engines = plan.fleet.n_replicas if plan.fleet.replicas.in_lockstep else 1
+        self._metrics = [
+            emulator_metrics.metrics_of(plan.model_name, plan.config, rank)
+            for rank in range(n_engines)
+        ]
         self._accounts = emulator_metrics.Accounts(
             self._metrics, has_prefix_cache=plan.config.enable_prefix_caching
         )
@@ -98,15 +103,16 @@ class EmulatorServer:
 
     def counts(self) -> ServedCounts:
         """Numbers served so far."""
-        return ServedCounts(
-            self._n_requests, self._metrics.counters["generation_tokens"], tuple(self._lateness_ns)
-        )
+        n_tokens = sum(engine.counters["generation_tokens"] for engine in self._metrics)
+        return ServedCounts(self._n_requests, n_tokens, tuple(self._lateness_ns))
 
     # what the engine calls
 
-    def on_scheduled(self, admitted: Sequence[live.LiveRequest], n_preempted: int) -> None:
+    def on_scheduled(
+        self, admitted: Sequence[live.LiveRequest], n_preempted: int, replica: int
+    ) -> None:
         """Count the requests of which the first prompt tokens were scheduled."""
-        self._accounts.scheduled(admitted, n_preempted)
+        self._accounts.scheduled(admitted, n_preempted, replica)
 
     def on_step(self, deliveries: Sequence[live.Delivery], now_ns: int) -> None:
         """Send the tokens of a step that has ended."""
@@ -144,9 +150,8 @@ class EmulatorServer:
             if request.method == "POST" and request.path in GENERATION_PATHS:
                 self._generate(line, request)
             elif request.path == "/metrics":
-                line.reply(
-                    200, self._metrics.text(self._now()), content_type=emulator_metrics.CONTENT_TYPE
-                )
+                page = emulator_metrics.page_of(self._metrics, self._now())
+                line.reply(200, page, content_type=emulator_metrics.CONTENT_TYPE)
             elif request.path in {"/health", "/ping"}:
                 line.reply(200, b"")
             else:
@@ -213,11 +218,16 @@ class EmulatorServer:
             del self._on_line[exchange.line]
         self._log.ended(_logged(served))
 
-    def _now(self) -> emulator_metrics.Now:
-        engine = self._engine
-        return emulator_metrics.Now(
-            engine.n_running, engine.n_waiting, engine.kv_used_fraction, self._started_s
-        )
+    def _now(self) -> list[emulator_metrics.Now]:
+        """The gauges of each engine; the first one has what waits at a gate."""
+        engine, started_s = self._engine, self._started_s
+        if len(self._metrics) == 1:
+            load = (engine.n_running, engine.n_waiting, engine.kv_used_fraction)
+            return [emulator_metrics.Now(*load, started_s)]
+        loads = [engine.load_of(rank) for rank in range(len(self._metrics))]
+        n_at_gate = engine.n_waiting - sum(load.n_waiting for load in loads)
+        loads[0] = loads[0]._replace(n_waiting=loads[0].n_waiting + n_at_gate)
+        return [emulator_metrics.Now(*load, started_s) for load in loads]
 
     # the clock
 

@@ -420,11 +420,15 @@ def check_knob(engine: str, name: str, *, where: str) -> None:
     """Refuse a name that is not a setting of this engine."""
     known = [field.name for field in fields(_ENGINES[engine].config)]
     if name not in known:
+        usual = next(one for one in (own_name(engine, "max_num_seqs"), *known) if one in known)
+        nearest = suggestions.nearest_setting("--set", name, known)
         raise SpecError(
             f"{engine} has no {name}",
             where=where,
             allowed=", ".join(known),
-            try_=suggestions.nearest_setting(where, name, known) if where == "--set" else None,
+            try_=nearest or suggestions.flags("--set", f"{usual}=64")
+            if where == "--set"
+            else f"the same command without {where}",
         )
 
 

@@ -353,6 +353,7 @@ class LiveRequest:
         "num_preemptions",
         "num_prompt_tokens",
         "priority",
+        "replica",
         "slot",
         "status",
         "stop_tokens",
@@ -382,6 +383,8 @@ class LiveRequest:
         """``UNSEEN`` until the request has ended."""
         self.slot = ABSENT
         """Its index in the simulator's arrays."""
+        self.replica = ABSENT
+        """The replica that computes it, from its first admission on."""
         self.admitted_ns = ABSENT
         self.num_cached_tokens = 0
         """Tokens found in the prefix cache at the first admission."""
@@ -397,11 +400,19 @@ class Delivery(NamedTuple):
     num_tokens: int
 
 
+class ReplicaLoad(NamedTuple):
+    """What one replica has to do at an instant."""
+
+    n_running: int
+    n_waiting: int
+    kv_used_fraction: float
+
+
 class Listener(Protocol):
     """Callbacks for events of the engine; times are those of the simulation."""
 
-    def on_scheduled(self, admitted: Sequence[LiveRequest], n_preempted: int) -> None:
-        """Steps were scheduled, which compute the ``admitted`` requests for the first time."""
+    def on_scheduled(self, admitted: Sequence[LiveRequest], n_preempted: int, replica: int) -> None:
+        """A replica's steps were scheduled; the first ones to compute the ``admitted`` requests."""
         ...
 
     def on_step(self, deliveries: Sequence[Delivery], now_ns: int) -> None:
@@ -458,6 +469,14 @@ class LiveFleet:
         """Share of the KV blocks of all replicas that are used."""
         n_free = int(self._memory.counters["n_free"].sum())
         return 1 - n_free / max(int(self._n_kv_blocks.sum()), 1)
+
+    def load_of(self, replica: int) -> ReplicaLoad:
+        """The load of one replica; requests that wait at a gate are at none."""
+        counters, n_blocks = self._memory.counters[replica], int(self._n_kv_blocks[replica])
+        n_waiting = int(counters["n_waiting"])
+        n_inside = int(counters["n_taken"] - counters["n_ended"])
+        used_fraction = 1 - int(counters["n_free"]) / max(n_blocks, 1)
+        return ReplicaLoad(max(n_inside - n_waiting, 0), n_waiting, used_fraction)
 
     def submit(self, request: LiveRequest) -> None:
         """Add a request that arrives at its ``arrival_ns``; call in order of arrival."""
@@ -521,11 +540,16 @@ class LiveFleet:
         admitted = [self._requests[slot] for slot in slots]
         for request in admitted:
             row = self._memory.states.requests[request.slot]
+            request.replica = int(row["replica"])
             request.admitted_ns = int(row["admitted_ns"])
             request.num_cached_tokens = int(row["num_cached_tokens"])
-        if n_launched:
-            n_preempted = int(self._log.n_preempted_requests[:n_launched].sum())
-            self._listener.on_scheduled(admitted, n_preempted)
+        launched = self._log.replica[:n_launched]
+        first = {replica: list[LiveRequest]() for replica in launched.tolist()}
+        for request in admitted:  # one that was handed over since then is at another replica
+            first[request.replica if request.replica in first else int(launched[0])].append(request)
+        for replica, own in first.items():
+            n_preempted = self._log.n_preempted_requests[:n_launched][launched == replica].sum()
+            self._listener.on_scheduled(own, int(n_preempted), replica)
 
     @property
     def _n_parts(self) -> int:
