@@ -140,6 +140,15 @@ def test_no_order_of_arrival_is_taken_for_another(rate, seed):
     assert one.finding != "found"
 
 
+def test_requests_that_all_wait_for_nothing_are_in_order():
+    """SGLang's histogram of times in the queue has a bucket of 0 seconds."""
+    rare = poisson(2.0, 60, seed=1, prompt=(20, 0.1), output=(4, 0.1))
+    samples = served_pages(CONFIG, STEPS, rare, start_s=1.0, for_s=20.0, names="sglang")[0]
+    one = findings(samples)["out_of_order"]
+    assert one.finding == "ruled out"
+    assert one.measured_ratio < 0.1
+
+
 def test_an_idle_server_and_uneven_engines_are_found():
     rare = poisson(3.5, 60, seed=1, prompt=(20, 0.1), output=(4, 0.1))
     assert findings(samples_of(plan=rare))["too_little_load"].finding == "found"

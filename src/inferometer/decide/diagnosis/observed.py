@@ -30,6 +30,8 @@ _FAR_OUTSIDE_S: Final = 0.05
 _LEAST_PER_ENGINE: Final = 2.0
 """Running requests of each engine, on average: below it one request more or less is uneven."""
 _OPEN_FRACTION: Final = 0.01
+_NO_WAIT_S: Final = 1e-3
+"""A bucket of times of 0 (SGLang has one) ends here."""
 _BUSY_CACHE_HITS: Final = 0.5
 """Hit share of looked-up prompt tokens above which eviction is no concern."""
 
@@ -129,7 +131,7 @@ def _out_of_order(window: ServerWindow) -> float | None:
     first = np.flatnonzero(np.cumsum(seen.counts) > n_open)[0]
     longest_s = 0.0 if last == 0 else float(seen.edges[last - 1])
     shortest_s, most_s = _waits_in_order_s(window)
-    return max(longest_s / most_s, shortest_s / float(seen.edges[first]))
+    return max(longest_s / most_s, shortest_s / max(float(seen.edges[first]), _NO_WAIT_S))
 
 
 def _waits_in_order_s(window: ServerWindow) -> tuple[float, float]:
