@@ -159,6 +159,7 @@ def _requests(plan, table):
     return {
         int(row): SimpleNamespace(
             index=int(row),
+            replica=0,
             num_prompt_tokens=int(plan.prompt_tokens[row]),
             num_cached_tokens=max(int(table.cached_tokens[at]), 0),
             num_output_tokens=int(plan.output_tokens[row]),

@@ -103,9 +103,8 @@ def test_gpt_oss_takes_what_its_checkpoint_s_index_says(model_id, n_bytes):
 def test_stored_formats_cost_more_than_their_values():
     for dtype, stored in STORED_FORMATS.items():
         assert stored.weight_bits > stored.value_bits == DTYPE_BITS[dtype]
-    assert (
-        stored_weight_bits(EngineSpec(quantization="float4")) == 4.25
-    )  # MXFP4 as gpt-oss stores it
+    assert STORED_FORMATS["float4"].weight_bits == 4.25  # MXFP4 as gpt-oss stores it
+    assert stored_weight_bits(EngineSpec(quantization="float4")) == 4.5  # NVFP4
     assert stored_weight_bits(BF16) == 16
 
 

@@ -16,7 +16,8 @@ from inferometer.inputs.types import AttentionSpec, DType, ModelSpec
 
 _NAMES: Final = frozenset((
     "model_id", "family", "hf_id", "note", "checkpoint_dtype", "stored_apart", "stored_bits",
-    "n_tower_weights", "source",
+    "n_tower_weights",
+    "float4_bits", "source",
 ))  # fmt: skip
 """Fields of ``ModelSpec`` that do not describe the shape of the language model."""
 

@@ -190,7 +190,8 @@ class ModelSpec:
     is the format of the published linear weights, where known, and ``stored_apart`` that of the
     matrices (``perfmodel.matrices``, and "head") which such a checkpoint stores in another one.
     ``stored_bits``: what a weight takes in a format with its scales, where the file says how many
-    weights share one. ``n_tower_weights``: vision and audio towers with their projectors, which a
+    weights share one. ``float4_bits``: the same of matrices that published 4-bit float checkpoints of
+    the model store in more; others take NVFP4's 4.5. ``n_tower_weights``: vision and audio towers with their projectors, which a
     server loads in 16 bits beside the language model; no step of text reads them.
     """
 
@@ -225,6 +226,7 @@ class ModelSpec:
     checkpoint_dtype: DType | None = None
     stored_apart: tuple[tuple[str, AskedFormat], ...] = ()
     stored_bits: tuple[tuple[DType, float], ...] = ()
+    float4_bits: tuple[tuple[str, float], ...] = ()
     n_tower_weights: int = 0
     note: str | None = None
 

@@ -1,9 +1,8 @@
 """The matrices of a model, from which its parameters, bytes, FLOP and activations follow."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from inferometer.inputs.model_parts import CompressedSpec
 from inferometer.inputs.types import (
@@ -19,40 +18,6 @@ Split: TypeAlias = Literal["all", "kv_heads", "full_kv_heads", "none"]
 """How a matrix is split over a tensor-parallel group. "all": over all devices; "kv_heads": over at
 most as many as there are KV heads ("full_kv_heads": those of the full-attention layers); "none":
 each device has a copy."""
-
-# What published 4-bit float checkpoints store in more than 4 bits.
-
-_NVFP4: Final = 4.5
-_ATTENTION: Final = ("query", "key_value", "attention_out")
-_RECURRENT: Final = ("linear_in", "linear_out")
-_SHARED: Final = ("shared_up", "shared_down")
-_LATENT: Final = ("experts_latent_in", "experts_latent_out")
-
-
-def _bits(*kinds: tuple[float, tuple[str, ...]]) -> dict[str, float]:
-    return {name: bits for bits, names in kinds for name in names}
-
-
-FLOAT4_BITS: Final[Mapping[str, Mapping[str, float]]] = {
-    "gemma-4-31b": _bits((16, _ATTENTION)),
-    "qwen3.6-27b": _bits((8, _ATTENTION + _RECURRENT)),
-    "qwen3.6-35b-a3b": _bits((8, _ATTENTION + _RECURRENT)),
-    "nemotron-3-nano-30b-a3b": _bits((16, _ATTENTION), ((6 * 16 + 17 * _NVFP4) / 23, _RECURRENT)),
-    "nemotron-3-super-120b-a12b": _bits((16, _ATTENTION + _LATENT), (8, _RECURRENT + _SHARED)),
-}
-"""Bits per weight of matrices, by model and the names of ``linears``. Matrices and models
-that are not here count as quantised like the rest.
-
-Source
-------
-NVIDIA's checkpoints. Gemma 4 31B: discussion 5 of nvidia/Gemma-4-31B-IT-NVFP4 on Hugging Face
-(W_q, W_k, W_v and W_o are not quantised); a server's log says 31.04 GiB. Qwen3.6: github
-sgl-project/sglang pulls 32959 and 27906, Avarok-Cybersecurity/atlas pull 121 (attention in FP8).
-Nemotron 3 Nano: the exclude_modules of its NVFP4 configuration (all 6 layers of attention, and the
-Mamba layer before each). Nemotron 3 Super: docs.nvidia.com/nemotron, quantisation of Super 3 and of
-Ultra 3, which has Super's recipe (routed experts in NVFP4; shared experts and Mamba in FP8;
-attention and latent projections in 16 bits).
-"""
 
 
 class StoredAs(NamedTuple):
@@ -133,7 +98,7 @@ def _as_stored(part: Linear, model: ModelSpec) -> Linear:
     name = part.name.removeprefix("full_").removeprefix("wide_")
     stored = stored_as(model, name)
     if model.checkpoint_dtype != "float4":  # else the checkpoint itself says it
-        part = replace(part, float4_bits=FLOAT4_BITS.get(model.model_id, {}).get(name))
+        part = replace(part, float4_bits=dict[str, float](model.float4_bits).get(name))
     return replace(part, is_quantised=False) if stored == "none" else replace(part, stored=stored)
 
 

@@ -215,6 +215,20 @@ STORED_FORMATS: Final[dict[DType, StoredFormat]] = {
 }
 
 
+ASKED_FORMATS: Final[dict[DType, StoredFormat]] = STORED_FORMATS | {
+    "float4": StoredFormat(
+        value_bits=4,
+        group_size=16,
+        scale_bits=8,
+        zero_bits=0,
+        source=Source(
+            kind="page", where="NVIDIA, Introducing NVFP4: blocks of 16 with an 8-bit scale"
+        ),
+    )
+}
+"""The same of models that are quantised to the format, where the checkpoint is in another."""
+
+
 _WITH_SCHEDULER: Final = frozenset({"vllm", "sglang", "trtllm"})
 """Engines whose own scheduler is simulated; other engines run batches that the client forms."""
 _WORDS: Final = {

@@ -4,13 +4,14 @@ A model is a list of ``Linear`` maps (``perfmodel.matrices``) and some small vec
 """
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.kv_cache import head_kinds
 from inferometer.perfmodel.matrices import Linear, StoredAs, linears, n_shards, stored_as
-from inferometer.perfmodel.types import STORED_FORMATS
+from inferometer.perfmodel.types import ASKED_FORMATS, STORED_FORMATS, StoredFormat
 
 _HOPPER: Final = ("h100", "h20", "gh200")
 """Ids of the catalogue begin so; H200's too."""
@@ -58,9 +59,9 @@ def n_active_parameters(model: ModelSpec) -> int:
 def stored_weight_bits(engine: EngineSpec, *, is_sparse: bool = False) -> float:
     """Bits that the engine stores for a weight of the layers, scales included.
 
-    int4 in groups of 128 takes 4.16. 2:4 sparse weights store two of four neighbouring values,
-    and two bits for each stored value that give its position: half of the value bits and one bit
-    more for each weight. Scales are those of the dense matrix.
+    int4 in groups of 128 takes 4.16, NVFP4 in groups of 16 4.5. 2:4 sparse weights store two of
+    four neighbouring values, and two bits for each stored value that give its position: half of
+    the value bits and one bit more for each weight. Scales are those of the dense matrix.
 
     Source
     ------
@@ -73,11 +74,17 @@ def stored_weight_bits(engine: EngineSpec, *, is_sparse: bool = False) -> float:
     >>> stored_weight_bits(EngineSpec(dtype="bfloat16"), is_sparse=True)
     9.0
     """
-    return _stored_bits(engine.quantization, engine.dtype, is_sparse=is_sparse)
+    return _stored_bits(engine.quantization, engine.dtype, ASKED_FORMATS, is_sparse=is_sparse)
 
 
-def _stored_bits(quantization: DType | None, dtype: DType, *, is_sparse: bool) -> float:
-    stored = None if quantization is None else STORED_FORMATS.get(quantization)
+def _stored_bits(
+    quantization: DType | None,
+    dtype: DType,
+    formats: Mapping[DType, StoredFormat] = STORED_FORMATS,
+    *,
+    is_sparse: bool,
+) -> float:
+    stored = None if quantization is None else formats.get(quantization)
     value_bits: float = DTYPE_BITS[quantization or dtype] if stored is None else stored.value_bits
     scale_bits = 0.0 if stored is None else stored.weight_bits - stored.value_bits
     return (value_bits / 2 + 1 if is_sparse else value_bits) + scale_bits
@@ -223,7 +230,7 @@ def _bits_as(stored: StoredAs | None, engine: EngineSpec, *, is_sparse: bool = F
     The checkpoint's format counts if the engine's quantisation is that of the checkpoint.
     """
     if stored is None or stored.whole != engine.quantization:
-        return _stored_bits(engine.quantization, engine.dtype, is_sparse=is_sparse)
+        return stored_weight_bits(engine, is_sparse=is_sparse)
     usual = _stored_bits(stored.own, engine.dtype, is_sparse=False)
     more = 0.0 if stored.weight_bits is None else stored.weight_bits - usual
     return _stored_bits(stored.own, engine.dtype, is_sparse=is_sparse) + more

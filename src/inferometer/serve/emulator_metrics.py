@@ -356,7 +356,8 @@ class Accounts:
         """Count the tokens of a replica's step that has ended."""
         if not deliveries:
             return
-        metrics = self._of(deliveries[0].request.replica)
+        first, _ = deliveries[0]
+        metrics = self._of(first.replica)
         n_generated, n_prefilled = 0, 0
         gaps_s, n_drafted = list[float](), metrics.n_drafted
         for request, n_tokens in deliveries:
