@@ -90,6 +90,9 @@ _PEER: Final = Constant(
 NCCL and of the all-reduce, which it sees in use before it shares the rest. Without peer access they
 are in the host's memory (16 x RTX 3090: 0.05 GiB, vllm-project/vllm pull 14447): the high end. The low
 end has twice as much."""
+_ROCM_BYTES: Final = 1.5 * 2**30
+"""Beside that, what ROCm's libraries take; twice as much at the low end. Source: five logs of vLLM
+0.11 on Radeon AI PRO R9700 (kyuz0/amd-r9700-vllm-toolboxes), 0.7 to 3.5 GiB below those of NVIDIA."""
 _FREE_SHARE: Final = Constant(
     value=0.9,
     source=Source(
@@ -369,7 +372,7 @@ def _kv_rooms(question: MemoryQuestion, policy: str, max_num_seqs: int) -> tuple
     sorting = replace(question, n_sampler_copies=_SORTED_COPIES)
     old = memory_budget(sorting, max_num_seqs)
     n_peers = min(question.engine.tensor_parallel_size, _NODE_DEVICES) - 1
-    group_bytes = _PEER.value * n_peers
+    group_bytes = _PEER.value * n_peers + _ROCM_BYTES * (question.hardware.vendor == "amd")
     low = float(old.free_bytes + old.kv_bytes) - 2 * group_bytes - _OTHER_BYTES
     return low, likely - group_bytes, likely + _OTHER_BYTES
 
