@@ -207,7 +207,7 @@ def _of_benchmarks(words: Sequence[str], own: set[str]) -> list[str]:
     ended = list(words).index("--") if "--" in words else len(words)
     left, written = list(words[:ended]), list[str]()
     flags = [word.partition("=")[0] for word in left]
-    has_file = any(our_flag(flag, own) == "--workload" for flag in flags)
+    has_file = not {"--dataset-path", "--input-file", "--data"}.isdisjoint(flags)
     has_lengths = any(_side(flag, own) for flag in flags)
     while left:
         word = left.pop(0)
