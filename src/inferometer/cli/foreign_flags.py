@@ -337,7 +337,10 @@ def _workload(
     flags = ", ".join(flag for flag, _ in lengths.values())
     if any(word.partition("=")[0] == "--workload" for word in words):
         raise SpecError(
-            f"{flags} beside --workload, which has lengths", where=flags, allowed="one of them"
+            f"{flags} beside --workload, which has lengths",
+            where=flags,
+            allowed="one of them",
+            try_="the same command without --workload",
         )
     if len(lengths) < len(("prompt", "output")):
         raise SpecError(
