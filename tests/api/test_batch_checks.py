@@ -37,6 +37,20 @@ def test_batches_of_other_instants_or_replicas_pad_one_another_not():
     assert padded_fraction(table([5, 5], [10, 30], [20, 40]), visits([0, 1])) == 0
 
 
+def test_requests_of_a_closed_loop_are_in_another_order_than_their_visits():
+    """They stand as they were sent: a simulation of users of two replicas ended in an IndexError."""
+    crossed = table([5, 5, 5], [10, 30, 10], [20, 40, 20])._replace(
+        request_index=np.array([2, 0, 1])
+    )
+    # Requests 1 and 2, of one length, are one replica's; request 0 is alone at the other.
+    assert padded_fraction(crossed, visits([1, 0, 0])) == 0
+    assert padded_fraction(crossed, visits([0, 1, 0])) > 0
+    answer = im.simulate(
+        "smollm2-135m", hardware="l4", concurrency=3, requests=50, policy="static", replicas=2
+    )
+    assert answer.checks
+
+
 def test_requests_that_are_not_done_tell_nothing():
     assert padded_fraction(table([5, ABSENT], [10, 30], [20, 40], [9, ABSENT]), None) == 0
     assert padded_fraction(table([ABSENT], [10], [0], [ABSENT]), None) is None

@@ -181,6 +181,29 @@ def test_a_flag_that_is_none_is_answered_with_what_means_it_or_with_help(words, 
     check_refused(run(*words.split(), folder=tmp_path), 2, f"try: {try_}")
 
 
+@pytest.mark.parametrize(
+    ("words", "try_"),
+    [
+        ("predict llama-2-7b --hardware h100 --prompt 9000", "a shorter --prompt or --output"),
+        ("predict llama-2-7b --hardware h100 --prefix-hit 1", "--prefix-hit 0.5"),
+        (
+            "simulate llama-2-7b --hardware h100 --rate 1 --concurrency 2",
+            "the same command without --concurrency",
+        ),
+        (
+            "load http://127.0.0.1:9 --concurrency 1 --max-concurrency 2",
+            "the same command without --max-concurrency",
+        ),
+        ("simulate m --isl 5 --osl 6 --workload chat", "the same command without --workload"),
+        ("emulate llama-2-7b --hardware h100 --time-scale 0", "--time-scale 1"),
+        ("emulate llama-2-7b --hardware h100 --fault http-429:0.1.2", "--fault http-429:0.05"),
+        ("emulate llama-2-7b --hardware h100 --fault stall(after=x)", "--fault 'stall:0.01(after"),
+    ],
+)
+def test_values_that_cannot_be_are_answered_with_what_can(words, try_, tmp_path):
+    check_refused(run(*words.split(), folder=tmp_path), 2, f"try: {try_}")
+
+
 def test_our_own_flags_are_never_read_as_others():
     for verb in VERBS:
         made = command(verb)

@@ -575,7 +575,7 @@ def test_a_client_process_that_dies_ends_the_run_and_loses_nothing(url, folder):
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
-        (("--dataset-name", "random"), "try: --workload"),
+        (("--dataset-name", "random"), "no workload 'random'"),
         (("--goodput", "ttft:500"), "try: --slo"),
         (("--base-url", "http://127.0.0.1:9"), "unexpected extra argument (http://127.0.0.1:9)"),
         (("--for", "3"), "try: 3s"),

@@ -212,6 +212,19 @@ def test_a_page_beside_the_run_is_named_and_not_suggested_again(tmp_path):
     assert "inferometer report" not in after.next
 
 
+def test_a_fit_is_suggested_only_where_there_are_requests_for_one(tmp_path):
+    """`fit --load` of 24 requests was suggested, and refused: it takes 30."""
+    (tmp_path / "report.html").touch()
+    for n_requests, command in ((24, "--requests 72"), (30, "fit --load")):
+        found = request_view(with_command(load_run(n_requests)), path=tmp_path).five_lines.next
+        assert command in found
+
+
+def with_command(loaded):
+    command = ("inferometer", "load", "http://h", "--rate", "5")
+    return replace(loaded, manifest=replace(loaded.manifest, command=command))
+
+
 @pytest.mark.parametrize(
     ("n_requests", "words"),
     [(24, "inferometer compare {} OTHER_RUN"), (30, "inferometer fit --load {}")],

@@ -37,6 +37,22 @@ def test_an_error_names_what_was_typed():
 
 
 @pytest.mark.parametrize(
+    ("own", "try_"),
+    [
+        ({"max_num_seqs": "many"}, "--set max_num_seqs=256"),
+        ({"kv_allocation": "contiguous"}, "--set enable_prefix_caching=false"),
+        ({"async_scheduling": "maybe"}, "--set async_scheduling=true"),
+    ],
+)
+def test_a_value_that_cannot_be_is_answered_with_one_that_can(own, try_):
+    with pytest.raises(SpecError) as caught:
+        engine_config("vllm", SHARED, own, where="--set")
+    assert caught.value.try_ == try_
+    name, _, value = try_.removeprefix("--set ").partition("=")
+    assert engine_config("vllm", SHARED, own | {name: value}, where="--set")
+
+
+@pytest.mark.parametrize(
     ("engine", "name", "try_"),
     [
         ("trtllm", "foo", "--set max_batch_size=64"),

@@ -198,6 +198,7 @@ def chosen_loads(request: RunRequest, choice: TableChoice) -> ChosenLoads:
             "of how many devices?",
             where="--tp",
             allowed=", ".join(map(str, degrees)) + ", or another",
+            try_=f"--tp {degrees[0]}",
         )
     return ChosenLoads(
         tuple(chosen), request.hardware or chosen[0].hardware, choice.tp or degrees[0], left_out

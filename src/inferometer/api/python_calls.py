@@ -205,30 +205,24 @@ def plain_value(name: str, value: object, field: Field | None = None) -> object:
         value = as_list()
     if isinstance(value, Iterator | KeysView | ValuesView):
         value = list(value)
-    if not isinstance(value, list | tuple):
-        return value
-    listed = _listed(name, value)
-    takes_one = field is not None and field.kind is Path and not (field.is_many or field.is_axis)
-    return _only(name, listed) if takes_one else listed
+    return _listed(name, value, field) if isinstance(value, list | tuple) else value
 
 
-def _only(name: str, paths: list[object]) -> object:
-    """The path in a list of one, for an option that takes one path."""
-    if len(paths) != 1:
-        raise SpecError(
-            f"{name} is a list of {len(paths)} paths",
-            where=name,
-            allowed="one path; several runs: the folder that holds their folders",
-        )
-    return paths[0]
-
-
-def _listed(name: str, values: Iterable[object]) -> list[object]:
+def _listed(name: str, values: Iterable[object], field: Field | None) -> object:
+    """The values; of one path for an option that takes one, the path."""
     values = list(values)
     if any(isinstance(one, Mapping) for one in values):
         rows = "pathlib.Path('trace.json').write_text(json.dumps(rows))"
         raise _in_memory(name, "a list of dicts", rows, "trace.json")
-    return [plain_value(name, one) for one in values]
+    listed = [plain_value(name, one) for one in values]
+    takes_one = field is not None and field.kind is Path and not (field.is_many or field.is_axis)
+    if takes_one and len(listed) != 1:
+        raise SpecError(
+            f"{name} is a list of {len(listed)} paths",
+            where=name,
+            allowed="one path; several runs: the folder that holds their folders",
+        )
+    return listed[0] if takes_one else listed
 
 
 def _mapping(name: str, value: Mapping[Any, object], field: Field | None) -> object:

@@ -441,21 +441,27 @@ def _next(
     folder = "RUN" if path is None else path
     if not has_page:
         return suggestions.command("report", folder)
-    return _after_the_page(folder, is_of_a_server=online is not None or _can_be_fitted(run))
+    return _after_the_page(run, folder, is_of_a_server=online is not None)
 
 
-def _after_the_page(folder: Path | str, *, is_of_a_server: bool) -> str:
-    if is_of_a_server:
+def _after_the_page(run: types.Run, folder: Path | str, *, is_of_a_server: bool) -> str:
+    if (is_of_a_server or run.manifest.origin == "published") and _are_enough_for_a_fit(run):
         return f"what would another load do here? {suggestions.command('fit', '--load', folder)}"
+    longer = provenance.longer_command(run, [_TAIL_FRACTION]) if is_of_a_server else ""
+    if longer:
+        return f"what are its tails? {longer}"
     return f"does another run differ? {suggestions.command('compare', folder, 'OTHER_RUN')}"
 
 
-def _can_be_fitted(run: types.Run) -> bool:
-    """Has the load test enough requests with first tokens for `fit --load`?"""
+def _are_enough_for_a_fit(run: types.Run) -> bool:
+    """Has the load test the requests with first tokens that `fit --load` needs?"""
     table = requests_of(run)
     is_ended = latencies.is_one_of(table, latencies.COMPLETED)
     n_seen = np.count_nonzero(is_ended & (table.first_token_ns != types.ABSENT))
-    return run.manifest.origin == "published" and bool(n_seen >= MIN_REQUESTS)
+    return bool(n_seen >= MIN_REQUESTS)
+
+
+_TAIL_FRACTION: Final = 0.95
 
 
 _UNSEEN: Final = "a limit on E2E, or streamed answers: no longer run shows this latency"

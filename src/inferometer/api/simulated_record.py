@@ -12,6 +12,7 @@ from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.types import Caution, Source
 from inferometer.perfmodel.types import Basis
 from inferometer.records import pitfalls, run_series
+from inferometer.records.columns import I64
 from inferometer.records.latencies import HandoverSummary, summarise_handovers
 from inferometer.records.request_summaries import RequestSummary, summarise_groups
 from inferometer.records.run_folder import new_run_id, now_utc
@@ -93,7 +94,7 @@ def padded_fraction(requests: RequestTable, visits: VisitTable | None) -> float 
         return None
     replica = np.zeros(len(requests.admitted_ns), dtype=np.int64)
     if visits is not None:
-        replica[np.searchsorted(requests.request_index, visits.request_index)] = visits.replica
+        replica[_rows_of(visits, requests)] = visits.replica
     when = np.stack([requests.admitted_ns[rows], replica[rows]])
     _, batch = np.unique(when, axis=1, return_inverse=True)
     n = np.bincount(batch.ravel())
@@ -103,6 +104,12 @@ def padded_fraction(requests: RequestTable, visits: VisitTable | None) -> float 
         np.maximum.at(longest, batch.ravel(), tokens)
         wanted, computed = wanted + float(tokens.sum()), computed + float((longest * n).sum())
     return 1 - wanted / computed
+
+
+def _rows_of(visits: VisitTable, requests: RequestTable) -> I64:
+    """Each visit's request, by its row; requests of a closed loop stand as they were sent."""
+    order = np.argsort(requests.request_index)
+    return order[np.searchsorted(requests.request_index, visits.request_index, sorter=order)]
 
 
 def _server_text(deployment: Deployment) -> str:
@@ -258,9 +265,7 @@ def group_views(groups: Groups | None, run: Run) -> tuple[GroupView, ...]:
     sizes = [one.n_replicas for one in groups.groups]
     of_replica = np.repeat(np.arange(len(sizes)), sizes)
     group_index = np.full(len(run.requests.request_index), len(sizes), np.int32)
-    order = np.argsort(run.requests.request_index)  # those of a closed loop stand as they were sent
-    places = np.searchsorted(run.requests.request_index, run.visits.request_index, sorter=order)
-    group_index[order[places]] = of_replica[run.visits.replica]
+    group_index[_rows_of(run.visits, run.requests)] = of_replica[run.visits.replica]
     names = [one.name for one in groups.groups]
     summaries = {one.name: one for one in summarise_groups(run, group_index, names)}
     return tuple(

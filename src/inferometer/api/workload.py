@@ -174,6 +174,7 @@ def workload_of(options: Workload, replayed: Replayed = _NOTHING_REPLAYED) -> ty
             "both a rate and a concurrency",
             where="--rate, --concurrency",
             allowed="one of them: an open loop or a closed one",
+            try_="the same command without --concurrency",
         )
     if isinstance(spec.replay, types.ServeGenSource):
         return _of_clients(spec, options)
@@ -218,6 +219,7 @@ def _concurrency(spec: types.WorkloadSpec, options: Workload, replayed: Replayed
             "both a concurrency and a cap of it",
             where="--concurrency, --max-concurrency",
             allowed="one of them",
+            try_="the same command without --max-concurrency",
         )
     arrives_by_itself = options.rate is not None or replayed.has_trace or replayed.has_ramp
     if cap is None or arrives_by_itself or spec.replay is not None:

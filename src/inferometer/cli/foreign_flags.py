@@ -207,7 +207,7 @@ def _of_benchmarks(words: Sequence[str], own: set[str]) -> list[str]:
     ended = list(words).index("--") if "--" in words else len(words)
     left, written = list(words[:ended]), list[str]()
     flags = [word.partition("=")[0] for word in left]
-    has_file = any(our_flag(flag, own) == "--workload" for flag in flags)
+    has_file = not {"--dataset-path", "--input-file", "--data"}.isdisjoint(flags)
     has_lengths = any(_side(flag, own) for flag in flags)
     while left:
         word = left.pop(0)
@@ -337,7 +337,10 @@ def _workload(
     flags = ", ".join(flag for flag, _ in lengths.values())
     if any(word.partition("=")[0] == "--workload" for word in words):
         raise SpecError(
-            f"{flags} beside --workload, which has lengths", where=flags, allowed="one of them"
+            f"{flags} beside --workload, which has lengths",
+            where=flags,
+            allowed="one of them",
+            try_="the same command without --workload",
         )
     if len(lengths) < len(("prompt", "output")):
         raise SpecError(

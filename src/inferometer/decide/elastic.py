@@ -87,6 +87,7 @@ def course_of(plan: RequestPlan, window_s: float | None = None) -> Course:
             f"windows of {format_duration(window_s)} in traffic of {format_duration(span_s)}",
             where="--window",
             allowed=f"{format_duration(least_s)} to {format_duration(span_s)}",
+            try_="the same command without --window",
         )
     width_s = min(window_s or max(span_s / MOST_WINDOWS, _SHORTEST_WINDOW_S), span_s)
     n_windows = max(1, math.ceil(span_s / width_s))

@@ -188,12 +188,14 @@ class MemoryQuestion:
                 f"memory utilization {self.utilization_fraction}",
                 where="--gpu-memory-utilization",
                 allowed="above 0, at most 1",
+                try_="--gpu-memory-utilization 0.9",
             )
         if self.context_tokens > self.model.max_position_tokens:
             raise SpecError(
                 f"{self.context_tokens} tokens of context",
                 where="--prompt + --output",
                 allowed=f"at most {self.model.max_position_tokens} for {self.model.model_id!r}",
+                try_="a shorter --prompt or --output, or a model with longer contexts",
             )
 
 

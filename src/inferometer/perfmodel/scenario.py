@@ -44,6 +44,7 @@ class Speculation:
                 f" {self.acceptance_fraction}, draft cost {self.draft_cost_ratio}",
                 where="--speculative",
                 allowed="1 token or more, acceptance from 0 to 1, cost 0 or more",
+                try_="--speculative 3,0.7,0.1",
             )
 
 
@@ -148,6 +149,7 @@ class Scenario:
                 f"prefix-cache hit rate {self.prefix_hit_fraction}",
                 where="--prefix-hit",
                 allowed="0 to below 1",
+                try_="--prefix-hit 0.5",
             )
         if self.plan is not None and self.plan.n_tensor != self.engine.tensor_parallel_size:
             raise SpecError(

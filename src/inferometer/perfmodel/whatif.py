@@ -189,6 +189,7 @@ def windowed(model: ModelSpec, *, window_tokens: int, n_sinks: int) -> ModelSpec
             f"the attention of {model.model_id} is latent, compressed or windowed already",
             where="--attention-window",
             allowed="models whose layers all attend to the whole context",
+            try_="the same command without --attention-window",
         )
     window = window_tokens + n_sinks
     return replace(

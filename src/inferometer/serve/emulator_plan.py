@@ -174,7 +174,10 @@ def _option(name: str, value: str, text: str) -> dict[str, int]:
 def _whole(value: str, text: str) -> int:
     if not value.isdigit():
         raise SpecError(
-            f"{value!r} in {text!r} is no whole number", where=_WHERE, allowed="0 or more"
+            f"{value!r} in {text!r} is no whole number",
+            where=_WHERE,
+            allowed="0 or more",
+            try_="--fault 'stall:0.01(after=3)'",
         )
     return int(value)
 
@@ -184,7 +187,10 @@ def _number(value: str, text: str) -> float:
         return float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
     except ValueError as problem:
         raise SpecError(
-            f"{value!r} in {text!r} is no share", where=_WHERE, allowed="0 to 1, or 5%"
+            f"{value!r} in {text!r} is no share",
+            where=_WHERE,
+            allowed="0 to 1, or 5%",
+            try_="--fault http-429:0.05",
         ) from problem
 
 
@@ -229,6 +235,7 @@ class EmulatorPlan:
                 f"time scale {self.time_scale_ratio}",
                 where="--time-scale",
                 allowed="above 0",
+                try_="--time-scale 1",
             )
         if self.mean_output_tokens is not None and not self.mean_output_tokens >= 1:
             raise SpecError(

@@ -572,8 +572,17 @@ def _converted(
         name = refused[0]
         text = f"{engine}: {name} = {own.get(name, values[name])}"
         raise SpecError(
-            text, where=places.get(name, where), allowed=_allowed(known[name])
+            text,
+            where=places.get(name, where),
+            allowed=_allowed(known[name]),
+            try_=_default(known[name]),
         ) from problem
+
+
+def _default(knob: Field[Any]) -> str | None:
+    """The setting with its default value; None where it has none."""
+    is_plain = isinstance(knob.default, int | float | str)
+    return suggestions.flags("--set", f"{knob.name}={knob.default}".lower()) if is_plain else None
 
 
 def _allowed(knob: Field[Any]) -> str:

@@ -280,6 +280,7 @@ class SchedulerConfig:
             self._refuse(
                 "enable_prefix_caching",
                 "False where the KV cache is contiguous: blocks cannot be shared",
+                try_="--set enable_prefix_caching=false",
             )
         if self.num_speculative_tokens != 0:
             self._check_speculation()
