@@ -1,11 +1,20 @@
 """Is a change predicted as it is made: to the value that is advised, of any server there may be?"""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+from served_pages import poisson, served_pages
 from tests.decide.diagnosis.test_diagnosis import FOR_S, PLAN, ROOMY, START_S, STEPS
 
 from inferometer.decide.diagnosis import causes
+from inferometer.decide.diagnosis.limit_draws import budgets_drawn, limits_around
 from inferometer.decide.diagnosis.rebuilding import Rebuilt
+from inferometer.decide.diagnosis.window import observed_window
 
 P95_TTFT = (("ttft", 0.95),)
 
@@ -41,3 +50,27 @@ def test_a_value_that_a_draw_cannot_have_is_the_nearest_that_it_can():
         for one in (few_rows, at_most)
     ]
     assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("names", ["vllm", "sglang"])
+def test_steps_beside_a_queue_show_the_budget_that_it_waits_for(names):
+    """Three quarters of the draws had another: near its limit each of them has another queue."""
+    short = replace(ROOMY, max_num_batched_tokens=150, max_num_seqs=64)
+    plan = poisson(32.0, 1200, seed=2, prompt=(500, 0.5), output=(60, 0.5))
+    samples, _ = served_pages(short, STEPS, plan, start_s=START_S, for_s=FOR_S, names=names)
+    window, rng = observed_window(samples), np.random.default_rng(1)
+    assert window.waiting.mean() > 2
+    drawn = np.array(budgets_drawn(window, {}, 60, rng))
+    near = np.abs(drawn - 150) <= 8
+    assert 0.3 < near.mean() < 0.7
+    assert set(budgets_drawn(window, {"max_num_batched_tokens": 512}, 9, rng)) == {512}
+
+
+def test_a_batch_that_was_never_full_may_have_any_limit_beyond_what_ran():
+    samples, _ = served_pages(ROOMY, STEPS, PLAN, start_s=START_S, for_s=FOR_S)
+    window, rng = observed_window(samples), np.random.default_rng(1)
+    drawn = {limits_around(ROOMY, window, {}, rng).max_num_seqs for _ in range(60)}
+    assert len(drawn) >= 3
+    assert min(drawn) > window.running.max()
+    known = {limits_around(ROOMY, window, {"max_num_seqs": 256}, rng)[1] for _ in range(20)}
+    assert known == {256}
