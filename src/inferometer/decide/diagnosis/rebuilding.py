@@ -180,9 +180,10 @@ def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int]) -> Agreeme
 def mean_waiting(window: ServerWindow, agreement: Agreement) -> float:
     """Mean number of requests that wait for their first step.
 
-    Where they hold slots while they wait, its metrics do not show it: those of the simulated servers.
+    Where they hold slots while they wait, or are counted when they end, its metrics do not show all
+    of them: those of the simulated servers.
     """
-    if not window.is_slot_taken_early:
+    if not (window.is_slot_taken_early or window.is_answer_counted_late):
         return window.mean_waiting
     waited_s: list[float] = []
     for one in agreement.draws:
