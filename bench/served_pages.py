@@ -19,6 +19,7 @@ from inferometer.records.types import ABSENT
 from inferometer.serve.emulator_metrics import Accounts, Now, metrics_of
 from inferometer.simulate import run
 from inferometer.simulate.fleet import lone_replica
+from inferometer.simulate.live import Delivery
 from inferometer.simulate.outcome import Status
 
 
@@ -132,7 +133,7 @@ class _Server:
             step, deliveries = what
             self._blocks = self._steps.kv_blocks_used[step]
             self.accounts.scheduled([], self._steps.n_preempted_requests[step])
-            told = [(self._requests[row], n_tokens) for row, n_tokens in deliveries]
+            told = [Delivery(self._requests[row], n_tokens) for row, n_tokens in deliveries]
             for row in self._ends.get(at_ns, ()):
                 self._requests[row].status = Status.LENGTH
                 self._inside.discard(row)

@@ -124,7 +124,7 @@ def _seal(change: changes.SealedChange, advised: Advised, window: ServerWindow) 
         *((one.metric, one.percentile_fraction) for one in limits),
     )
     share = advised.share
-    predicted = causes.predicted_with(advised.fresh, share.cause, share.change.factor, wanted)
+    predicted = causes.predicted_with(advised.fresh, share.cause, share.change, wanted)
     reported = changes.measured_latencies(window)
     n_claims = len(changes.STATISTICS)
     promises = (

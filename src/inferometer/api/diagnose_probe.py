@@ -20,7 +20,7 @@ from inferometer.api import load_run
 from inferometer.api.load_request import Load, request_of
 from inferometer.api.progress import talk
 from inferometer.api.workload import Workload
-from inferometer.decide.diagnosis.rebuilding import BUDGETS
+from inferometer.decide.diagnosis.limit_draws import BUDGETS
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.workload.replay import draw_workload

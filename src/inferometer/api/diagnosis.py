@@ -18,7 +18,7 @@ from inferometer.api.diagnose_latencies import (
 from inferometer.api.diagnose_probe import Probe
 from inferometer.api.diagnose_source import LimitSource, Source, StatedLimit
 from inferometer.api.progress import PartsDone, talk
-from inferometer.decide.diagnosis import causes, observed, rebuilding
+from inferometer.decide.diagnosis import causes, limit_draws, observed, rebuilding
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import EXIT_ANSWERED, EXIT_OF_SLO, EXIT_UNDECIDED
 from inferometer.fit.loads.server import LIMITS, Limit
@@ -295,7 +295,7 @@ def _limits(
     budgets = [one.max_num_batched_tokens for one in configs]
     most_running = round(float(window.running.max()))
     is_reached = "max_num_seqs" in stated or max(at_once) == most_running
-    is_bounded = "max_num_batched_tokens" in stated or max(budgets) < rebuilding.BUDGETS[-1]
+    is_bounded = "max_num_batched_tokens" in stated or max(budgets) < limit_draws.BUDGETS[-1]
     sources = dict[Limit, LimitSource](dict.fromkeys(LIMITS, "identified"))
     sources |= {"n_kv_blocks": "metrics"}
     sources |= {name: one.source for name, one in stated.items()}

@@ -11,7 +11,14 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import clients_of, poisson, served_pages
 from tests.decide.diagnosis.test_diagnosis import ROOMY, START_S, STEPS
 
-from inferometer.decide.diagnosis.rebuilding import Rebuilt, measured_means, simulated_means
+from inferometer.decide.diagnosis.rebuilding import (
+    Agreement,
+    Fitted,
+    Rebuilt,
+    mean_waiting,
+    measured_means,
+    simulated_means,
+)
 from inferometer.decide.diagnosis.step_pace import prior_of_log_paces
 from inferometer.decide.diagnosis.traffic import drawn_requests
 from inferometer.decide.diagnosis.window import observed_window
@@ -45,6 +52,23 @@ def test_the_true_server_shows_what_is_measured(names):
         assert 0.9 * low - 0.5 <= seen <= 1.1 * high + 0.5, name  # 41 looks at a gauge
         if name.endswith("_s") and name != "queue_s":
             assert seen == pytest.approx(high, rel=0.1), name
+
+
+def test_who_waits_is_known_where_requests_are_counted_when_they_end():
+    """TensorRT-LLM's gauge is written after it has admitted them, its histogram has those that ended."""
+    plan = poisson(35.0, 1300, seed=2, prompt=(500, 0.5), output=(400, 0.5))
+    window = {"start_s": START_S, "for_s": FOR_S}
+    samples, _ = served_pages(OVERLOADED, STEPS, plan, **window, names="tensorrt-llm")
+    seen, true = observed_window(samples), rebuilt_of(OVERLOADED, plan)
+    done = true.simulation()
+    table, edges_ns = done.requests, (true.start_ns, true.until_ns)
+    began_ns, came_ns = (
+        np.clip(one, *edges_ns) for one in (table.admitted_ns, table.intended_send_ns)
+    )
+    waiting = float((began_ns - came_ns).sum()) / (edges_ns[1] - edges_ns[0])
+    agreement = Agreement((Fitted(true, done, {}, 0.0),), {})
+    assert waiting > 1.2 * seen.mean_waiting
+    assert mean_waiting(seen, agreement) == pytest.approx(waiting)
 
 
 def test_a_batch_that_grows_has_grown_as_fast_before():

@@ -39,6 +39,24 @@ def prompt_s(steps, tokens):
     return step_duration_s(steps, 1, 3, tokens, tokens * (tokens + 1) // 2, 3000, 4) - alone_s
 
 
+def test_rows_of_small_steps_may_hide_wholly_behind_reading_the_weights():
+    """All draws had steps that grow with each row: larger ones were then predicted too fast or slow."""
+    few_rows = replace(ROOMY, max_num_batched_tokens=96, max_num_seqs=64)
+    plan = poisson(8.0, 320, 3, prompt=(300.0, 0.5), output=(60.0, 0.5))
+    samples, _ = served_pages(few_rows, STEPS, plan, start_s=START_S, for_s=20.0)
+    found = step_paces(observed_window(samples), (96,) * 40, 1)
+    growths = [whole_s(steps, 80) / whole_s(steps, 0) for steps in found]
+    assert min(growths) < 1.005
+    assert max(growths) > 1.15
+    times_s = sorted(whole_s(steps, 800) for steps in found)
+    assert times_s[0] < whole_s(STEPS, 800) < times_s[-1]
+
+
+def whole_s(steps, tokens):
+    """Seconds of a step of three answers and a prompt of so many tokens."""
+    return step_duration_s(steps, int(tokens > 0), 3, tokens, tokens * (tokens + 1) // 2, 900, 4)
+
+
 @pytest.mark.slow
 def test_tokens_of_requests_that_have_not_ended_count():
     """TensorRT-LLM counts a request at its end: a batch that fills up has computed far more."""

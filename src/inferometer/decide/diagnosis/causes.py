@@ -71,8 +71,8 @@ class Cause:
     """The same server with the limit moved by this factor."""
     factors: tuple[float, ...] = (_LIFTED,)
     """Factors on the limit, from the smallest change to one that counts as lifted."""
-    value_of: Callable[[Rebuilt, float], int] | None = None
-    """Value in ``change`` for a server whose limit was moved by this factor."""
+    setting: str = ""
+    """The scheduler's, which ``change`` gives a value; '': it has none."""
     applies: Callable[[Rebuilt], bool] = lambda _: True
     """Can a server have this limit at all?"""
     decided_by: str = ""
@@ -172,7 +172,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         costs="TPOT rises with the batch",
         lifted=_with_config(max_num_seqs=_more_at_once),
         factors=(1.25, 1.5, 2, 3, 4, 8),
-        value_of=lambda one, _: one.config.max_num_seqs,
+        setting="max_num_seqs",
     ),
     Cause(
         name="kv_cache",
@@ -196,7 +196,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         costs="memory for all else; fp8: quality",
         lifted=_with_config(num_blocks=_blocks),
         factors=(1.25, 1.5, 2, 3, 4),
-        value_of=lambda one, _: one.config.num_blocks,
+        setting="num_blocks",
     ),
     Cause(
         name="prefix_cache",
@@ -226,7 +226,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         costs="longer gaps between tokens while prompts are computed",
         lifted=_with_config(max_num_batched_tokens=_budget),
         factors=(2, 4, 8),
-        value_of=lambda one, _: one.config.max_num_batched_tokens,
+        setting="max_num_batched_tokens",
     ),
     Cause(
         name="large_step_budget",
@@ -237,7 +237,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         costs="TTFT of long prompts",
         lifted=_with_config(max_num_batched_tokens=_budget),
         factors=(0.5, 0.25, 0.125),
-        value_of=lambda one, _: one.config.max_num_batched_tokens,
+        setting="max_num_batched_tokens",
     ),
     Cause(
         name="long_prompts",
@@ -254,7 +254,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         costs="TTFT of the long prompts",
         lifted=_with_config(long_prefill_token_threshold=_chunk),
         factors=(0.5, 0.25, 0.125, 0.0625),
-        value_of=lambda one, _: one.config.long_prefill_token_threshold,
+        setting="long_prefill_token_threshold",
     ),
     Cause(
         name="overload",
@@ -264,7 +264,6 @@ CAUSES: Final[tuple[Cause, ...]] = (
         costs="devices",
         lifted=_fewer,
         factors=(2, 3, 4),
-        value_of=lambda _, factor: round(factor),
     ),
     Cause(
         name="prompt_compute",
@@ -422,14 +421,16 @@ def shares_of(
         best = int(np.argmax(gains))
         wanted = _ENOUGH_OF_GAIN * gains[best]
         enough = next((i for i, gain in enumerate(gains) if gain >= wanted), best)
-        factor, predicted = cause.factors[enough], estimates(by_factor[enough])
+        factor = cause.factors[enough]
+        change = Change(_value(draws[0], cause, factor), factor, estimates(by_factor[enough]))
         if fresh is not None and cause.kind != "work":
-            predicted = predicted_with(fresh, cause, factor, percentiles)
+            predicted = predicted_with(fresh, cause, change, percentiles)
+            change = change._replace(predicted=predicted)
         found.append(
             Share(
                 cause=cause,
                 shares=estimates(base - by_factor[best]),
-                change=Change(_value(draws[0], cause, factor), factor, predicted),
+                change=change,
             )
         )
         on_done(len(found), len(causes))
@@ -437,26 +438,60 @@ def shares_of(
 
 
 def predicted_with(
-    draws: Sequence[Rebuilt], cause: Cause, factor: float, percentiles: Statistics
+    draws: Sequence[Rebuilt], cause: Cause, change: Change, percentiles: Statistics
 ) -> tuple[Estimate, ...]:
-    """(percentiles) Seconds of these servers with the limit moved by this factor."""
-    return estimates(_lifted(draws, cause, factor, percentiles))
+    """(percentiles) Seconds of these servers with the change.
+
+    All get the same value, whichever limit each of them has now.
+    """
+
+    def changed(one: Rebuilt) -> Rebuilt:
+        if cause.setting and change.value is not None:
+            return _with_value(one, cause.setting, change.value)
+        return cause.lifted(one, change.factor)
+
+    return estimates(_seconds_of(draws, changed, percentiles))
+
+
+def _with_value(one: Rebuilt, setting: str, value: int) -> Rebuilt:
+    """The server with this value, or the nearest that its other limits allow."""
+    config = one.config
+    allowed = {
+        "max_num_seqs": min(value, config.max_num_batched_tokens),
+        "max_num_batched_tokens": max(value, config.max_num_seqs),
+        "long_prefill_token_threshold": min(value, config.max_model_len),
+    }
+    changes: dict[str, Any] = {setting: allowed.get(setting, value)}
+    return replace(one, config=replace(config, **changes))
 
 
 def _lifted(draws: Sequence[Rebuilt], cause: Cause, factor: float, percentiles: Statistics) -> F64:
-    """(draws, percentiles) With the limit moved; as they are where the server cannot be set so."""
+    """(draws, percentiles) With the limit moved."""
+    return _seconds_of(draws, lambda one: cause.lifted(one, factor), percentiles)
+
+
+def _seconds_of(
+    draws: Sequence[Rebuilt], changed: Callable[[Rebuilt], Rebuilt], percentiles: Statistics
+) -> F64:
+    """(draws, percentiles) After the change; as they are where the server cannot be set so."""
     rows: list[F64] = []
     for one in draws:
         try:
-            lifted = cause.lifted(one, factor)
+            after = changed(one)
         except SpecError:
-            lifted = one
-        rows.append(seconds_at(lifted, lifted.simulation(), percentiles))
+            after = one
+        rows.append(seconds_at(after, after.simulation(), percentiles))
     return np.stack(rows)
 
 
 def _value(likely: Rebuilt, cause: Cause, factor: float) -> int | None:
-    return None if cause.value_of is None else cause.value_of(cause.lifted(likely, factor), factor)
+    """The value in ``change`` where the limit of this server is moved by this factor."""
+    if cause.kind == "traffic":
+        return round(factor)
+    if not cause.setting:
+        return None
+    value: int = getattr(cause.lifted(likely, factor).config, cause.setting)
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.decide.diagnosis.limit_draws import (
+    budgets_drawn,
+    config_drawn,
+    limits_around,
+    longest_tokens,
+)
 from inferometer.decide.diagnosis.step_pace import step_paces
 from inferometer.decide.diagnosis.traffic import drawn_requests, fresh_requests
 from inferometer.decide.diagnosis.window import ServerWindow, log_distance, log_outside
@@ -41,14 +47,6 @@ _FAR_DISTANCE: Final = 0.3
 long, few draws come near in the first rounds, and the others would widen all intervals."""
 _N_AROUND: Final = 3
 """Neighbours of each draw that stays, in each further round."""
-BUDGETS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
-"""Between two of them the second round looks, too."""
-_USUAL_BUDGETS: Final = (2048, 4096, 8192, 16_384)
-"""Default step budgets of vLLM and SGLang by device, three times as likely as others."""
-_USUAL_MAX_NUM_SEQS: Final = 256
-_BLOCK_TOKENS: Final = 16
-_FULL_FRACTION: Final = 0.97
-"""Share of the most that ever ran, from which the batch counts as full."""
 _PACE_SPREAD: Final = 0.08
 """Of the logarithm of all step times, beside what the intervals leave open; half of it in the
 second round. An assumption."""
@@ -57,10 +55,6 @@ _MEASURED_PACE_SPREAD: Final = 0.02
 _ROW_SPREAD: Final = 0.1
 """Spread of the logarithm of a row's time between a draw and its neighbours. An assumption."""
 _MOST_OFF_RATIO: Final = 2.0
-_BUDGET_SPREAD: Final = 0.2
-_ANEW_CHANCE: Final = 0.5
-"""Probability that a neighbour has another step budget, so that draws stay diverse."""
-_LEAST_SHARED_FRACTION: Final = 0.02
 WORST_RATIO: Final = 1.5
 """A mean that no draw comes nearer to: the server does something that is not simulated."""
 _FLOORS: Final = {
@@ -166,7 +160,7 @@ class Agreement(NamedTuple):
 def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int]) -> Agreement:
     """The ``N_DRAWS`` draws that come nearest to the measured means, the nearest first."""
     rng = np.random.default_rng(_SEED)
-    budgets = _budgets(window, known, rng)
+    budgets = budgets_drawn(window, known, _N_FIRST + 1, rng)
     paces = step_paces(window, budgets, _SEED)
     near = [
         _fitted(window, _drawn(window, known, pace, budget, rng))
@@ -186,9 +180,10 @@ def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int]) -> Agreeme
 def mean_waiting(window: ServerWindow, agreement: Agreement) -> float:
     """Mean number of requests that wait for their first step.
 
-    Where they hold slots while they wait, its metrics do not show it: those of the simulated servers.
+    Where they hold slots while they wait, or are counted when they end, its metrics do not show all
+    of them: those of the simulated servers.
     """
-    if not window.is_slot_taken_early:
+    if not (window.is_slot_taken_early or window.is_answer_counted_late):
         return window.mean_waiting
     waited_s: list[float] = []
     for one in agreement.draws:
@@ -429,7 +424,7 @@ def _drawn(
 ) -> Rebuilt:
     plan, before_s = drawn_requests(window, rng)
     return Rebuilt(
-        config=_config(window, known, plan, budget, rng),
+        config=config_drawn(window, known, plan, budget, rng),
         steps=slowed(steps, math.exp(rng.normal(0.0, _pace_spread(window)))),
         plan=plan,
         start_ns=round(before_s * NS_PER_S),
@@ -443,8 +438,6 @@ def _around(
 ) -> Rebuilt:
     """A neighbour: other requests of the same kind, pace and step budget a little off.
 
-    A ``max_num_seqs`` that was never reached holds no step budget up.
-
     Half of what its gaps between tokens are off by is taken from the pace, and what its prefills
     are off by from the time of a row, which is a part of theirs.
     """
@@ -455,22 +448,9 @@ def _around(
     if window.step_log is None:
         row_ratio = _prefill_ratio(window, fitted)
         row_ratio *= math.exp(rng.normal(0.0, _ROW_SPREAD))
-    budget, at_once = near.config.max_num_batched_tokens, near.config.max_num_seqs
-    least = max(at_once, _most_rows(window))
-    if "max_num_seqs" not in known and at_once > _most_running(window):
-        at_once = _never_reached(window)
-        least = max(_most_running(window), _most_rows(window))
-    is_budget_known = "max_num_batched_tokens" in known
-    if not is_budget_known and rng.random() < _ANEW_CHANCE:
-        budget = _any_budget(rng, min(least, BUDGETS[-1]))
-    elif not is_budget_known:
-        budget = min(round(budget * math.exp(rng.normal(0.0, _BUDGET_SPREAD))), BUDGETS[-1])
-    budget = max(budget, least)
     moved = replace(
         near,
-        config=replace(
-            near.config, max_num_batched_tokens=budget, max_num_seqs=min(at_once, budget)
-        ),
+        config=replace(near.config, **limits_around(near.config, window, known, rng)._asdict()),
         steps=slowed(
             near.steps._replace(matmul_row_s=near.steps.matmul_row_s * row_ratio),
             math.sqrt(off_ratio) * math.exp(rng.normal(0.0, _pace_spread(window) / 2)),
@@ -487,7 +467,7 @@ def under_fresh_requests(window: ServerWindow, draws: Sequence[Rebuilt]) -> tupl
 
 def _under(rebuilt: Rebuilt, window: ServerWindow, plan: RequestPlan, before_s: float) -> Rebuilt:
     """The same server under other requests; it still holds the longest."""
-    config, longest = rebuilt.config, _longest(plan)
+    config, longest = rebuilt.config, longest_tokens(plan)
     blocks = max(config.num_blocks, -(-longest // config.block_size) + 2)
     return replace(
         rebuilt,
@@ -525,73 +505,3 @@ def _prefill_ratio(window: ServerWindow, fitted: Fitted) -> float:
         return 1.0
     ratio = (took_s[0] + _FLOORS["prefill_s"]) / (took_s[1] + _FLOORS["prefill_s"])
     return min(max(ratio, 1 / _MOST_OFF_RATIO), _MOST_OFF_RATIO)
-
-
-def _config(
-    window: ServerWindow,
-    known: Mapping[Limit, int],
-    plan: RequestPlan,
-    budget: int,
-    rng: np.random.Generator,
-) -> SchedulerConfig:
-    most_at_once = known.get("max_num_seqs") or min(_most_at_once(window, rng), budget)
-    summary = window.summary
-    block_tokens = summary.kv_block_tokens or _BLOCK_TOKENS
-    longest = _longest(plan)
-    blocks = known.get("n_kv_blocks") or summary.n_kv_blocks
-    if not blocks:
-        blocks = -(-longest // block_tokens) * (plan.n_requests + 2)
-    return SchedulerConfig(
-        num_blocks=max(blocks, -(-longest // block_tokens) + 2),
-        max_model_len=longest,
-        max_num_seqs=min(most_at_once, budget),
-        max_num_batched_tokens=budget,
-        block_size=block_tokens,
-        enable_prefix_caching=window.hit_fraction >= _LEAST_SHARED_FRACTION,
-    )
-
-
-def _budgets(
-    window: ServerWindow, known: Mapping[Limit, int], rng: np.random.Generator
-) -> tuple[int, ...]:
-    """The step budget that is known, or any, of each first draw: at least a token of each request."""
-    least = known.get("max_num_seqs") or max(_most_running(window), _most_rows(window))
-    least = min(least, BUDGETS[-1])
-    stated = known.get("max_num_batched_tokens")
-    return tuple(stated or _any_budget(rng, least) for _ in range(_N_FIRST + 1))
-
-
-def _most_running(window: ServerWindow) -> int:
-    log = window.step_log
-    recorded = 0.0 if log is None else float(log.sequences.max())
-    return max(round(max(float(window.running.max()), recorded)), 1)
-
-
-def _most_rows(window: ServerWindow) -> int:
-    """Tokens of the largest recorded step, a lower bound of the step budget."""
-    log = window.step_log
-    return 0 if log is None else min(int(log.rows.max()), BUDGETS[-1])
-
-
-def _any_budget(rng: np.random.Generator, least: int = 0) -> int:
-    several = (*BUDGETS, *_USUAL_BUDGETS, *_USUAL_BUDGETS)
-    return int(rng.choice([one for one in several if one >= least]))
-
-
-def _most_at_once(window: ServerWindow, rng: np.random.Generator) -> int:
-    """``max_num_seqs``: that of a batch that stays full while others wait, or more than ever ran."""
-    most_running, beyond = _most_running(window), _never_reached(window)
-    held_back = window.waiting >= 1
-    if not held_back.any():
-        return beyond
-    is_full = window.running[held_back] >= _FULL_FRACTION * most_running
-    chance = float(is_full.mean())
-    return most_running if rng.random() < chance else beyond
-
-
-def _never_reached(window: ServerWindow) -> int:
-    return max(_USUAL_MAX_NUM_SEQS, 2 * _most_running(window))
-
-
-def _longest(plan: RequestPlan) -> int:
-    return int((plan.prompt_tokens + plan.max_tokens).max()) + 1

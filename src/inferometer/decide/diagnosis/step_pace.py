@@ -220,9 +220,10 @@ _HELD_OF_FLOOR: Final = 1e-5
 """Of a token of context: 128 kB beside 16 GB of weights, as of a model of 8 billion parameters."""
 _SPREADS: Final = (0.5, 1.0, 1.0, 1.0)
 """Spreads of the logarithms of floor, row, sequence and held token."""
-_MOST_BLEND: Final = 4.0
-"""Exponent with which reading weights and multiplying rows make up a step: 1, they add up; at 4 a
-step takes little more than the longer of both. An assumption."""
+_MOST_BLEND: Final = 16.0
+"""Exponent with which reading weights and multiplying rows make up a step: 1, they add up; at 16 a
+step takes the longer of both, as datasheets have it. GEMM sweeps on GPUs give 2, launches that hide
+behind the device more. An assumption."""
 _HIDDEN_ROW_SD: Final = 0.5
 """Of the logarithm of a row's time beside the floor's, where reading weights hides it: devices'
 16-bit peaks over bandwidth lie between 90 and 340 FLOP per byte."""
