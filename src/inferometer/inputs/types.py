@@ -191,8 +191,9 @@ class ModelSpec:
     matrices (``perfmodel.matrices``, and "head") which such a checkpoint stores in another one.
     ``stored_bits``: what a weight takes in a format with its scales, where the file says how many
     weights share one. ``float4_bits``: the same of matrices that published 4-bit float checkpoints of
-    the model store in more; others take NVFP4's 4.5. ``n_tower_weights``: vision and audio towers with their projectors, which a
-    server loads in 16 bits beside the language model; no step of text reads them.
+    the model store in more; others take NVFP4's 4.5. ``n_tower_weights``: vision and audio towers
+    with their projectors, which a server loads in 16 bits beside the language model; no step of text
+    reads them.
     """
 
     model_id: str
