@@ -12,7 +12,7 @@ from served_pages import poisson, served_pages
 from tests.decide.diagnosis.test_diagnosis import FOR_S, PLAN, ROOMY, START_S, STEPS
 
 from inferometer.decide.diagnosis import causes
-from inferometer.decide.diagnosis.limit_draws import budgets_drawn, limits_around
+from inferometer.decide.diagnosis.limit_draws import budgets_drawn, config_drawn, limits_around
 from inferometer.decide.diagnosis.rebuilding import Rebuilt
 from inferometer.decide.diagnosis.window import observed_window
 
@@ -63,6 +63,8 @@ def test_steps_beside_a_queue_show_the_budget_that_it_waits_for(names):
     drawn = np.array(budgets_drawn(window, {}, 60, rng))
     near = np.abs(drawn - 150) <= 8
     assert 0.3 < near.mean() < 0.7
+    configs = [config_drawn(window, {}, PLAN, 4096, rng) for _ in range(60)]
+    assert min(one.max_num_seqs for one in configs) > window.running.max()  # a peak is no limit
     assert set(budgets_drawn(window, {"max_num_batched_tokens": 512}, 9, rng)) == {512}
 
 

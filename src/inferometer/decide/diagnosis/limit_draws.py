@@ -29,6 +29,9 @@ _USUAL_MAX_NUM_SEQS: Final = (256, 512, 1024, 2048, 4096)
 _BLOCK_TOKENS: Final = 16
 _FULL_FRACTION: Final = 0.97
 """Share of the most that ever ran, from which the batch counts as full."""
+_SELDOM_FRACTION: Final = 0.2
+"""Share of the scrapes with a queue in which the batch is as full as ever, below which that is a peak
+and no limit: beside a limit it is full in nearly all."""
 _BUDGET_SPREAD: Final = 0.2
 _ANEW_CHANCE: Final = 0.5
 """Probability that a neighbour has another step budget, so that draws stay diverse."""
@@ -152,7 +155,7 @@ def _most_at_once(window: ServerWindow, rng: np.random.Generator) -> int:
         return beyond
     is_full = window.running[held_back] >= _FULL_FRACTION * most_running
     chance = float(is_full.mean())
-    return most_running if rng.random() < chance else beyond
+    return most_running if chance > _SELDOM_FRACTION and rng.random() < chance else beyond
 
 
 def _never_reached(window: ServerWindow, rng: np.random.Generator) -> int:
