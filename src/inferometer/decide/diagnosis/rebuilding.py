@@ -13,14 +13,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.decide.diagnosis.limit_draws import (
-    budgets_drawn,
-    config_drawn,
-    limits_around,
-    longest_tokens,
-)
+from inferometer.decide.diagnosis import limit_draws, traffic
 from inferometer.decide.diagnosis.step_pace import step_paces
-from inferometer.decide.diagnosis.traffic import drawn_requests, fresh_requests
 from inferometer.decide.diagnosis.window import ServerWindow, log_distance, log_outside
 from inferometer.errors import ModelError
 from inferometer.fit.loads.server import Limit
@@ -160,7 +154,7 @@ class Agreement(NamedTuple):
 def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int]) -> Agreement:
     """The ``N_DRAWS`` draws that come nearest to the measured means, the nearest first."""
     rng = np.random.default_rng(_SEED)
-    budgets = budgets_drawn(window, known, _N_FIRST + 1, rng)
+    budgets = limit_draws.budgets_drawn(window, known, _N_FIRST + 1, rng)
     paces = step_paces(window, budgets, _SEED)
     near = [
         _fitted(window, _drawn(window, known, pace, budget, rng))
@@ -422,9 +416,9 @@ def _drawn(
     budget: int,
     rng: np.random.Generator,
 ) -> Rebuilt:
-    plan, before_s = drawn_requests(window, rng)
+    plan, before_s = traffic.drawn_requests(window, rng)
     return Rebuilt(
-        config=config_drawn(window, known, plan, budget, rng),
+        config=limit_draws.config_drawn(window, known, plan, budget, rng),
         steps=slowed(steps, math.exp(rng.normal(0.0, _pace_spread(window)))),
         plan=plan,
         start_ns=round(before_s * NS_PER_S),
@@ -441,7 +435,7 @@ def _around(
     Half of what its gaps between tokens are off by is taken from the pace, and what its prefills
     are off by from the time of a row, which is a part of theirs.
     """
-    plan, before_s = drawn_requests(window, rng)
+    plan, before_s = traffic.drawn_requests(window, rng)
     near = fitted.rebuilt
     off_ratio = _gap_ratio(window, fitted)
     row_ratio = 1.0  # each step was recorded: a row's time is known
@@ -450,7 +444,9 @@ def _around(
         row_ratio *= math.exp(rng.normal(0.0, _ROW_SPREAD))
     moved = replace(
         near,
-        config=replace(near.config, **limits_around(near.config, window, known, rng)._asdict()),
+        config=replace(
+            near.config, **limit_draws.limits_around(near.config, window, known, rng)._asdict()
+        ),
         steps=slowed(
             near.steps._replace(matmul_row_s=near.steps.matmul_row_s * row_ratio),
             math.sqrt(off_ratio) * math.exp(rng.normal(0.0, _pace_spread(window) / 2)),
@@ -462,12 +458,12 @@ def _around(
 def under_fresh_requests(window: ServerWindow, draws: Sequence[Rebuilt]) -> tuple[Rebuilt, ...]:
     """The same servers with other requests of the same traffic, to predict a change."""
     rng = np.random.default_rng([_SEED, 1])
-    return tuple(_under(one, window, *fresh_requests(window, rng)) for one in draws)
+    return tuple(_under(one, window, *traffic.fresh_requests(window, rng)) for one in draws)
 
 
 def _under(rebuilt: Rebuilt, window: ServerWindow, plan: RequestPlan, before_s: float) -> Rebuilt:
     """The same server under other requests; it still holds the longest."""
-    config, longest = rebuilt.config, longest_tokens(plan)
+    config, longest = rebuilt.config, limit_draws.longest_tokens(plan)
     blocks = max(config.num_blocks, -(-longest // config.block_size) + 2)
     return replace(
         rebuilt,
