@@ -144,7 +144,7 @@ def test_what_a_policy_does_not_have_is_refused_before_the_memory():
     )
     with pytest.raises(SpecError, match="4 pipeline stages of static"):
         deployment_of(replace(server, pp=4))
-    assert "64 of these do not hold it" in what_fits(server), "and no stages are suggested"
+    assert "8 of these do not hold it; --policy vllm has stages" in what_fits(server)
 
 
 def test_spread_experts_take_the_step_that_predict_gives_them():

@@ -379,6 +379,16 @@ def test_prompts_that_no_replica_takes_are_refused_before_the_search():
     assert "fewer than 8,192" in caught.value.allowed
 
 
+def test_what_long_simulations_miss_is_said_with_the_reason():
+    """One prompt of 6,000 is too long: "nothing meets the SLO; nearest: at 0.105 times its limit"."""
+    rare = ("--rate", "1", "--gpus", "h200", "--workload", "prompt=16..4096,output=1..9")
+    code, said = size(*rare, "--probe-requests", "1000", slo="ttft:p95<1s", model="llama-2-7b")
+    (found,) = said["impossible"]
+    assert (code, found["margin_ratio"]) == (10, None)
+    assert "miss it in a long one: " in found["why"]
+    assert "refuse" in found["why"].rpartition("long one")[2]
+
+
 @pytest.mark.slow
 def test_what_a_death_costs_is_said():
     words = [

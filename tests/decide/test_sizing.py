@@ -1,5 +1,6 @@
 """Are the fewest replicas found, is nothing pruned that was better, and does a longer simulation agree?"""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -130,6 +131,33 @@ think_s = { kind = "constant", value = 20 }
     assert (found.verdict, found.burst) == ("met", None)
     assert found.n_requests > 10 * 4 * 15, "ten sessions' time of 60 s, four requests a session"
     assert probe(1e4, 0).margin_ratio > 1, "of 40 requests at once it is far below"
+
+
+def test_a_rate_whose_requests_are_over_at_once_is_seen_to_grow_a_queue(candidates):
+    """A limit of TPOT alone was met at 10,000 requests/s, of which the server completes 50."""
+    spec = msgspec.toml.decode(
+        """
+name = "long answers"
+[arrivals]
+kind = "open"
+[[classes]]
+name = "all"
+prompt_tokens = { kind = "constant", value = 10 }
+output_tokens = { kind = "constant", value = 300 }
+""",
+        type=WorkloadSpec,
+    )
+    asked = replace(question(slo="tpot:p95<10s"), spec=spec)
+    probe = FleetProbe(
+        fleet=Alike().fleet(candidates[0].deployment, "likely", 1),
+        traffic=replace(asked.traffic, n_requests=60),
+        objective=asked.objective,
+    )
+    found = probe(1e3, 0)
+    assert (found.verdict, found.margin_ratio) == ("missed", math.inf)
+    assert found.n_requests > probe.n_requests(0), "of which none was answered in time"
+    assert "the queue grows without bound" in found.why
+    assert probe(0.5, 0).margin_ratio < 1
 
 
 @pytest.mark.slow

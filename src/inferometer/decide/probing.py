@@ -94,8 +94,14 @@ class FleetProbe:
             n_lifetimes = _lifetimes(run, sessions)
             is_capped = n_requests >= min(self.traffic.most_requests, longest)
             is_capped |= sessions is not None
-            if not is_capped or found.margin_ratio > 1 or n_lifetimes >= least:
+            # Its requests came before one was answered: no queue is seen, however high the rate.
+            is_all_at_once = self.traffic.kind != "users" and n_lifetimes < 1
+            is_enough = not (is_capped or is_all_at_once) or n_lifetimes >= least
+            if is_enough or found.margin_ratio > 1:
                 return found
+            if not is_capped:
+                n_requests = EFFORT_RATIO * n_requests
+                continue
             ratio = 2 * _LASTING_LIFETIMES / max(n_lifetimes, 1 / _LASTING_LIFETIMES)
             n_needed = math.ceil(n_requests * ratio)
             if n_requests >= longest:

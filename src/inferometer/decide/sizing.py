@@ -195,6 +195,12 @@ class _LongRuns:
         last = COUNTED_FRACTION + OVERRUN_FRACTION
         return self._run(self._question.pace, n_replicas, last)[0].verdict
 
+    @property
+    def of_most_replicas(self) -> Reading:
+        """Result of the largest number of replicas at the pace."""
+        keys = [key for key in self._served if key[0] == self._question.pace]
+        return self._served[max(keys, key=lambda key: key[1])][1].reading
+
     def left_open(self) -> int | None:
         """The fewest that noise leaves open at the pace in question, beyond all that were shown to miss."""
         verdicts = {
@@ -242,11 +248,14 @@ def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) 
             left_open[best] = n_open
         elif n_replicas is None:
             times = "" if question.fleets.n_replicas else f"{_MOST_RATIO} times "
+            longest = runs[best].of_most_replicas
             why = (
                 f"{times}the {found.n_replicas} replicas that meet the SLO in a short simulation"
-                f" ({found.why}) miss it in a long one"
+                f" ({found.why}) miss it in a long one: {longest.why}"
             )
-            found = found._replace(why=why)
+            is_finite = math.isfinite(longest.margin_ratio)
+            margin_ratio = longest.margin_ratio if is_finite else None
+            found = found._replace(why=why, margin_ratio=margin_ratio)
         searched[best] = found._replace(n_replicas=n_replicas, is_decided=n_open is None)
     if searched[best].n_replicas is None and left_open:
         best = next(iter(left_open))

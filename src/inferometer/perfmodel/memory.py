@@ -494,12 +494,15 @@ def groups_on(hardware: HardwareSpec, model: ModelSpec) -> tuple[SmallestGroup, 
     )
 
 
-def how_it_fits(flags: str | None) -> str:
-    """Text with a remedy for lack of memory: ``flags`` of the smallest group that fits, if any."""
+def how_it_fits(flags: str | None, n_most: int = GROUP_SIZES[-1]) -> str:
+    """Text with a remedy for lack of memory: ``flags`` of the smallest group that fits, if any.
+
+    ``n_most``: devices of the largest group that was tried.
+    """
     if flags is None:
         return (
             "fewer bits (--quantization int4), a device with more memory, or a smaller model:"
-            f" {GROUP_SIZES[-1]} of these do not hold it"
+            f" {n_most} of these do not hold it"
         )
     return f"{flags}, the smallest that fits"
 

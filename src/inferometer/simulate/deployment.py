@@ -383,7 +383,12 @@ def _with_what_fits(
             return TooLargeError(error.what, where=where, try_=memory.how_it_fits(flags))
     # With ample memory: raises the error of a setting that is impossible on any device.
     _replica(model, engine, hardware, replace(knobs, shared={**knobs.shared, **_AMPLE}))
-    return TooLargeError(error.what, where=where, try_=memory.how_it_fits(None))
+    is_staged = engine_config.has_knob(knobs.policy, STAGES_KNOB)
+    if is_staged or hardware is None or knobs.data_parallel_size > 1:
+        return TooLargeError(error.what, where=where, try_=memory.how_it_fits(None))
+    widest = max(one.n_tensor for one in memory.groups_on(hardware, model))
+    fits = memory.how_it_fits(None, widest)
+    return TooLargeError(error.what, where=where, try_=f"{fits}; --policy vllm has stages of more")
 
 
 def _larger(

@@ -303,6 +303,7 @@ class DisaggregatedConfig:
                     f"a pool with the rules of {engine.engine}",
                     where=_WHERE_POOLS,
                     allowed="vLLM's, with a paged KV cache that is whole",
+                    try_="--policy vllm",
                 )
         if self.engines[0].preemption_mode == "swap":
             raise SpecError(

@@ -237,12 +237,16 @@ class SchedulerConfig:
                 f"{n_least} or more, enough for one request of max_model_len ="
                 f" {self.max_model_len}",
                 try_=(
-                    "a smaller max_model_len or more memory for the KV cache, as vLLM says when it"
-                    " refuses to start"
+                    f"{self._shorter}more memory for the KV cache, as vLLM says when it refuses to"
+                    " start"
                 ),
             )
         if self.step_budget_tokens < self.max_num_seqs:
-            self._refuse("max_num_batched_tokens", f"max_num_seqs = {self.max_num_seqs} or more")
+            self._refuse(
+                "max_num_batched_tokens",
+                f"max_num_seqs = {self.max_num_seqs} or more",
+                try_=f"--max-num-batched-tokens {self.max_num_seqs}",
+            )
         if not self.enable_chunked_prefill and self.step_budget_tokens < self.max_model_len:
             self._refuse(
                 "max_num_batched_tokens",
@@ -409,6 +413,14 @@ class SchedulerConfig:
                     allowed=f"max_model_len = {self.max_model_len:,} or more in each pool",
                     try_="a smaller max_model_len, or a larger share",
                 )
+
+    @property
+    def _shorter(self) -> str:
+        """A context that the blocks hold, as a remedy; without the number where layers differ."""
+        n_tokens = self.num_blocks * self.block_size
+        is_plain = not (self.sliding_window or self.num_state_blocks) and self.num_full_groups == 1
+        is_known = is_plain and n_tokens > 1
+        return f"--max-model-len {n_tokens}, or " if is_known else "a smaller max_model_len or "
 
     def _refuse(self, name: str, allowed: str, *, try_: str | None = None) -> None:
         raise SpecError(f"{name} = {getattr(self, name)}", where=_WHERE, allowed=allowed, try_=try_)
