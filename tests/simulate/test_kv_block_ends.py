@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from inferometer.api.server import fit_cautions
+from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime_levels import StepDraw, datasheet_levels
@@ -54,3 +55,17 @@ def test_only_servers_that_start_with_the_context_are_plausible(n_draws):
     (caution,) = (one for one in fit_cautions(replica) if one.code == "MAY_NOT_START")
     assert f"{16 * (low + 300):,} tokens needs {replica.least_blocks:,} KV blocks" in caution.text
     assert not [one for one in fit_cautions(deployed(n_draws)) if one.code == "MAY_NOT_START"]
+
+
+def test_a_context_that_only_servers_with_more_blocks_than_likely_hold_is_theirs():
+    """A server that ran on two RTX PRO 6000 was refused: its context was 1 % beyond the likely blocks."""
+    plain = deployed(19)
+    likely, (_, most) = plain.config.n_kv_blocks, plain.kv_block_ends
+    replica = deployed(19, max_model_len=16 * (likely + 20))
+    least, _ = replica.kv_block_ends
+    assert likely < replica.least_blocks <= least + 1
+    assert replica.config.n_kv_blocks == least
+    (caution,) = (one for one in fit_cautions(replica) if one.code == "MAY_NOT_START")
+    assert "fewer are likely, or just as many" in caution.text
+    with pytest.raises(SpecError, match="KV"):
+        deployed(19, max_model_len=16 * (most + 50))

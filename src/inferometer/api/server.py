@@ -489,8 +489,9 @@ def _start_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     if least is None:
         return ()
     likely, n_tokens = deployment.config.n_kv_blocks, deployment.config.max_model_len
+    found = f"{likely:,} are likely" if likely > least else "fewer are likely, or just as many"
     text = (
-        f"a context of {n_tokens:,} tokens needs {least:,} KV blocks: {likely:,} are likely, but"
+        f"a context of {n_tokens:,} tokens needs {least:,} KV blocks: {found}, but"
         " versions of the engine that leave fewer refuse to start; intervals are of those that start"
     )
     remedy = "--num-blocks with the number in the server's log, or a smaller --max-model-len"

@@ -275,26 +275,29 @@ class _Replica(NamedTuple):
 
 
 def _that_starts(replica: _Replica) -> tuple[_Replica, int | None]:
-    """The replica with KV blocks of only those servers that start, and the fewest where some do not.
-
-    A server refuses to start if its KV cache is too small for the context length that the user
-    requested.
-    """
+    """The replica with KV blocks of those servers that start, and the fewest where some do not."""
     found = replica.blocks
     if found is None:
         return replica, None
+    low = found.quantile(0.0)
+    least = _fewest(replica.with_blocks, low, found.likely)
+    if least == low:
+        return replica, None
+    return replica._replace(blocks=found._replace(low=least)), least
 
-    def is_enough(n_blocks: int) -> bool:
+
+def _fewest(with_blocks: Callable[[int], object], low: int, high: int) -> int:
+    """The fewest blocks from ``low`` to ``high`` with which the server starts; none: ``low``."""
+
+    def starts(n_blocks: int) -> bool:
         with suppress(SpecError):
-            replica.with_blocks(n_blocks)
+            with_blocks(n_blocks)
             return True
         return False
 
-    low = found.quantile(0.0)
-    if is_enough(low):
-        return replica, None
-    least = low + bisect.bisect_left(range(low, found.likely), 1, key=is_enough)
-    return replica._replace(blocks=found._replace(low=least)), least
+    if starts(low) or not starts(high):
+        return low
+    return low + bisect.bisect_left(range(low, high), 1, key=starts)
 
 
 def _plausible_configs(replica: _Replica, n_draws: int) -> Iterator[engine_config.EngineConfig]:
@@ -360,7 +363,9 @@ def _replica(
             these = these | {_BUDGET_KNOB: max(least_tokens, these["max_model_len"])}
         return _config(model, engine, knobs, these, own)
 
-    config = with_blocks(None if found is None else found.likely)
+    # A user who requests this context has a server that starts, if any plausible one does.
+    found = found and found._replace(likely=_fewest(with_blocks, found.likely, found.high))
+    config = with_blocks(found and found.likely)
     kv_origin += kv_cache.group_words(model) if own.get("sliding_window", "0") != "0" else ""
     kv_origin += "" if paging is None else paging.words
     return _Replica(config, kv_origin, found, with_blocks)
