@@ -160,7 +160,7 @@ def answer_of(
     now = causes.estimates(base)
     latencies = latencies_of(window, percentiles, now, thresholds)
     slo = worst_verdict(verdicts := verdicts_of(latencies))
-    fresh = rebuilding.under_fresh_requests(window, draws)
+    fresh = rebuilding.under_fresh_requests(window, agreement.draws)
     found = causes.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
     n_waiting = rebuilding.mean_waiting(window, agreement)
     concluded = causes.conclusion(found, now[0], slo, verdicts, mean_waiting=n_waiting)

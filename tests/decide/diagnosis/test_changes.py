@@ -13,7 +13,7 @@ from tests.decide.diagnosis.test_diagnosis import FOR_S, PLAN, ROOMY, START_S, S
 
 from inferometer.decide.diagnosis import causes
 from inferometer.decide.diagnosis.limit_draws import budgets_drawn, config_drawn, limits_around
-from inferometer.decide.diagnosis.rebuilding import Rebuilt
+from inferometer.decide.diagnosis.rebuilding import Fitted, Rebuilt, under_fresh_requests
 from inferometer.decide.diagnosis.window import observed_window
 
 P95_TTFT = (("ttft", 0.95),)
@@ -76,3 +76,12 @@ def test_a_batch_that_was_never_full_may_have_any_limit_beyond_what_ran():
     assert min(drawn) > window.running.max()
     known = {limits_around(ROOMY, window, {"max_num_seqs": 256}, rng)[1] for _ in range(20)}
     assert known == {256}
+
+
+def test_alike_draws_do_not_say_the_same_of_larger_steps():
+    samples, _ = served_pages(ROOMY, STEPS, PLAN, start_s=START_S, for_s=FOR_S)
+    window, one = observed_window(samples), server()
+    draw = Fitted(one, one.simulation(record_steps=True), {}, 0.0)
+    fresh = under_fresh_requests(window, [draw] * 9)
+    assert len({server.steps.blend_ratio for server in fresh}) == 9
+    assert {server.config.max_num_seqs for server in fresh} == {256}

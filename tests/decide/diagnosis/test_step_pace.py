@@ -4,13 +4,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import poisson, served_pages
 from tests.decide.diagnosis.test_diagnosis import ROOMY, START_S, STEPS
 
-from inferometer.decide.diagnosis.step_pace import step_paces
+from inferometer.decide.diagnosis.step_pace import overlapped_anew, step_paces
 from inferometer.decide.diagnosis.window import observed_window
 from inferometer.perfmodel.steptime_terms import step_duration_s
 
@@ -50,6 +51,24 @@ def test_rows_of_small_steps_may_hide_wholly_behind_reading_the_weights():
     assert max(growths) > 1.15
     times_s = sorted(whole_s(steps, 800) for steps in found)
     assert times_s[0] < whole_s(STEPS, 800) < times_s[-1]
+
+
+def test_what_larger_steps_take_is_drawn_again_and_what_was_seen_stays():
+    few_rows = replace(ROOMY, max_num_batched_tokens=96, max_num_seqs=64)
+    plan = poisson(8.0, 320, 3, prompt=(300.0, 0.5), output=(60.0, 0.5))
+    samples, _ = served_pages(few_rows, STEPS, plan, start_s=START_S, for_s=20.0)
+    first, *_ = step_paces(observed_window(samples), (96,), 1)
+    rng, rows = np.random.default_rng(1), np.repeat([4.0, 96.0], 50)
+    anew = [overlapped_anew(first, rows, rng) for _ in range(19)]
+    for tokens, least, most in ((0, 0.9, 1.1), (92, 0.9, 1.1)):
+        ratios = [whole_s(one, tokens) / whole_s(first, tokens) for one in anew]
+        assert least < min(ratios) < 1.02
+        assert most > max(ratios) > 0.98
+    times_s = sorted(whole_s(one, 800) for one in anew)
+    assert times_s[-1] > 1.5 * times_s[0]
+    large = [overlapped_anew(first, np.repeat([4.0, 800.0], 50), rng) for _ in range(9)]
+    spread_s = sorted(whole_s(one, 800) for one in large)
+    assert spread_s[-1] < 1.2 * spread_s[0]  # large steps tell
 
 
 def whole_s(steps, tokens):

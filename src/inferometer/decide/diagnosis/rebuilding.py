@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.decide.diagnosis import limit_draws, traffic
-from inferometer.decide.diagnosis.step_pace import step_paces
+from inferometer.decide.diagnosis.step_pace import overlapped_anew, step_paces
 from inferometer.decide.diagnosis.window import ServerWindow, log_distance, log_outside
 from inferometer.errors import ModelError
 from inferometer.fit.loads.server import Limit
@@ -455,10 +455,30 @@ def _around(
     return _under(moved, window, plan, before_s)
 
 
-def under_fresh_requests(window: ServerWindow, draws: Sequence[Rebuilt]) -> tuple[Rebuilt, ...]:
-    """The same servers with other requests of the same traffic, to predict a change."""
-    rng = np.random.default_rng([_SEED, 1])
-    return tuple(_under(one, window, *traffic.fresh_requests(window, rng)) for one in draws)
+def under_fresh_requests(window: ServerWindow, draws: Sequence[Fitted]) -> tuple[Rebuilt, ...]:
+    """The same servers with other requests of the same traffic, to predict a change.
+
+    What a step would take with more rows than it had is drawn again, unless each step was recorded:
+    most draws descend from a few, and would all say the same of it.
+    """
+    rng, hidden = (np.random.default_rng([_SEED, i]) for i in (1, 3))
+    servers = [one.rebuilt for one in draws]
+    if window.step_log is None:
+        servers = [
+            replace(one.rebuilt, steps=overlapped_anew(one.rebuilt.steps, _rows(one), hidden))
+            for one in draws
+        ]
+    return tuple(_under(one, window, *traffic.fresh_requests(window, rng)) for one in servers)
+
+
+def _rows(fitted: Fitted) -> F64:
+    """Rows of each step of the window."""
+    steps = fitted.simulation.steps
+    if steps is None:
+        return np.ones(1)
+    rows: F64 = (steps.prefill_tokens + steps.n_decode_requests).astype(float)
+    within = rows[_is_within(fitted.rebuilt, _step_ends_ns(fitted.simulation))]
+    return within if within.size else np.ones(1)
 
 
 def _under(rebuilt: Rebuilt, window: ServerWindow, plan: RequestPlan, before_s: float) -> Rebuilt:

@@ -424,14 +424,28 @@ def prior_of_log_paces(counted: F64, busy_s: F64) -> tuple[F64, F64]:
     return np.log(floor_s * ratios), np.array(_SPREADS)
 
 
-def _blended(floor_s: float, row_s: float, sizes: tuple[F64, F64], blend: float, off: float) -> F64:
-    """Floor and row (seconds) that take as long as their sum does in steps of these sizes.
+def overlapped_anew(steps: StepTimeArrays, rows: F64, rng: np.random.Generator) -> StepTimeArrays:
+    """Other steps that take as long where they have as many rows as these had (``rows``: of each).
+
+    What they would take with more is drawn again: how far reading weights hides the rows.
+    """
+    sizes, counts = np.unique(np.maximum(rows, 1.0), return_counts=True)
+    floor_s, row_s, blend = float(steps.read_s[0]), steps.matmul_row_s, steps.blend_ratio
+    taken_s = (floor_s**blend + (row_s * sizes) ** blend) ** (1 / blend)
+    weights = counts * taken_s / (counts * taken_s).sum()
+    blend = _MOST_BLEND ** float(rng.random())
+    off = float(rng.normal(0.0, _HIDDEN_ROW_SD))
+    floor_s, row_s = _blended(floor_s, taken_s, (sizes, weights), blend, off).tolist()
+    return steps._replace(read_s=np.array([floor_s]), matmul_row_s=row_s, blend_ratio=blend)
+
+
+def _blended(floor_s: float, taken_s: F64, sizes: tuple[F64, F64], blend: float, off: float) -> F64:
+    """Floor and row (seconds) that take as long (``taken_s``) in steps of these sizes.
 
     What hides behind reading the weights is not seen: in steps that are all small a row may take
     as long as a device's usual balance allows, ``off`` its logarithm. Larger steps tell.
     """
     rows, weights = sizes
-    taken_s = floor_s + row_s * rows
     usual = np.log(floor_s * _ROWS_OF_FLOOR) + off
 
     def residuals(x: F64) -> F64:
@@ -441,7 +455,7 @@ def _blended(floor_s: float, row_s: float, sizes: tuple[F64, F64], blend: float,
         found: F64 = np.concatenate([misfit, [(x[1] - usual) / _HIDDEN_ROW_SD]])
         return found
 
-    start = np.log(np.maximum([floor_s, row_s], _LEAST_S))
+    start = np.log(np.maximum([floor_s, floor_s * _ROWS_OF_FLOOR], _LEAST_S))
     fitted: F64 = np.exp(scipy.optimize.least_squares(residuals, start, max_nfev=60).x)
     return fitted
 
@@ -450,7 +464,8 @@ def _steps(paces: F64, sizes: tuple[F64, F64], blend: float, off: float) -> Step
     """Step times of these paces; reading weights and multiplying rows overlap by ``blend``."""
     floor_s, row_s, sequence_s, held_s = paces.tolist()
     if blend > 1:
-        floor_s, row_s = _blended(floor_s, row_s, sizes, blend, off).tolist()
+        taken_s = floor_s + row_s * sizes[0]
+        floor_s, row_s = _blended(floor_s, taken_s, sizes, blend, off).tolist()
     # In the order of ``STEP_NAMES``; weights and rows add up (a blend of 1).
     numbers = (_LEAST_S, floor_s, row_s, held_s, _LEAST_S, sequence_s, 1.0)
     steps = steps_at(plainest(), np.array([math.log(number) for number in numbers]))
