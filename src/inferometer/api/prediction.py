@@ -287,7 +287,7 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
             f"{scenario.batch_size} sequences at once",
             where="--batch, --fit",
             allowed=f"1 to {n_slots}, the server's max_num_seqs",
-            try_=f"--batch {n_slots}",
+            try_="a smaller --batch",
         )
     n_steps = fit.n_prompt_steps(
         batch_size=scenario.step_batch_size,

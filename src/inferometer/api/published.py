@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.api.question import option
 from inferometer.api.runs import RunRequest
 from inferometer.errors import SpecError
@@ -198,7 +199,7 @@ def chosen_loads(request: RunRequest, choice: TableChoice) -> ChosenLoads:
             "of how many devices?",
             where="--tp",
             allowed=", ".join(map(str, degrees)) + ", or another",
-            try_=f"--tp {degrees[0]}",
+            try_=suggestions.flags("--tp", degrees[0]),
         )
     return ChosenLoads(
         tuple(chosen), request.hardware or chosen[0].hardware, choice.tp or degrees[0], left_out

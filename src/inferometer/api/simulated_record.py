@@ -12,7 +12,6 @@ from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.types import Caution, Source
 from inferometer.perfmodel.types import Basis
 from inferometer.records import pitfalls, run_series
-from inferometer.records.columns import I64
 from inferometer.records.latencies import HandoverSummary, summarise_handovers
 from inferometer.records.request_summaries import RequestSummary, summarise_groups
 from inferometer.records.run_folder import new_run_id, now_utc
@@ -106,7 +105,9 @@ def padded_fraction(requests: RequestTable, visits: VisitTable | None) -> float 
     return 1 - wanted / computed
 
 
-def _rows_of(visits: VisitTable, requests: RequestTable) -> I64:
+def _rows_of(
+    visits: VisitTable, requests: RequestTable
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """Each visit's request, by its row; requests of a closed loop stand as they were sent."""
     order = np.argsort(requests.request_index)
     return order[np.searchsorted(requests.request_index, visits.request_index, sorter=order)]

@@ -245,21 +245,23 @@ def _next_step(question: Size, answer: SizeAnswer) -> str | None:
 
 
 def _smaller(answer: SizeAnswer) -> str | None:
-    """How many replicas likely step times need, where slow ones decided on more."""
+    """What counts fewer replicas, where likely step times may need fewer than slow ones."""
     pick = answer.pick
-    if pick is None or pick.n_replicas == 1 or answer.users is not None:
+    if (
+        pick is None
+        or pick.n_replicas == 1
+        or answer.rate_per_s is None
+        or answer.users is not None
+    ):
         return None
     located = next(
         pace.located_requests_per_s for pace in pick.paces if pace.step_times == "likely"
     )
-    number = ""
-    if located is not None and answer.rate_per_s is not None:
-        n_likely = int(-(-answer.rate_per_s * pick.n_replicas // located))
-        if n_likely >= pick.n_replicas:
-            return None
-        number = f"; likely ones need about {n_likely:,}"
+    enough = answer.rate_per_s * pick.n_replicas / (pick.n_replicas - 1)
+    if located is not None and located < enough:
+        return None
     return (
-        f"the number is for slow step times{number} (--likely counts them);"
+        "the number is for slow step times: --likely counts the replicas for likely ones,"
         " --fit FILE of measured ones decides"
     )
 

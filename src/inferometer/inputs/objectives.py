@@ -387,7 +387,7 @@ def _of_pairs(part: str, where: str) -> str | None:
     pairs = _PAIRS.findall(part)
     if not pairs or _PAIRS.sub("", part).strip():
         return None
-    limits = [
+    limits: list[tuple[Metric, str]] = [
         ("tpot" if _spelled(name) in _GAPS else _metric(name, part, where), limit)
         for name, limit in pairs
     ]

@@ -495,10 +495,7 @@ def groups_on(hardware: HardwareSpec, model: ModelSpec) -> tuple[SmallestGroup, 
 
 
 def how_it_fits(flags: str | None, n_most: int = GROUP_SIZES[-1]) -> str:
-    """Text with a remedy for lack of memory: ``flags`` of the smallest group that fits, if any.
-
-    ``n_most``: devices of the largest group that was tried.
-    """
+    """Remedy for lack of memory: ``flags`` of the smallest group that fits, of up to ``n_most``."""
     if flags is None:
         return (
             "fewer bits (--quantization int4), a device with more memory, or a smaller model:"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from typing import Final, Literal
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.kv_cache import (
@@ -340,7 +341,9 @@ def _no_rate(hardware: HardwareSpec, engine: EngineSpec, dtype: DType) -> SpecEr
     what = f"{hardware.name} has no known rate in {dtype}"
     if dtype == engine.dtype:
         wide = next((one for one in ("bfloat16", "float16") if one in known), "float32")
-        return SpecError(what, where="--dtype", allowed=", ".join(known), try_=f"--dtype {wide}")
+        return SpecError(
+            what, where="--dtype", allowed=", ".join(known), try_=suggestions.flags("--dtype", wide)
+        )
     widened = [one for one in ("int8", "int4", "float4") if one not in known]
     return SpecError(
         what,

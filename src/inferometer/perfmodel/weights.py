@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.kv_cache import head_kinds
@@ -267,7 +268,7 @@ def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
             f" {n_devices} devices",
             where="--tp",
             allowed=", ".join(sizes),
-            try_=f"--tp {max(int(size) for size in sizes if int(size) < n_devices)}",
+            try_=suggestions.flags("--tp", max(n for n in map(int, sizes) if n < n_devices)),
         )
     return n_devices
 

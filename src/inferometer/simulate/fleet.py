@@ -98,8 +98,7 @@ _WHERE_GROUPS: Final = "the groups of replicas"
 _WHERE_POOLS: Final = "the disaggregated cluster"
 _PS_PER_S: Final = 10**12
 _MAX_BLOCK_PS: Final = 2**40
-"""A block that takes longer than a second is no link; products with it stay whole 64-bit
-numbers."""
+"""A block of more than a second is no link; products with it stay whole 64-bit numbers."""
 _MAX_LATENCY_NS: Final = 2**50
 
 

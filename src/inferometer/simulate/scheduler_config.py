@@ -245,7 +245,7 @@ class SchedulerConfig:
             self._refuse(
                 "max_num_batched_tokens",
                 f"max_num_seqs = {self.max_num_seqs} or more",
-                try_=f"--max-num-batched-tokens {self.max_num_seqs}",
+                try_=suggestions.flags("--max-num-batched-tokens", self.max_num_seqs),
             )
         if not self.enable_chunked_prefill and self.step_budget_tokens < self.max_model_len:
             self._refuse(
