@@ -287,7 +287,10 @@ def _that_starts(replica: _Replica) -> tuple[_Replica, int | None]:
 
 
 def _fewest(with_blocks: Callable[[int], object], low: int, high: int) -> int:
-    """The fewest blocks from ``low`` to ``high`` with which the server starts; none: ``low``."""
+    """The fewest blocks from ``low`` to ``high`` with which the server starts; none: ``low``.
+
+    Who requests a context has a server that starts with it, if any plausible one does.
+    """
 
     def starts(n_blocks: int) -> bool:
         with suppress(SpecError):
@@ -363,7 +366,6 @@ def _replica(
             these = these | {_BUDGET_KNOB: max(least_tokens, these["max_model_len"])}
         return _config(model, engine, knobs, these, own)
 
-    # A user who requests this context has a server that starts, if any plausible one does.
     found = found and found._replace(likely=_fewest(with_blocks, found.likely, found.high))
     config = with_blocks(found and found.likely)
     kv_origin += kv_cache.group_words(model) if own.get("sliding_window", "0") != "0" else ""
