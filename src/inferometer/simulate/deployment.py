@@ -287,10 +287,7 @@ def _that_starts(replica: _Replica) -> tuple[_Replica, int | None]:
 
 
 def _fewest(with_blocks: Callable[[int], object], low: int, high: int) -> int:
-    """The fewest blocks from ``low`` to ``high`` with which the server starts; none: ``low``.
-
-    Who requests a context has a server that starts with it, if any plausible one does.
-    """
+    """The fewest blocks from ``low`` to ``high`` with which a server starts, as its user's does."""
 
     def starts(n_blocks: int) -> bool:
         with suppress(SpecError):
