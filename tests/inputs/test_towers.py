@@ -19,14 +19,81 @@ TEXT = {
     "max_position_embeddings": 4096,
 }
 TOWERS = (
-    ("gemma-3-4b", 2560, "Gemma3", {"num_hidden_layers": 27, "hidden_size": 1152, "intermediate_size": 4304}),
-    ("ministral-3-8b", 4096, "Mistral3", {"model_type": "pixtral", "num_hidden_layers": 24, "hidden_size": 1024, "intermediate_size": 4096}),
-    ("qwen2.5-vl-7b", 3584, "Qwen2_5_VL", {"depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420, "out_hidden_size": 3584, "spatial_merge_size": 2}),
-    ("qwen3-vl-4b", 2560, "Qwen3VL", {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "out_hidden_size": 2560, "spatial_merge_size": 2, "deepstack_visual_indexes": [5, 11, 17]}),
-    ("qwen3-vl-8b", 4096, "Qwen3VL", {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "out_hidden_size": 4096, "spatial_merge_size": 2, "deepstack_visual_indexes": [8, 16, 24]}),
-    ("qwen3.5-27b", 5120, "Qwen3_5", {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "out_hidden_size": 5120, "spatial_merge_size": 2}),
-    ("kimi-k2.5", 7168, "Kimi_K25", {"num_hidden_layers": 27, "hidden_size": 1152, "intermediate_size": 4304}),
-)  # fmt: skip
+    (
+        "gemma-3-4b",
+        2560,
+        "Gemma3",
+        {"num_hidden_layers": 27, "hidden_size": 1152, "intermediate_size": 4304},
+    ),
+    (
+        "ministral-3-8b",
+        4096,
+        "Mistral3",
+        {
+            "model_type": "pixtral",
+            "num_hidden_layers": 24,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+        },
+    ),
+    (
+        "qwen2.5-vl-7b",
+        3584,
+        "Qwen2_5_VL",
+        {
+            "depth": 32,
+            "hidden_act": "silu",
+            "hidden_size": 1280,
+            "intermediate_size": 3420,
+            "out_hidden_size": 3584,
+            "spatial_merge_size": 2,
+        },
+    ),
+    (
+        "qwen3-vl-4b",
+        2560,
+        "Qwen3VL",
+        {
+            "depth": 24,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "out_hidden_size": 2560,
+            "spatial_merge_size": 2,
+            "deepstack_visual_indexes": [5, 11, 17],
+        },
+    ),
+    (
+        "qwen3-vl-8b",
+        4096,
+        "Qwen3VL",
+        {
+            "depth": 27,
+            "hidden_size": 1152,
+            "intermediate_size": 4304,
+            "out_hidden_size": 4096,
+            "spatial_merge_size": 2,
+            "deepstack_visual_indexes": [8, 16, 24],
+        },
+    ),
+    (
+        "qwen3.5-27b",
+        5120,
+        "Qwen3_5",
+        {
+            "depth": 27,
+            "hidden_size": 1152,
+            "intermediate_size": 4304,
+            "out_hidden_size": 5120,
+            "spatial_merge_size": 2,
+        },
+    ),
+    (
+        "kimi-k2.5",
+        7168,
+        "Kimi_K25",
+        {"num_hidden_layers": 27, "hidden_size": 1152, "intermediate_size": 4304},
+    ),
+)
 
 
 def with_tower(tower, width):

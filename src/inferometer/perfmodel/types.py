@@ -215,7 +215,8 @@ STORED_FORMATS: Final[dict[DType, StoredFormat]] = {
 }
 
 
-ASKED_FORMATS: Final[dict[DType, StoredFormat]] = STORED_FORMATS | {
+ASKED_FORMATS: Final[dict[DType, StoredFormat]] = {
+    **STORED_FORMATS,
     "float4": StoredFormat(
         value_bits=4,
         group_size=16,
@@ -224,7 +225,7 @@ ASKED_FORMATS: Final[dict[DType, StoredFormat]] = STORED_FORMATS | {
         source=Source(
             kind="page", where="NVIDIA, Introducing NVFP4: blocks of 16 with an 8-bit scale"
         ),
-    )
+    ),
 }
 """The same of models that are quantised to the format, where the checkpoint is in another."""
 
