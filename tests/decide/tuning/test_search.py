@@ -175,6 +175,15 @@ def test_experts_that_are_spread_are_in_the_command(policy, words):
     assert words.split()[0] not in serve_command(lone, has_expert_parallelism=True)
 
 
+@pytest.mark.parametrize(
+    ("policy", "flag"), [("vllm", "--enforce-eager"), ("sglang", "--disable-cuda-graph")]
+)
+def test_a_server_without_graphs_is_started_so(policy, flag):
+    server = Server(model="qwen3-8b", hardware="l40s", policy=policy)
+    assert serve_command(deployment_of(replace(server, enforce_eager=True))).endswith(flag)
+    assert flag not in serve_command(deployment_of(server))
+
+
 @pytest.mark.slow  # SGLang's replicas in lockstep have a loop of their own, which takes 7 CPU s to compile
 def test_ranks_that_share_experts_have_no_command_and_the_router_of_the_engine():
     """A lone server was started, behind vLLM's router; what fits on 8 alone was refused."""

@@ -282,6 +282,7 @@ def serve_command(deployment: Deployment, *, has_expert_parallelism: bool = Fals
         )
     n_tensor = deployment.engine.tensor_parallel_size
     is_spread = has_expert_parallelism and n_tensor > 1 and model.moe is not None
+    is_eager = deployment.step_times.likely.singly_s > 0
     if isinstance(config, SchedulerConfig):
         replica = _Replica(
             model=model,
@@ -291,10 +292,12 @@ def serve_command(deployment: Deployment, *, has_expert_parallelism: bool = Fals
         )
         spread = ["--data-parallel-size", str(n_sharing)] if n_sharing > 1 else []
         spread += ["--enable-expert-parallel"] if is_spread or n_sharing > 1 else []
+        spread += ["--enforce-eager"] if is_eager else []
         return shlex.join(["vllm", "serve", name, *engine_flags(replica), *spread])
     if isinstance(config, SglangConfig):
         flags = _sglang_flags(deployment, config)
         flags += ["--ep-size", str(n_tensor)] if is_spread else []
+        flags += ["--disable-cuda-graph"] if is_eager else []
         return shlex.join(["python", "-m", "sglang.launch_server", "--model-path", name, *flags])
     raise SizingError(
         f"no command line of {config.engine} is known",
