@@ -95,7 +95,6 @@ def test_the_terminal_says_it_in_words(tmp_path):
     ("arguments", "problem"),
     [
         (("--prefill-tp", 2), "no replicas that compute prompts alone"),
-        ((*POOLS, "--policy", "sglang"), "vLLM's rules"),
         ((*POOLS, "--kv-link", "50"), "'50' is not a speed"),
         (
             (*POOLS, "--set", "kv_allocation=contiguous", "--set", "enable_prefix_caching=false"),
