@@ -229,8 +229,8 @@ def _with_towers(model: ModelSpec, config: Mapping[str, object]) -> ModelSpec:
 def _tower_weights(tower: Mapping[str, object], model_width: int) -> int:
     """About how many weights a transformer over patches has, with its projectors; 0: it is another.
 
-    Within 12 % of what transformers counts for Gemma 3 and 4, Mistral 3, Qwen2-VL to Qwen3.5, Kimi-K2.5
-    and Llama 4. Qwen2-VL calls the width ``embed_dim``, and what is projected to ``hidden_size``.
+    Within 12 % of what transformers counts for Gemma 3, Mistral 3, Qwen2.5-VL to Qwen3.5 and
+    Kimi-K2.5. Qwen2-VL calls the width ``embed_dim``, and what is projected to ``hidden_size``.
     GLM-4V's ``intermediate_size`` is that of its projector, so that its tower is not counted.
     """
 

@@ -193,7 +193,8 @@ class ModelSpec:
     weights share one. ``float4_bits``: the same of matrices that published 4-bit float checkpoints of
     the model store in more; others take NVFP4's 4.5. ``n_tower_weights``: vision and audio towers
     with their projectors, which a server loads in 16 bits beside the language model; no step of text
-    reads them.
+    reads them. The catalogue's are counted by transformers' classes or from the file's sizes, and by
+    the maker's card for Gemma 4 and Mistral Large 3.
     """
 
     model_id: str

@@ -217,11 +217,9 @@ STORED_FORMATS: Final[dict[DType, StoredFormat]] = {
 
 ASKED_FORMATS: Final[dict[DType, StoredFormat]] = {
     **STORED_FORMATS,
-    "float4": StoredFormat(
-        value_bits=4,
+    "float4": replace(
+        STORED_FORMATS["float4"],
         group_size=16,
-        scale_bits=8,
-        zero_bits=0,
         source=Source(
             kind="page", where="NVIDIA, Introducing NVFP4: blocks of 16 with an 8-bit scale"
         ),
