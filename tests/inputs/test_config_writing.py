@@ -112,8 +112,9 @@ def count_on_meta(config):
 # Not among the classes that transformers 5.23 builds by these names and fields.
 UNBUILT = {
     "apertus", "baichuan", "bailing_moe", "bailing_moe_v2", "chatglm", "dbrx", "deepseek",
-    "exaone", "hunyuan_v1_dense", "hunyuan_v1_moe", "internlm2", "internlm3", "minicpm",
-    "muse_glimmer_text", "qwen", "telechat",
+    "exaone", "grok", "hunyuan_v1_dense", "hunyuan_v1_moe", "internlm2", "internlm3", "longcat_flash",
+    "minicpm", "mllama_text_model", "muse_glimmer_text", "nemotron-nas", "phi3small", "qwen",
+    "step3_text", "step3p5", "telechat",
 }  # fmt: skip
 
 # The class of transformers 5.23 is Kimi Linear's: it knows no gates and latent experts of Kimi K3.

@@ -129,8 +129,7 @@ def test_tensor_parallel_weights_sum_to_the_whole_plus_the_copies(model, n_devic
     small = n_parameters(model) - sum(part.n_weights for part in linears(model)) - embeddings
     copies = (n_devices - 1) * small
     copies += sum(
-        part.n_weights * (n_devices // n_shards(part, model, n_devices) - 1)
-        for part in linears(model)
+        part.n_weights * (n_devices // n_shards(part, n_devices) - 1) for part in linears(model)
     )
     assert n_devices * split == pytest.approx(whole + 2 * copies, abs=n_devices)
 

@@ -23,6 +23,7 @@ from inferometer.inputs.family_fields import (
     fill_lfm2,
     fill_lfm2_moe,
     fill_llama4,
+    fill_longcat,
     fill_mimo_v2,
     fill_minimax,
     fill_minimax_m3,
@@ -80,6 +81,13 @@ _COHERE: Final = replace(
     norms_per_layer=1,
     qk_norm=Flag(name="use_qk_norm", default=False),
     has_full_width_qk_norm=True,
+)
+_COHERE2: Final = replace(
+    _COHERE,
+    class_name="Cohere2ForCausalLM",
+    qk_norm=False,
+    window="pattern",
+    full_attention_every=4,
 )
 _MIXTRAL: Final = Family(
     class_name="MixtralForCausalLM",
@@ -141,12 +149,17 @@ FAMILIES: Final[dict[str, Family]] = {
     **STATE_FAMILIES,
     "bamba": _BAMBA,
     "cohere": _COHERE,
-    "cohere2": replace(
-        _COHERE,
-        class_name="Cohere2ForCausalLM",
-        qk_norm=False,
-        window="pattern",
-        full_attention_every=4,
+    "cohere2": _COHERE2,
+    "cohere2_moe": replace(
+        _COHERE2,
+        class_name="Cohere2MoeForCausalLM",
+        names={
+            "intermediate_size": "prefix_dense_intermediate_size",
+            "moe_intermediate_size": "intermediate_size",
+            "n_shared_experts": "num_shared_experts",
+        },
+        defaults={"head_dim": 128},
+        experts="num_experts",
     ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": replace(_DEEPSEEK, class_name="DeepseekV3ForCausalLM", router_bias=True),
@@ -287,6 +300,20 @@ FAMILIES: Final[dict[str, Family]] = {
         router_bias=Flag(name="use_expert_bias", default=True),
     ),
     "llama": LLAMA,
+    "longcat_flash": replace(
+        _DEEPSEEK,
+        class_name="LongcatFlashForCausalLM",
+        names={
+            "num_hidden_layers": "n_halves",
+            "intermediate_size": "ffn_hidden_size",
+            "moe_intermediate_size": "expert_ffn_hidden_size",
+            "num_experts_per_tok": "moe_topk",
+        },
+        fill=fill_longcat,
+        router_bias=True,
+        blocks="counted",
+        note="some experts of a token have no weights: the mean number of the others is counted",
+    ),
     "llama4_text": replace(
         PLAIN,
         class_name="Llama4ForCausalLM",
@@ -363,6 +390,9 @@ FAMILIES: Final[dict[str, Family]] = {
         class_name="MistralForCausalLM",
         window="all",
         defaults={"sliding_window": 4096, "num_key_value_heads": 8},
+    ),
+    "minicpm3": replace(
+        _DEEPSEEK, class_name="MiniCPM3ForCausalLM", ties_by_default=True, experts=None
     ),
     "mixtral": _MIXTRAL,
     "mpt": Family(
@@ -485,9 +515,15 @@ ALIASES: Final = {
     "minimax_m3_text": "minimax_m3_vl_text",
     "minimax_m3_vl": "minimax_m3_vl_text",
     "minimax_text_01": "minimax",
+    "nemotron_h_puzzle": "nemotron_h",
     "ministral": "mistral",
     "muse_glimmer": "muse_glimmer_text",
     "deepseek_ref": "deepseek_v4",
+    "grok-1": "grok",
+    "mllama": "mllama_text_model",
+    "step3p7": "step3p5",
+    "step3_vl": "step3_text",
+    "solar_open": "glm4_moe",
     "dots_ocr": "qwen2",
     "qwen2_5_omni_text": "qwen2",
     "qwen3_asr_text": "qwen3",
@@ -497,6 +533,9 @@ ALIASES: Final = {
     **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text"), "qwen3_moe"),
 }
 """Other ``model_type`` values of models with the same shapes, by their family here."""
+
+CLASSES: Final = {"Grok1ForCausalLM": "grok"}
+"""Families of classes whose files state the ``model_type`` of another model: Grok 2 has "git"."""
 
 LLAMA_LIKE: Final = LLAMA
 """The family as which an unknown ``model_type`` is read."""

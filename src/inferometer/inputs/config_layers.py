@@ -117,8 +117,9 @@ def read_blocks(fields: ConfigFields, family: Family) -> BlockCounts:
     For families whose layers are not all pairs of one mixer (such as attention) and one MLP.
     """
     n_layers, types = fields.count("num_hidden_layers"), fields.texts("layer_types") or ()
-    if family.blocks == "beside":
-        return BlockCounts(n_attention=n_layers, n_feed_forward=n_layers)
+    if family.blocks in {"beside", "counted"}:
+        n_feed_forward = fields.count("n_feed_forward_blocks", n_layers)
+        return BlockCounts(n_attention=n_layers, n_feed_forward=n_feed_forward)
     return BlockCounts(
         n_attention=types.count("full_attention"),
         n_feed_forward=sum(kind in _BLOCKS_ALONE for kind in types),
@@ -212,6 +213,8 @@ def read_mixture(fields: ConfigFields, family: Family) -> MoeSpec:
         family.experts or "num_experts",
     )
     n_experts, n_chosen = fields.count(name), fields.count("num_experts_per_tok")
+    n_empty = fields.optional_count("zero_expert_num", minimum=0) or 0
+    n_chosen = max(round(n_chosen * n_experts / (n_experts + n_empty)), 1)
     if n_chosen > n_experts:
         raise SpecError(
             f"num_experts_per_tok = {n_chosen}",
@@ -238,6 +241,7 @@ def read_mixture(fields: ConfigFields, family: Family) -> MoeSpec:
         n_hashed_layers=fields.optional_count("num_hash_layers", minimum=0) or 0,
         has_shared_expert_gate=family.has_shared_expert_gate,
         has_only_experts_quantised=family.has_only_experts_quantised,
+        n_empty_experts=n_empty,
         latent_size=fields.optional_count("moe_latent_size"),
     )
 

@@ -42,6 +42,7 @@ class Family:
     qk_norm: bool | Flag = False
     has_full_width_qk_norm: bool = False
     output_gate: bool | Flag = False
+    head_gate: bool | Flag = False
     has_sinks: bool = False
     is_gated: bool = True
     mlp_bias: bool | Flag = False
@@ -76,9 +77,10 @@ class Family:
     """A sentence for the user about all models of the family."""
     read_fields: frozenset[str] = frozenset()
     """Fields of kinds of layers that are unknown in other families, and that this one reads."""
-    blocks: Literal["pairs", "alone", "beside"] = "pairs"
+    blocks: Literal["pairs", "alone", "beside", "counted"] = "pairs"
     """What a layer consists of. "pairs": a mixer (such as attention) and a feed-forward block;
-    "alone": one of them; "beside": two mixers side by side, and a feed-forward block."""
+    "alone": one of them; "beside": two mixers side by side, and a feed-forward block; "counted":
+    ``fill`` has the number of feed-forward blocks of all layers."""
 
 
 ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)

@@ -424,6 +424,137 @@ def _listed_kinds(model: ModelSpec) -> dict[str, object]:
     return {"layer_types": _layer_kinds(model, n_last=0), "sliding_window_pattern": None}
 
 
+def _cohere2_moe(model: ModelSpec) -> dict[str, object]:
+    moe = model.moe
+    fields: dict[str, object] = {"layer_types": _layer_kinds(model, n_last=0)}
+    if moe is None:
+        return fields
+    return (
+        fields
+        | _dense_first(model)
+        | {
+            "prefix_dense_intermediate_size": model.mlp.intermediate_size,
+            "num_shared_experts": moe.n_shared_experts,
+        }
+    )
+
+
+def _dense_first(model: ModelSpec) -> dict[str, object]:
+    """The kinds of feed-forward blocks, the dense ones first."""
+    n_dense = 0 if model.moe is None else model.moe.n_dense_layers
+    return {
+        "mlp_layer_types": ["dense"] * n_dense + ["sparse"] * (model.n_layers - n_dense),
+        "mlp_only_layers": None,
+    }
+
+
+def _shared_by_number(model: ModelSpec) -> dict[str, object]:
+    moe = model.moe
+    shared = {} if moe is None else {"num_shared_experts": moe.n_shared_experts}
+    return _dense_first(model) | shared
+
+
+def _exaone_moe(model: ModelSpec) -> dict[str, object]:
+    return _shared_by_number(model) | _listed_kinds(model)
+
+
+def _shared_width(model: ModelSpec) -> int:
+    return 0 if model.moe is None else model.moe.n_shared_experts * model.moe.intermediate_size
+
+
+def _kinds_and_heads(model: ModelSpec) -> tuple[list[str], list[int]]:
+    """The kind and the number of query heads of each layer."""
+    kinds = _layer_kinds(model, n_last=0)
+    heads, full = model.attention, model.attention.full
+    n_full = heads.n_heads if full is None or full.n_heads is None else full.n_heads
+    return kinds, [n_full if kind == "full_attention" else heads.n_heads for kind in kinds]
+
+
+def _laguna(model: ModelSpec) -> dict[str, object]:
+    kinds, n_heads = _kinds_and_heads(model)
+    gate = "per-element" if model.attention.has_output_gate else "per-head"
+    return _dense_first(model) | {
+        "gating": gate if model.attention.has_head_gate or gate == "per-element" else False,
+        "head_dim": model.attention.head_dim,
+        "layer_types": kinds,
+        "num_attention_heads": n_heads[0],
+        "num_attention_heads_per_layer": n_heads,
+        "shared_expert_intermediate_size": _shared_width(model),
+    }
+
+
+def _step(model: ModelSpec) -> dict[str, object]:
+    kinds, n_heads = _kinds_and_heads(model)
+    full = next((n for n, one in zip(n_heads, kinds, strict=True) if one == "full_attention"), None)
+    return _dense_first(model) | {
+        "head_dim": model.attention.head_dim,
+        "layer_types": kinds,
+        "num_attention_heads": full or model.attention.n_heads,
+        "num_sliding_attention_heads": model.attention.n_heads,
+        "use_head_wise_attn_gate": model.attention.has_head_gate,
+        "share_expert_dim": _shared_width(model),
+        "n_shared_experts": None,
+    }
+
+
+def _step3(model: ModelSpec) -> dict[str, object]:
+    moe, n_layers = model.moe, model.n_layers
+    n_dense = 0 if moe is None else moe.n_dense_layers
+    return {
+        "moe_layers_enum": list(range(n_dense, n_layers)),
+        "mlp_only_layers": None,
+        "head_dim": model.attention.head_dim,
+        "share_q_dim": model.attention.query_rank,
+        "share_expert_dim": _shared_width(model),
+    }
+
+
+def _grok(model: ModelSpec) -> dict[str, object]:
+    moe, has_both = model.moe, model.n_feed_forward_layers > model.n_layers
+    return {
+        "residual_moe": has_both,
+        "moe_intermediate_size": None if moe is None else moe.intermediate_size,
+        "mlp_only_layers": None,
+    }
+
+
+def _longcat(model: ModelSpec) -> dict[str, object]:
+    moe = model.moe
+    fields: dict[str, object] = {"num_layers": model.n_layers // 2, "mlp_only_layers": None}
+    if moe is None:
+        return fields
+    n_all = moe.n_experts + moe.n_empty_experts
+    return fields | {
+        "zero_expert_num": moe.n_empty_experts,
+        "moe_topk": round(moe.n_experts_per_token * n_all / moe.n_experts),
+        "first_k_dense_replace": None,
+        "n_shared_experts": None,
+    }
+
+
+def _nemotron_nas(model: ModelSpec) -> dict[str, object]:
+    """The blocks of each layer of a pruned Llama; layers with none come last."""
+    nothing: dict[str, object] = {"no_op": True}
+    blocks = list[dict[str, object]]()
+    for group in model.groups:
+        heads, size = group.attention, group.mlp.intermediate_size
+        n_sharing = heads.n_heads // heads.n_kv_heads
+        window = heads.sliding_window_tokens
+        attention = {"n_heads_in_group": n_sharing, "window_length": window}
+        block = {
+            "attention": attention if group.blocks.n_attention else nothing,
+            "ffn": {"intermediate_size": size} if group.blocks.n_feed_forward else nothing,
+        }
+        blocks += [block] * group.n_layers
+    blocks += [{"attention": nothing, "ffn": nothing}] * (model.n_layers - len(blocks))
+    return {"block_configs": blocks, "intermediate_size": None, "num_key_value_heads": None}
+
+
+def _mllama(model: ModelSpec) -> dict[str, object]:
+    del model  # its layers that attend to images are not written
+    return {"cross_attention_layers": []}
+
+
 OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "afmoe": _afmoe,
     "bailing_moe": _bailing,
@@ -431,9 +562,11 @@ OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "bamba": _bamba,
     "bloom": _bloom,
     "chatglm": _chatglm,
+    "cohere2_moe": _cohere2_moe,
     "dbrx": _dbrx,
     "ernie4_5_moe": _ernie,
     "exaone4": _listed_kinds,
+    "exaone_moe": _exaone_moe,
     "falcon": _falcon,
     "falcon_h1": _mamba2,
     "falcon_mamba": _mamba,
@@ -443,20 +576,28 @@ OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "gpt_bigcode": _bigcode,
     "gpt_neo": _gpt_neo,
     "granitemoehybrid": _granite_hybrid,
+    "grok": _grok,
     "hunyuan_v1_moe": _hunyuan,
+    "hy_v3": _shared_by_number,
     "jamba": _jamba,
     "kimi_linear": _kimi_linear,
+    "laguna": _laguna,
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2,
     "llama4_text": _llama4,
+    "longcat_flash": _longcat,
     "mamba": _mamba,
     "mamba2": _mamba,
     "mimo_v2_flash": _mimo_v2,
     "minimax_m3_vl_text": _minimax_m3,
+    "mllama_text_model": _mllama,
     "mpt": _mpt,
+    "nemotron-nas": _nemotron_nas,
     "nemotron_h": _nemotron_h,
     "opt": _opt,
     "qwen": _qwen,
     "recurrent_gemma": _recurrent_gemma,
     "stablelm": _stablelm,
+    "step3_text": _step3,
+    "step3p5": _step,
 }

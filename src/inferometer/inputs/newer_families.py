@@ -3,7 +3,16 @@
 from dataclasses import replace
 from typing import Final
 
-from inferometer.inputs.family import LLAMA, PLAIN, UNBIASED, Config, Family, Flag
+from inferometer.inputs.family import (
+    LLAMA,
+    MOST_LISTED_LAYERS,
+    PLAIN,
+    UNBIASED,
+    Config,
+    Family,
+    Flag,
+)
+from inferometer.inputs.family_fields import fill_unknown, query_heads
 
 _USE_BIAS: Final = Flag(name="use_bias", default=False)
 _INTERNLM: Final = replace(
@@ -29,6 +38,57 @@ def fill_muse(config: Config) -> dict[str, object]:
     """Muse Glimmer: every fourth layer attends to everything, if no list states the layers."""
     del config
     return {"sliding_window_pattern": 4}
+
+
+def fill_laguna(config: Config) -> dict[str, object]:
+    """Laguna: heads of full and of sliding layers, and what its gate multiplies: heads or channels."""
+    gate = config.get("gating", True)
+    return query_heads(config) | {
+        "has_head_gate": gate is True or str(gate).replace("_", "-") == "per-head",
+        "has_channel_gate": str(gate).replace("_", "-") == "per-element",
+    }
+
+
+def fill_step(config: Config) -> dict[str, object]:
+    """Step 3.5: the published files' names of fields, or those of transformers; heads of layers."""
+    other, n_sliding = (
+        config.get("attention_other_setting"),
+        config.get("num_sliding_attention_heads"),
+    )
+    heads = query_heads(config)
+    if not isinstance(other, dict) and isinstance(n_sliding, int):
+        heads = query_heads(
+            {**config, "attention_other_setting": {"num_attention_heads": n_sliding}}
+        )
+    own = {
+        usual: config.get(theirs, config.get(usual))
+        for usual, theirs in (
+            ("num_key_value_heads", "num_attention_groups"),
+            ("n_routed_experts", "moe_num_experts"),
+            ("num_experts_per_tok", "moe_top_k"),
+        )
+    }
+    return fill_unknown(config) | heads | own
+
+
+def fill_step3(config: Config) -> dict[str, object]:
+    """Step 3: its class's layers with experts, if the file does not list them."""
+    return fill_unknown({"moe_layers_enum": list(range(4, 60)), **config})
+
+
+def fill_grok(config: Config) -> dict[str, object]:
+    """Grok 2 has an MLP beside the experts of each layer; Grok 1's experts are as wide as stated."""
+    n_layers, size = config.get("num_hidden_layers"), config.get("moe_intermediate_size")
+    filled: dict[str, object] = {
+        "expert_size": config.get("intermediate_size") if size is None else size
+    }
+    has_both = config.get("residual_moe") is True
+    if has_both and isinstance(n_layers, int) and 0 < n_layers <= MOST_LISTED_LAYERS:
+        filled |= {
+            "n_feed_forward_blocks": 2 * n_layers,
+            "mlp_layer_types": ["dense"] * n_layers,
+        }
+    return filled
 
 
 NEWER_FAMILIES: Final[dict[str, Family]] = {
@@ -102,6 +162,25 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         qk_norm=True,
         window="pattern",
     ),
+    "exaone_moe": replace(
+        UNBIASED,
+        class_name="ExaoneMoeForCausalLM",
+        names={"n_shared_experts": "num_shared_experts", "sliding_window_pattern": "full_every"},
+        fill=fill_exaone4,
+        qk_norm=True,
+        window="pattern",
+        experts="num_experts",
+        router_bias=True,
+    ),
+    "grok": replace(
+        UNBIASED,
+        class_name="Grok1ForCausalLM",
+        fill=fill_grok,
+        norms_per_layer=4,
+        experts="num_local_experts",
+        expert_size="expert_size",
+        blocks="counted",
+    ),
     "hunyuan_v1_dense": replace(PLAIN, class_name="HunYuanDenseV1ForCausalLM", qk_norm=True),
     "hunyuan_v1_moe": replace(
         PLAIN,
@@ -110,9 +189,35 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         qk_norm=Flag(name="use_qk_norm", default=True),
         experts="num_experts",
     ),
+    "hy_v3": replace(
+        PLAIN,
+        class_name="HYV3ForCausalLM",
+        names={"n_shared_experts": "num_shared_experts"},
+        qk_norm=True,
+        experts="num_experts",
+        router_bias=True,
+        defaults={"first_k_dense_replace": 1},
+    ),
     "internlm2": replace(_INTERNLM, class_name="InternLM2ForCausalLM"),
     "internlm3": replace(_INTERNLM, class_name="InternLM3ForCausalLM"),
+    "laguna": replace(
+        PLAIN,
+        class_name="LagunaForCausalLM",
+        fill=fill_laguna,
+        qk_norm=True,
+        output_gate=Flag(name="has_channel_gate", default=False),
+        head_gate=Flag(name="has_head_gate", default=True),
+        window="pattern",
+        experts="num_experts",
+        router_bias=True,
+    ),
     "minicpm": replace(UNBIASED, class_name="MiniCPMForCausalLM", ties_by_default=True),
+    # Its layers that attend to images are memory (``model_config``).
+    "mllama_text_model": replace(
+        UNBIASED,
+        class_name="MllamaForCausalLM",
+        note="vLLM runs it up to 0.10.2",
+    ),
     "muse_glimmer_text": replace(
         PLAIN,
         class_name="MuseGlimmerForCausalLM",
@@ -128,6 +233,8 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         norm="layernorm",
         norm_has_bias=True,
     ),
+    # Its layers differ (``layer_groups``): some have no attention, and MLPs are of different widths.
+    "nemotron-nas": replace(LLAMA, class_name="DeciLMForCausalLM", window="all"),
     "phimoe": replace(
         PLAIN,
         class_name="PhimoeForCausalLM",
@@ -136,6 +243,20 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         experts="num_local_experts",
         expert_size="intermediate_size",
     ),
+    "phi3small": replace(
+        PLAIN,
+        class_name="Phi3SmallForCausalLM",
+        names={"intermediate_size": "ff_intermediate_size"},
+        ties_by_default=True,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        norm="layernorm",
+        norm_has_bias=True,
+        read_fields=frozenset(("blocksparse_block_size",)),
+        note="every layer is counted as if it attended to all tokens; every second one leaves blocks"
+        " out, which reads less of a long context (vLLM runs it up to 0.9.2)",
+    ),
     "seed_oss": replace(
         PLAIN,
         class_name="SeedOssForCausalLM",
@@ -143,6 +264,32 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         qkv_bias=Flag(name="attention_bias", default=True),
         out_bias=Flag(name="attention_out_bias", default=False),
         mlp_bias=Flag(name="mlp_bias", default=False),
+    ),
+    "step3_text": replace(
+        UNBIASED,
+        class_name="Step3TextForCausalLM",
+        names={
+            "num_key_value_heads": "num_attention_groups",
+            "max_position_embeddings": "max_seq_len",
+            "query_rank": "share_q_dim",
+            "num_experts_per_tok": "moe_top_k",
+            "shared_expert_intermediate_size": "share_expert_dim",
+        },
+        fill=fill_step3,
+        defaults={"num_key_value_heads": 1, "head_dim": 256, "query_rank": 2048},
+        experts="moe_num_experts",
+    ),
+    "step3p5": replace(
+        UNBIASED,
+        class_name="Step3p7ForConditionalGeneration",
+        names={"shared_expert_intermediate_size": "share_expert_dim"},
+        fill=fill_step,
+        qk_norm=True,
+        head_gate=Flag(name="use_head_wise_attn_gate", default=True),
+        window="pattern",
+        defaults={"head_dim": 128},
+        experts="n_routed_experts",
+        router_bias=True,
     ),
     "telechat": replace(
         UNBIASED,

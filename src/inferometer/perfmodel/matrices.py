@@ -14,10 +14,9 @@ from inferometer.inputs.types import (
 )
 from inferometer.perfmodel.kv_cache import head_kinds
 
-Split: TypeAlias = Literal["all", "kv_heads", "full_kv_heads", "none"]
+Split: TypeAlias = Literal["all", "kv_heads", "none"]
 """How a matrix is split over a tensor-parallel group. "all": over all devices; "kv_heads": over at
-most as many as there are KV heads ("full_kv_heads": those of the full-attention layers); "none":
-each device has a copy."""
+most as many as its layers have KV heads; "none": each device has a copy."""
 
 
 class StoredAs(NamedTuple):
@@ -41,6 +40,8 @@ class Linear:
     n_out: int
     n_layers: int
     split: Split = "all"
+    n_kv_heads: int = 0
+    """KV heads of its layers, if ``split`` is "kv_heads"."""
     n_copies: int = 1
     n_active_copies: int = 1
     has_bias: bool = False
@@ -73,13 +74,17 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
     >>> [(part.name, part.n_in, part.n_out) for part in linears(find_model("qwen2.5-3b"))][:2]
     [('query', 2048, 2048), ('key_value', 2048, 512)]
     """
-    parts = (
-        _attention(model)
-        + _per_layer_inputs(model)
-        + _indexer(model)
-        + _recurrent(model)
-        + _feed_forward(model)
-    )
+    parts = [
+        matrix
+        for part in model.parts
+        for matrix in (
+            *_attention(part),
+            *_per_layer_inputs(part),
+            *_indexer(part),
+            *_recurrent(part),
+            *_feed_forward(part),
+        )
+    ]
     if model.embedding_size not in {None, model.hidden_size}:
         ends = [
             Linear(name=name, n_in=n_in, n_out=n_out, n_layers=1, split="none")
@@ -91,7 +96,16 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
         parts += ends
     if model.moe is not None and model.moe.has_only_experts_quantised:
         parts = [replace(part, is_quantised=part.n_copies > 1) for part in parts]
-    return tuple(_as_stored(part, model) for part in parts)
+    return tuple(_as_stored(part, model) for part in _merged(parts))
+
+
+def _merged(parts: list[Linear]) -> list[Linear]:
+    """Equal matrices of several groups of layers as one."""
+    n_layers: dict[Linear, int] = {}
+    for part in parts:
+        shape = replace(part, n_layers=1)
+        n_layers[shape] = n_layers.get(shape, 0) + part.n_layers
+    return [replace(shape, n_layers=n) for shape, n in n_layers.items()]
 
 
 def _as_stored(part: Linear, model: ModelSpec) -> Linear:
@@ -142,8 +156,15 @@ def _attention(model: ModelSpec) -> list[Linear]:
             name=f"{prefix}key_value",
             n_out=kind.n_kv_heads * n_projected,
             n_layers=kind.n_layers - kind.n_shared_layers,
-            split="full_kv_heads" if prefix else "kv_heads",
+            split="kv_heads",
+            n_kv_heads=kind.n_kv_heads,
         )
+        queries = [query]
+        if heads.query_rank is not None:
+            down = replace(query, name="query_down", n_out=heads.query_rank, split="none")
+            queries = [down, replace(query, name="query_up", n_in=heads.query_rank)]
+        if heads.has_head_gate:
+            queries.append(replace(query, name=f"{prefix}head_gate", n_out=kind.n_heads))
         out = Linear(
             name=f"{prefix}attention_out",
             n_in=kind.n_heads * kind.value_head_dim,
@@ -151,7 +172,7 @@ def _attention(model: ModelSpec) -> list[Linear]:
             n_layers=kind.n_layers,
             has_bias=heads.has_out_bias,
         )
-        parts += [query, key_value, out]
+        parts += [*queries, key_value, out]
     return [part for part in parts if part.n_layers] if heads.full is not None else parts
 
 
@@ -271,7 +292,8 @@ def _indexer(model: ModelSpec) -> list[Linear]:
         part(name="index_key", n_in=model.hidden_size, n_out=n_keys),
     ]
     if indexer.chooses_blocks:  # each head chooses for the heads of one KV head
-        return [replace(projections[0], split="kv_heads"), projections[1]]
+        heads = replace(projections[0], split="kv_heads", n_kv_heads=model.attention.n_kv_heads)
+        return [heads, projections[1]]
     weights = part(name="index_weights", n_in=model.hidden_size, n_out=indexer.n_heads)
     return [*projections, replace(weights, is_quantised=False)]
 
@@ -357,7 +379,7 @@ def _expert_layers(model: ModelSpec, moe: MoeSpec, n_layers: int) -> list[Linear
     routers = [
         gate(
             name="router",
-            n_out=moe.n_experts,
+            n_out=moe.n_experts + moe.n_empty_experts,
             n_layers=n_layers - moe.n_hashed_layers,
             has_bias=moe.has_bias or moe.has_router_bias,
         )
@@ -387,10 +409,8 @@ def _expert_layers(model: ModelSpec, moe: MoeSpec, n_layers: int) -> list[Linear
     return parts
 
 
-def n_shards(part: Linear, model: ModelSpec, n_devices: int) -> int:
+def n_shards(part: Linear, n_devices: int) -> int:
     """Number of the ``n_devices`` devices over which this matrix is split."""
     if part.split == "none":
         return 1
-    if part.split == "full_kv_heads" and model.attention.full is not None:
-        return min(n_devices, model.attention.full.n_kv_heads)
-    return min(n_devices, model.attention.n_kv_heads) if part.split == "kv_heads" else n_devices
+    return min(n_devices, part.n_kv_heads) if part.split == "kv_heads" else n_devices

@@ -548,7 +548,7 @@ def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
         if part.n_copies > 1
         else part.n_copies
     )
-    split = n_shards(part, model.model, model.engine.tensor_parallel_size)
+    split = n_shards(part, model.engine.tensor_parallel_size)
     return linear_bits(part, model.engine) / 8 * part.n_weights * touched / part.n_copies / split
 
 

@@ -158,10 +158,11 @@ def sha256_of(value: object) -> str:
     return hashlib.sha256(value if isinstance(value, bytes) else canonical(value)).hexdigest()
 
 
-_NEWER: Final = {"blocks", "stored_bits", "has_embedding_norm", "n_tower_weights"}
+_NEWER: Final = {"blocks", "stored_bits", "has_embedding_norm", "n_tower_weights", "groups"}
 """Fields of models that are newer than the first seals."""
 _NEWER_IN: Final[dict[str, dict[str, object]]] = {
-    "moe": {"latent_size": None},
+    "attention": {"has_head_gate": False, "query_rank": None},
+    "moe": {"latent_size": None, "n_empty_experts": 0},
     "indexer": {"chooses_blocks": False},
     "per_layer_inputs": {"n_streams": 1, "laurel_rank": None},
 }
