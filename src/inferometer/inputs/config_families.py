@@ -11,6 +11,7 @@ from typing import Final
 
 from inferometer.inputs.family import BIASED, GPT_NAMES, LLAMA, PLAIN, Family, Flag
 from inferometer.inputs.family_fields import (
+    fill_bailing_hybrid,
     fill_bamba,
     fill_bigcode,
     fill_deepseek_v4,
@@ -147,6 +148,19 @@ FAMILIES: Final[dict[str, Family]] = {
     **NEWER_FAMILIES,
     **OLDER_FAMILIES,
     **STATE_FAMILIES,
+    "bailing_hybrid": replace(
+        _DEEPSEEK,
+        class_name="BailingHybridForCausalLM",
+        names=_KINDS
+        | {"n_shared_experts": "num_shared_experts", "num_experts_per_tok": "n_chosen_experts"},
+        output_gate=Flag(name="has_channel_gate", default=False),
+        head_gate=Flag(name="has_head_gate", default=True),
+        fill=fill_bailing_hybrid,
+        router_bias=True,
+        experts="num_experts",
+        recurrent="kda",
+        is_hybrid=True,
+    ),
     "bamba": _BAMBA,
     "cohere": _COHERE,
     "cohere2": _COHERE2,
@@ -311,7 +325,7 @@ FAMILIES: Final[dict[str, Family]] = {
         },
         fill=fill_longcat,
         router_bias=True,
-        blocks="counted",
+        blocks="beside",
         note="some experts of a token have no weights: the mean number of the others is counted",
     ),
     "llama4_text": replace(

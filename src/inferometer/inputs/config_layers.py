@@ -14,7 +14,9 @@ from inferometer.inputs.model_parts import (
     CompressedSpec,
     IndexerSpec,
     PerLayerInputSpec,
+    RecurrentKind,
     RecurrentSpec,
+    SharedSpec,
     StateDType,
 )
 from inferometer.inputs.types import KvSharing, MlaSpec, MoeSpec
@@ -26,6 +28,8 @@ LAYER_KINDS: Final = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
 )
 """Values of ``layer_types`` that are understood for any ``model_type``."""
+_KINDS_IN_FILES: Final[dict[str, RecurrentKind]] = {"kda": "kda", "lightning": "lightning"}
+"""Kinds of recurrence that differ within a family (Ling)."""
 _BLOCKS_ALONE: Final = frozenset(("mlp", "moe"))
 _LISTS_OF_KINDS: Final = (
     "attn_type_list",
@@ -76,11 +80,13 @@ def read_recurrent(fields: ConfigFields, family: Family) -> RecurrentSpec | None
         conv_kernel=fields.count("linear_conv_kernel_dim"),
         # If the file does not state it, vLLM 0.32.0 stores the state in the model's own format.
         state_dtype=PLAIN_DTYPES.get(fields.text("mamba_ssm_dtype") or "bfloat16", "bfloat16"),
-        kind=family.recurrent,
+        kind=_KINDS_IN_FILES.get(fields.text("recurrent_kind") or "", family.recurrent),
         has_conv_bias=flag_of(fields, family.conv_bias),
         has_projection_bias=flag_of(fields, family.projection_bias),
         has_norm=flag_of(fields, family.state_norm),
         has_wide_gate=fields.flag("use_full_rank_gate", default=False),
+        has_wide_decays=fields.flag("no_kda_lora", default=False),
+        has_qk_norm=fields.flag("has_state_qk_norm", default=False),
         step_rank=fields.optional_count("linear_step_rank"),
     )
 
@@ -117,12 +123,23 @@ def read_blocks(fields: ConfigFields, family: Family) -> BlockCounts:
     For families whose layers are not all pairs of one mixer (such as attention) and one MLP.
     """
     n_layers, types = fields.count("num_hidden_layers"), fields.texts("layer_types") or ()
-    if family.blocks in {"beside", "counted"}:
-        n_feed_forward = fields.count("n_feed_forward_blocks", n_layers)
-        return BlockCounts(n_attention=n_layers, n_feed_forward=n_feed_forward)
+    if family.blocks == "beside":
+        return BlockCounts(
+            n_attention=fields.count("n_attention_blocks", n_layers),
+            n_feed_forward=fields.count("n_feed_forward_blocks", n_layers),
+        )
     return BlockCounts(
         n_attention=types.count("full_attention"),
         n_feed_forward=sum(kind in _BLOCKS_ALONE for kind in types),
+    )
+
+
+def read_shared(fields: ConfigFields) -> SharedSpec:
+    """The blocks that several layers share."""
+    return SharedSpec(
+        n_stored=fields.count("num_mem_blocks"),
+        adapter_rank=fields.count("adapter_rank", 128),
+        has_attention_adapters=fields.flag("use_shared_attention_adapter", default=False),
     )
 
 

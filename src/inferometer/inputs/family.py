@@ -77,10 +77,10 @@ class Family:
     """A sentence for the user about all models of the family."""
     read_fields: frozenset[str] = frozenset()
     """Fields of kinds of layers that are unknown in other families, and that this one reads."""
-    blocks: Literal["pairs", "alone", "beside", "counted"] = "pairs"
+    blocks: Literal["pairs", "alone", "beside"] = "pairs"
     """What a layer consists of. "pairs": a mixer (such as attention) and a feed-forward block;
-    "alone": one of them; "beside": two mixers side by side, and a feed-forward block; "counted":
-    ``fill`` has the number of feed-forward blocks of all layers."""
+    "alone": one of them; "beside": two mixers side by side, and a feed-forward block, or as many
+    blocks of attention and of feed-forward as ``fill`` counts in all layers."""
 
 
 ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)

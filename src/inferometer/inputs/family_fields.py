@@ -398,6 +398,45 @@ def fill_kimi_linear(config: Config) -> dict[str, object]:
     }
 
 
+def fill_bailing_hybrid(config: Config) -> dict[str, object]:
+    """Ling and Ring since 2.5: latent attention in the last layer of each group, else a state.
+
+    The state is lightning attention's in version 2.5, and Kimi Delta Attention's in version 3.
+    """
+    n_layers, group = _n_layers(config), config.get("layer_group_size", 6)
+    kinds = _kinds(config.get("layer_types"))
+    is_kda = not config.get("num_kv_heads_for_linear_attn")
+    if kinds is None and n_layers is not None and isinstance(group, int) and group > 0:
+        n_grouped = n_layers // group * group if is_kda else n_layers
+        kinds = [
+            _FULL if (index + 1) % group == 0 or index >= n_grouped else _LINEAR
+            for index in range(n_layers)
+        ]
+    n_heads = config.get("linear_num_heads", config.get("num_attention_heads", 32))
+    head_dim = config.get("linear_head_dim", config.get("head_dim", 128))
+    kernel = config.get("short_conv_kernel_size", config.get("linear_conv_kernel_dim", 4))
+    gate = config.get("gated_attention_proj_granularity_type", "head_wise" if is_kda else None)
+    return {
+        "block_kinds": kinds,
+        "n_chosen_experts": config.get("num_experts_per_token", config.get("num_experts_per_tok")),
+        "linear_num_key_heads": n_heads,
+        "linear_num_value_heads": n_heads,
+        "linear_key_head_dim": head_dim,
+        "linear_value_head_dim": head_dim,
+        "linear_conv_kernel_dim": kernel if is_kda else 1,
+        "recurrent_kind": "kda" if is_kda else "lightning",
+        "use_full_rank_gate": is_kda,
+        "no_kda_lora": is_kda,
+        "has_state_qk_norm": not is_kda and config.get("use_qk_norm", True),
+        "has_head_gate": gate == "head_wise",
+        "has_channel_gate": gate == "element_wise",
+        "max_position_embeddings": config.get("model_max_length"),
+        "mamba_ssm_dtype": "float32"
+        if is_kda
+        else config.get("dtype") or config.get("torch_dtype") or "bfloat16",
+    }
+
+
 def _n_layers(config: Config) -> int | None:
     n_layers = config.get("num_hidden_layers", 32)
     is_count = isinstance(n_layers, int) and 0 < n_layers <= MOST_LISTED_LAYERS

@@ -30,6 +30,7 @@ from inferometer.inputs.config_layers import (
     read_mixture,
     read_per_layer_inputs,
     read_recurrent,
+    read_shared,
     read_sharing,
 )
 from inferometer.inputs.family import Config, Family, Flag, WindowRule
@@ -84,6 +85,7 @@ _OTHER_NAMES: Final = {
     "shared_expert_intermediate_size": ("share_expert_dim",),
     "moe_latent_size": ("moe_hidden_size", "latent_moe_hidden_size", "routed_expert_hidden_size"),
     "query_rank": ("share_q_dim",),
+    "n_loops": ("total_ut_steps", "num_loops"),
     "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "top_k_experts", "moe_experts_per_token"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers", "moe_start_layer"),
@@ -430,6 +432,8 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         blocks=read_blocks(fields, family) if family.blocks != "pairs" else None,
         compressed=_stated(fields, "compress_ratios", read_compressed),
         per_layer_inputs=_stated(fields, "hidden_size_per_layer_input", read_per_layer_inputs),
+        shared=_stated(fields, "num_mem_blocks", read_shared),
+        n_loops=fields.count("n_loops", 1),
         hf_id=fields.text("_name_or_path") or None,
         checkpoint_dtype=_checkpoint_dtype(fields),
     )
@@ -469,6 +473,7 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
             n_kv_heads=n_heads,
             head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
             has_output_gate=flag_of(fields, family.output_gate),
+            has_head_gate=flag_of(fields, family.head_gate),
         )
     head_dim = fields.optional_count("head_dim")
     if head_dim is None and hidden_size % n_heads:

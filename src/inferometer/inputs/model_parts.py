@@ -76,6 +76,10 @@ class RecurrentSpec:
     has_wide_gate: bool = False
     step_rank: int | None = None
     """Of Mamba's steps of time. ``has_wide_gate``: Kimi K3's output gate has no low rank."""
+    has_wide_decays: bool = False
+    """Decays without a low rank (Ling 3)."""
+    has_qk_norm: bool = False
+    """Norms over each head of queries and keys (Ling 2.5)."""
 
     @property
     def key_width(self) -> int:
@@ -104,7 +108,8 @@ class RecurrentSpec:
         n_steps = (self.step_rank or 0) + 2 * self.key_head_dim
         return {
             "delta": conv + 2 * self.n_value_heads + self.value_head_dim,
-            "lightning": self.value_width,  # its norm spans all heads
+            # its norm spans all heads
+            "lightning": self.value_width + 2 * self.has_qk_norm * self.key_head_dim,
             "mamba2": conv + 3 * self.n_value_heads + self.has_norm * self.value_width,
             "mamba1": conv + self.state_elements + self.value_width + self.has_norm * n_steps,
             "convolution": conv,
@@ -122,6 +127,19 @@ class BlockCounts:
 
     n_attention: int
     n_feed_forward: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSpec:
+    """Blocks of attention and an MLP whose weights several layers share (Zamba2).
+
+    ``n_stored`` blocks are in memory, and the layers use them in turn. They see the embedding beside
+    the hidden states, and each layer adds matrices of rank ``adapter_rank`` to the shared ones.
+    """
+
+    n_stored: int
+    adapter_rank: int
+    has_attention_adapters: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

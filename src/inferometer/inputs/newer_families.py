@@ -179,7 +179,7 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         norms_per_layer=4,
         experts="num_local_experts",
         expert_size="expert_size",
-        blocks="counted",
+        blocks="beside",
     ),
     "hunyuan_v1_dense": replace(PLAIN, class_name="HunYuanDenseV1ForCausalLM", qk_norm=True),
     "hunyuan_v1_moe": replace(
@@ -242,6 +242,16 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         norm_has_bias=True,
         experts="num_local_experts",
         expert_size="intermediate_size",
+    ),
+    "nanbeige": replace(LLAMA, class_name="NanbeigeForCausalLM", names={"n_loops": "num_loops"}),
+    # Its gate, which may leave the loop early, has a number for each channel: not counted.
+    "ouro": replace(
+        UNBIASED,
+        class_name="OuroForCausalLM",
+        names={"n_loops": "total_ut_steps"},
+        norms_per_layer=4,
+        window="switch",
+        note="each token passes all layers in each loop, without an early exit",
     ),
     "phi3small": replace(
         PLAIN,

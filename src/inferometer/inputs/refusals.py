@@ -41,7 +41,6 @@ _NOT_ATTENTION_FIELDS: Final = (
     "num_mem_blocks",
     "H_cycles",
     "loop_num",
-    "total_ut_steps",
     "ngram_vocab_size_ratio",
     "ple_layer_ids",
     "engram_config",
@@ -69,11 +68,7 @@ _REFUSED: Final = {
     "reformer": "hashed attention",
     "xlnet": "two streams of attention",
     "xlstm": "mLSTM's matrix memory, without attention",
-    **dict.fromkeys(
-        ("zamba", "zamba2"),
-        "attention blocks that several layers share: memory holds their weights once, and a step reads"
-        " them for each of these layers",
-    ),
+    "zamba": "Mamba with several heads, and attention blocks that layers share",
 }
 """``model_type`` of decoders whose layers are not modelled, and what they have."""
 

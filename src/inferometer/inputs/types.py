@@ -14,6 +14,7 @@ from inferometer.inputs.model_parts import (
     IndexerSpec,
     PerLayerInputSpec,
     RecurrentSpec,
+    SharedSpec,
 )
 
 DType: TypeAlias = Literal["float32", "float16", "bfloat16", "float8", "int8", "int4", "float4"]
@@ -220,6 +221,8 @@ class ModelSpec:
     reads them. The catalogue's are counted by transformers' classes or from the file's sizes, and by
     the maker's card for Gemma 4 and Mistral Large 3. ``groups``: its layers differ in their shapes;
     then ``attention``, ``mlp`` and ``moe`` are those of its largest layers, and ``parts`` has all.
+    ``n_loops``: a token passes all layers this number of times, each time with keys and values of its
+    own (Ouro, Nanbeige 4.2).
     """
 
     model_id: str
@@ -248,6 +251,7 @@ class ModelSpec:
     blocks: BlockCounts | None = None
     compressed: CompressedSpec | None = None
     per_layer_inputs: PerLayerInputSpec | None = None
+    shared: SharedSpec | None = None
     family: str | None = None
     hf_id: str | None = None
     checkpoint_dtype: DType | None = None
@@ -256,6 +260,7 @@ class ModelSpec:
     float4_bits: tuple[tuple[str, float], ...] = ()
     n_tower_weights: int = 0
     groups: tuple[LayerGroup, ...] = ()
+    n_loops: int = 1
     note: str | None = None
 
     @property
@@ -297,9 +302,9 @@ class ModelSpec:
 
     @property
     def n_blocks(self) -> int:
-        """Attention, recurrent and feed-forward blocks: mostly two in a layer."""
+        """Attention, recurrent and feed-forward blocks that a token passes: mostly two in a layer."""
         n_mixers = self.n_attention_layers + (self.recurrent.n_layers if self.recurrent else 0)
-        return n_mixers + self.n_feed_forward_layers
+        return self.n_loops * (n_mixers + self.n_feed_forward_layers)
 
     def __post_init__(self) -> None:
         counts = {

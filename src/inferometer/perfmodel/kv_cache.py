@@ -4,6 +4,7 @@ A row is what one layer stores for one token.
 """
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -132,7 +133,7 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
     Grouped queries: arXiv 2305.13245. Latent attention: arXiv 2405.04434, section 2.1. Top-k:
     DeepSeek-V3.2, arXiv 2512.02556, section 2.1; keys of 8 bit as vLLM and SGLang store them.
     """
-    if model.groups:
+    if model.groups or model.n_loops > 1:
         return _rows_of_groups(model)
     heads, mla, indexer = model.attention, model.mla, model.indexer
     if model.compressed is not None:
@@ -160,12 +161,12 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
 
 
 def _rows_of_groups(model: ModelSpec) -> tuple[CacheRows, ...]:
-    """The rows of all groups of layers; those of equal layers together."""
+    """The rows of all groups of layers, equal ones together, and of each loop over the layers."""
     n_layers: dict[CacheRows, int] = {}
-    for part in model.parts:
+    for part in replace(model, n_loops=1).parts:
         for rows in cache_rows(part):
             shape = rows._replace(n_layers=1)
-            n_layers[shape] = n_layers.get(shape, 0) + rows.n_layers
+            n_layers[shape] = n_layers.get(shape, 0) + rows.n_layers * model.n_loops
     return tuple(shape._replace(n_layers=n) for shape, n in n_layers.items() if n)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Literal, NamedTuple, TypeAlias
 
-from inferometer.inputs.model_parts import CompressedSpec
+from inferometer.inputs.model_parts import CompressedSpec, SharedSpec
 from inferometer.inputs.types import (
     AskedFormat,
     DType,
@@ -44,6 +44,8 @@ class Linear:
     """KV heads of its layers, if ``split`` is "kv_heads"."""
     n_copies: int = 1
     n_active_copies: int = 1
+    n_runs: int = 1
+    """How often a token passes each of these layers: it is read each time, and stored once."""
     has_bias: bool = False
     is_quantised: bool = True
     """Do quantised checkpoints store it in few bits? Routers and gates stay in 16 bits; in some
@@ -78,11 +80,11 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
         matrix
         for part in model.parts
         for matrix in (
-            *_attention(part),
+            *(_attention(part) if part.shared is None else _shared(part, part.shared)),
             *_per_layer_inputs(part),
             *_indexer(part),
             *_recurrent(part),
-            *_feed_forward(part),
+            *(_feed_forward(part) if part.shared is None else ()),
         )
     ]
     if model.embedding_size not in {None, model.hidden_size}:
@@ -96,6 +98,7 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
         parts += ends
     if model.moe is not None and model.moe.has_only_experts_quantised:
         parts = [replace(part, is_quantised=part.n_copies > 1) for part in parts]
+    parts = [replace(part, n_runs=part.n_runs * model.n_loops) for part in parts]
     return tuple(_as_stored(part, model) for part in _merged(parts))
 
 
@@ -176,6 +179,42 @@ def _attention(model: ModelSpec) -> list[Linear]:
     return [part for part in parts if part.n_layers] if heads.full is not None else parts
 
 
+def _shared(model: ModelSpec, shared: SharedSpec) -> list[Linear]:
+    """Blocks that layers use in turn, and each layer's own adapters and output.
+
+    Source: the class of transformers 5.23 (zamba2).
+    """
+    heads, hidden, n_uses = model.attention, model.hidden_size, model.n_attention_layers
+    width, rank = heads.n_heads * heads.head_dim, shared.adapter_rank
+    n_up = (2 if model.mlp.is_gated else 1) * model.mlp.intermediate_size
+    n_more = n_uses % shared.n_stored  # blocks with one use more
+    parts = list[Linear]()
+    for n_blocks, n_runs in ((n_more, n_uses // shared.n_stored + 1),
+                             (shared.n_stored - n_more, n_uses // shared.n_stored)):  # fmt: skip
+        part = partial(Linear, n_layers=n_blocks, n_runs=n_runs)
+        kv = 2 * heads.n_kv_heads * heads.head_dim
+        query = part(name="query", n_in=2 * hidden, n_out=width)
+        parts += [
+            query,
+            replace(query, name="key_value", n_out=kv, split="kv_heads", n_kv_heads=heads.n_kv_heads),
+            part(name="attention_out", n_in=width, n_out=hidden),
+            part(name="mlp_up", n_in=hidden, n_out=n_up),
+            part(name="mlp_down", n_in=model.mlp.intermediate_size, n_out=hidden),
+        ]
+    own = partial(Linear, n_layers=n_uses)
+    parts += [
+        own(name="mlp_adapter_down", n_in=hidden, n_out=rank, split="none"),
+        own(name="mlp_adapter_up", n_in=rank, n_out=n_up),
+        own(name="shared_out", n_in=hidden, n_out=hidden, split="none"),
+    ]
+    if shared.has_attention_adapters:
+        parts += [
+            own(name="attention_adapter_down", n_in=2 * hidden, n_out=3 * rank, split="none"),
+            own(name="attention_adapter_up", n_in=rank, n_out=3 * width),
+        ]
+    return [one for one in parts if one.n_layers and one.n_runs]
+
+
 def _per_layer_inputs(model: ModelSpec) -> list[Linear]:
     """Gemma's inputs of each layer: a projection of the embedding, a gate and an output.
 
@@ -225,6 +264,8 @@ def _latent_attention(model: ModelSpec, mla: MlaSpec) -> list[Linear]:
     if model.attention.has_output_gate:
         width = n_heads * mla.v_head_dim
         query.append(part(name="attention_gate", n_in=model.hidden_size, n_out=width))
+    if model.attention.has_head_gate:
+        query.append(part(name="head_gate", n_in=model.hidden_size, n_out=n_heads))
     return [
         *query,
         part(name="key_value_down", n_in=model.hidden_size, n_out=n_latent, split="none"),
@@ -324,13 +365,14 @@ def _recurrent(model: ModelSpec) -> list[Linear]:
     elif linear.kind == "rglru":  # of inputs and of decays; each head's channels see one another
         gates = [plain(name="linear_gates", n_in=head_dim, n_out=2 * width, has_bias=True)]
     elif linear.kind == "kda":
-        n_low = 1 if linear.has_wide_gate else 2  # low-rank: decays; in Kimi Linear also outputs
-        n_more = width if linear.has_wide_gate else 0
-        gates = [
-            plain(name="linear_gates", n_out=n_heads),
-            plain(name="linear_gates_down", n_out=n_low * head_dim, split="none"),
-            plain(name="linear_gates_up", n_in=head_dim, n_out=n_low * width),
-        ]
+        n_wide = linear.has_wide_gate + linear.has_wide_decays
+        n_low, n_more = 2 - n_wide, n_wide * width  # Kimi Linear's outputs and decays are low-rank
+        gates = [plain(name="linear_gates", n_out=n_heads)]
+        if n_low:
+            gates += [
+                plain(name="linear_gates_down", n_out=n_low * head_dim, split="none"),
+                plain(name="linear_gates_up", n_in=head_dim, n_out=n_low * width),
+            ]
     return [
         part(name="linear_in", n_in=hidden, n_out=linear.conv_width + n_more),
         *gates,

@@ -549,7 +549,8 @@ def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
         else part.n_copies
     )
     split = n_shards(part, model.engine.tensor_parallel_size)
-    return linear_bits(part, model.engine) / 8 * part.n_weights * touched / part.n_copies / split
+    share = touched / part.n_copies / split * part.n_runs
+    return linear_bits(part, model.engine) / 8 * part.n_weights * share
 
 
 # Pipeline parallelism: a step takes as long as on one group of devices, plus the transfer from each

@@ -188,6 +188,7 @@ def step_weight_bytes(
         bits += (
             linear_bits(part, engine, is_sparse=is_sparse)
             * part.n_weights
+            * part.n_runs
             / n_shards(part, n_devices)
             * share_fraction
         )
@@ -385,6 +386,8 @@ def _small_vectors_of_variants(model: ModelSpec) -> int:
             + n_streams
             + 1
         )
+    if model.shared is not None:  # norms before attention, twice as wide, and before the MLP
+        n_elements += model.shared.n_stored * 3 * model.hidden_size
     if linear is not None:
         n_elements += linear.n_layers * linear.vector_elements
     return n_elements

@@ -56,9 +56,9 @@ def kernel_curves(model: ModelSpec, engine: EngineSpec, tables: KernelTables) ->
     ModelError
         The tables know no kernels of these sizes, or layers have different shapes.
     """
-    if model.attention.full is not None or model.groups:
+    if model.attention.full is not None or model.groups or model.n_loops > 1:
         raise ModelError(
-            f"{model.model_id!r} has layers of different shapes", where="the kernel tables"
+            f"{model.model_id!r} has layers of different shapes, or runs them several times", where="the kernel tables"
         )
     n_devices = checked_tensor_parallel(model, engine)
     sizes: dict[str, tuple[float, float]] = {}
