@@ -24,7 +24,6 @@ from inferometer.inputs.family_fields import (
     fill_lfm2,
     fill_lfm2_moe,
     fill_llama4,
-    fill_longcat,
     fill_mimo_v2,
     fill_minimax,
     fill_minimax_m3,
@@ -34,6 +33,7 @@ from inferometer.inputs.family_fields import (
     fill_stablelm,
 )
 from inferometer.inputs.gemma_families import GEMMA_FAMILIES
+from inferometer.inputs.ngram_families import fill_longcat, fill_qwen4
 from inferometer.inputs.newer_families import NEWER_FAMILIES
 from inferometer.inputs.older_families import OLDER_FAMILIES
 from inferometer.inputs.state_families import STATE_FAMILIES
@@ -325,6 +325,7 @@ FAMILIES: Final[dict[str, Family]] = {
         },
         fill=fill_longcat,
         router_bias=True,
+        read_fields=frozenset(("ngram_vocab_size_ratio",)),
         blocks="beside",
         note="some experts of a token have no weights: the mean number of the others is counted",
     ),
@@ -490,6 +491,16 @@ FAMILIES: Final[dict[str, Family]] = {
         _QWEN3_NEXT, class_name="Qwen3_5ForCausalLM", experts=None, has_shared_expert_gate=False
     ),
     "qwen3_next": _QWEN3_NEXT,
+    "qwen4_exp_text": replace(
+        _QWEN3_NEXT,
+        class_name="Qwen4ExpForCausalLM",
+        names={"layer_types": "block_kinds"},
+        fill=fill_qwen4,
+        norms_per_layer=0,
+        has_final_norm=False,
+        read_fields=frozenset(("indexer_budget", "ple_layer_ids")),
+        note="tables of n-grams are counted in the devices' memory; vLLM can keep them on the host",
+    ),
     "smollm3": replace(
         LLAMA, class_name="SmolLM3ForCausalLM", ties_by_default=True, window="switch"
     ),
@@ -520,6 +531,7 @@ ALIASES: Final = {
     "gemma4_unified": "gemma4_unified_text",
     "llama4": "llama4_text",
     "qwen3_5": "qwen3_5_text",
+    "qwen4_exp": "qwen4_exp_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
     "kimi_k2": "deepseek_v3",
     "mimo_v2": "mimo_v2_flash",
@@ -548,7 +560,7 @@ ALIASES: Final = {
 }
 """Other ``model_type`` values of models with the same shapes, by their family here."""
 
-CLASSES: Final = {"Grok1ForCausalLM": "grok"}
+CLASSES: Final = {"Grok1ForCausalLM": "grok", "LongcatFlashNgramForCausalLM": "longcat_flash"}
 """Families of classes whose files state the ``model_type`` of another model: Grok 2 has "git"."""
 
 LLAMA_LIKE: Final = LLAMA

@@ -13,11 +13,13 @@ from inferometer.inputs.model_parts import (
     BlockCounts,
     CompressedSpec,
     IndexerSpec,
+    NgramSpec,
     PerLayerInputSpec,
     RecurrentKind,
     RecurrentSpec,
     SharedSpec,
     StateDType,
+    StreamsSpec,
 )
 from inferometer.inputs.types import KvSharing, MlaSpec, MoeSpec
 
@@ -143,6 +145,23 @@ def read_shared(fields: ConfigFields) -> SharedSpec:
     )
 
 
+def read_streams(fields: ConfigFields) -> StreamsSpec:
+    """Residual streams that are mixed by matrices of low rank."""
+    return StreamsSpec(n_streams=fields.count("hc_count"), rank=fields.count("hc_lowrank"))
+
+
+def read_ngrams(fields: ConfigFields) -> NgramSpec:
+    """Tables of n-grams, with the fields that the family's function has computed."""
+    return NgramSpec(
+        n_rows=fields.count("ngram_rows"),
+        width=fields.count("ngram_width"),
+        n_projections=fields.count("ngram_projections"),
+        n_in=fields.count("ngram_in"),
+        n_out=fields.count("ngram_out"),
+        n_vector_elements=fields.optional_count("ngram_vectors", minimum=0) or 0,
+    )
+
+
 def flag_of(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 -- fixed, or a field
     """The value of a property: fixed by the family, or read from the file's field."""
     return fields.flag(what.name, default=what.default) if isinstance(what, Flag) else what
@@ -194,6 +213,7 @@ def read_indexer(fields: ConfigFields) -> IndexerSpec | None:
         top_k_tokens=top_k_tokens,
         n_layers=n_layers if types is None else types.count("full"),
         chooses_blocks=fields.value("index_block_size") is not None,
+        key_tokens=fields.count("index_key_tokens", 1),
     )
 
 

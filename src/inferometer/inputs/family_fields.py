@@ -100,19 +100,6 @@ def fill_llama4(config: Config) -> dict[str, object]:
     return filled
 
 
-def fill_longcat(config: Config) -> dict[str, object]:
-    """LongCat: each layer has two halves of attention and an MLP, and experts beside both."""
-    n_layers, n_zero = config.get("num_layers"), config.get("zero_expert_num", 256)
-    filled: dict[str, object] = {"zero_expert_num": n_zero}
-    if isinstance(n_layers, int) and 0 < n_layers <= MOST_LISTED_LAYERS:
-        filled |= {
-            "n_halves": 2 * n_layers,
-            "n_feed_forward_blocks": 3 * n_layers,
-            "mlp_layer_types": ["dense"] * (2 * n_layers),
-        }
-    return filled
-
-
 def fill_deepseek_v4(config: Config) -> dict[str, object]:
     """DeepSeek-V4: the published files' fields from transformers' lists of layer kinds."""
     kinds, experts = config.get("layer_types"), config.get("mlp_layer_types")

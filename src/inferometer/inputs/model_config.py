@@ -28,10 +28,12 @@ from inferometer.inputs.config_layers import (
     read_indexer,
     read_latent,
     read_mixture,
+    read_ngrams,
     read_per_layer_inputs,
     read_recurrent,
     read_shared,
     read_sharing,
+    read_streams,
 )
 from inferometer.inputs.family import Config, Family, Flag, WindowRule
 from inferometer.inputs.family_fields import OF_QUERY_HEADS, fill_unknown, query_heads
@@ -433,6 +435,8 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         compressed=_stated(fields, "compress_ratios", read_compressed),
         per_layer_inputs=_stated(fields, "hidden_size_per_layer_input", read_per_layer_inputs),
         shared=_stated(fields, "num_mem_blocks", read_shared),
+        streams=_stated(fields, "hc_lowrank", read_streams),
+        ngrams=_stated(fields, "ngram_rows", read_ngrams),
         n_loops=fields.count("n_loops", 1),
         hf_id=fields.text("_name_or_path") or None,
         checkpoint_dtype=_checkpoint_dtype(fields),

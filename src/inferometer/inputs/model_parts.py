@@ -22,6 +22,8 @@ class IndexerSpec:
     top_k_tokens: int
     n_layers: int
     chooses_blocks: bool = False
+    key_tokens: int = 1
+    """Tokens that share a key (Qwen 3.8's blocks have their mean)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +142,33 @@ class SharedSpec:
     n_stored: int
     adapter_rank: int
     has_attention_adapters: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsSpec:
+    """Residual streams, which each block mixes by matrices of rank ``rank`` (Qwen 3.8).
+
+    These hyper-connections have norms over all streams, and take the place of other norms.
+    """
+
+    n_streams: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NgramSpec:
+    """Tables of n-grams: each token looks rows up and projects them (Qwen 3.8, LongCat Lite).
+
+    The tables are memory alone. ``n_projections`` matrices turn ``n_in`` of their numbers into
+    ``n_out``; ``n_vector_elements`` are norms and convolutions.
+    """
+
+    n_rows: int
+    width: int
+    n_projections: int
+    n_in: int
+    n_out: int
+    n_vector_elements: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

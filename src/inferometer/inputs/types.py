@@ -12,9 +12,11 @@ from inferometer.inputs.model_parts import (
     BlockCounts,
     CompressedSpec,
     IndexerSpec,
+    NgramSpec,
     PerLayerInputSpec,
     RecurrentSpec,
     SharedSpec,
+    StreamsSpec,
 )
 
 DType: TypeAlias = Literal["float32", "float16", "bfloat16", "float8", "int8", "int4", "float4"]
@@ -252,6 +254,8 @@ class ModelSpec:
     compressed: CompressedSpec | None = None
     per_layer_inputs: PerLayerInputSpec | None = None
     shared: SharedSpec | None = None
+    streams: StreamsSpec | None = None
+    ngrams: NgramSpec | None = None
     family: str | None = None
     hf_id: str | None = None
     checkpoint_dtype: DType | None = None

@@ -156,7 +156,11 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
             bits, n_whole = _BLOCK_KEY_BITS, rows[0].n_layers - indexer.n_layers
             whole = rows[0]._replace(n_layers=n_whole, most_read_tokens=None)
             rows = [rows[0]._replace(n_layers=indexer.n_layers), whole]
-        rows.append(CacheRows(indexer.n_layers, indexer.head_dim, scores, scores, bits=bits))
+        shared = indexer.key_tokens
+        keys = CacheRows(
+            indexer.n_layers, indexer.head_dim / shared, scores / shared, scores / shared, bits=bits
+        )
+        rows.append(keys)
     return tuple(rows)
 
 

@@ -87,6 +87,7 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
             *(_feed_forward(part) if part.shared is None else ()),
         )
     ]
+    parts += _streams(model) + _ngrams(model)
     if model.embedding_size not in {None, model.hidden_size}:
         ends = [
             Linear(name=name, n_in=n_in, n_out=n_out, n_layers=1, split="none")
@@ -196,7 +197,9 @@ def _shared(model: ModelSpec, shared: SharedSpec) -> list[Linear]:
         query = part(name="query", n_in=2 * hidden, n_out=width)
         parts += [
             query,
-            replace(query, name="key_value", n_out=kv, split="kv_heads", n_kv_heads=heads.n_kv_heads),
+            replace(
+                query, name="key_value", n_out=kv, split="kv_heads", n_kv_heads=heads.n_kv_heads
+            ),
             part(name="attention_out", n_in=width, n_out=hidden),
             part(name="mlp_up", n_in=hidden, n_out=n_up),
             part(name="mlp_down", n_in=model.mlp.intermediate_size, n_out=hidden),
@@ -246,6 +249,30 @@ def _per_layer_inputs(model: ModelSpec) -> list[Linear]:
             streams(name="streams_correct", n_in=n, n_out=n),
         ]
     return parts
+
+
+def _streams(model: ModelSpec) -> list[Linear]:
+    """Hyper-connections of low rank: two in a layer, and one before the head.
+
+    Source: the class of transformers 5.23 (qwen4_exp); vLLM 0.32.0 copies them.
+    """
+    streams = model.streams
+    if streams is None:
+        return []
+    width, n_blocks = streams.n_streams * model.hidden_size, 2 * model.n_layers
+    part = partial(Linear, split="none", is_quantised=False)
+    return [
+        part(name="streams_down", n_in=width, n_out=streams.rank, n_layers=n_blocks + 1),
+        part(name="streams_up", n_in=streams.rank, n_out=width, n_layers=n_blocks + 1),
+        part(name="streams_inject", n_in=width, n_out=streams.n_streams, n_layers=n_blocks),
+    ]
+
+
+def _ngrams(model: ModelSpec) -> list[Linear]:
+    """What projects the rows of n-grams."""
+    if (one := model.ngrams) is None:
+        return []
+    return [Linear(name="ngrams", n_in=one.n_in, n_out=one.n_out, n_layers=one.n_projections)]
 
 
 def _latent_attention(model: ModelSpec, mla: MlaSpec) -> list[Linear]:

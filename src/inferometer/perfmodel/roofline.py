@@ -272,7 +272,10 @@ def activation_bytes(model: ModelSpec, engine: EngineSpec, shape: BatchShape) ->
     """
     n_devices = checked_tensor_parallel(model, engine)
     per_row = sum(
-        part.n_active_copies * part.n_layers * part.n_runs * (part.n_in + part.n_out / n_shards(part, n_devices))
+        part.n_active_copies
+        * part.n_layers
+        * part.n_runs
+        * (part.n_in + part.n_out / n_shards(part, n_devices))
         for part in linears(model)
     )
     logits = shape.n_logit_positions * model.vocab_size / n_devices

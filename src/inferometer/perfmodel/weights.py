@@ -327,9 +327,10 @@ def _positions(model: ModelSpec) -> int:
 
 
 def _per_layer_elements(model: ModelSpec) -> int:
-    """Elements of the per-layer input tables, which are looked up like the embedding."""
-    inputs = model.per_layer_inputs
-    return 0 if inputs is None else inputs.vocab_size * inputs.size * model.n_layers
+    """Elements of further tables, which are looked up like the embedding: of layers, of n-grams."""
+    inputs, ngrams = model.per_layer_inputs, model.ngrams
+    of_layers = 0 if inputs is None else inputs.vocab_size * inputs.size * model.n_layers
+    return of_layers + (0 if ngrams is None else ngrams.n_rows * ngrams.width)
 
 
 def _small_vectors(model: ModelSpec) -> int:
@@ -345,9 +346,19 @@ def _small_vectors(model: ModelSpec) -> int:
             for part in model.parts
         )
         + (0 if model.per_layer_inputs is None else model.per_layer_inputs.size)
+        + (0 if model.ngrams is None else model.ngrams.n_vector_elements)
+        + _small_vectors_of_streams(model)
         + ends
         + head_bias
         + sum(part.n_biases for part in linears(model))
+    )
+
+
+def _small_vectors_of_streams(model: ModelSpec) -> int:
+    """Elements of the norms over all streams, two in a layer and one after the last."""
+    streams = model.streams
+    return (
+        0 if streams is None else (2 * model.n_layers + 1) * streams.n_streams * model.hidden_size
     )
 
 

@@ -165,13 +165,15 @@ _NEWER: Final[dict[str, object]] = {
     "n_tower_weights": 0,
     "groups": (),
     "shared": None,
+    "streams": None,
+    "ngrams": None,
     "n_loops": 1,
 }
 """Fields of models that are newer than the first seals, with their defaults."""
 _NEWER_IN: Final[dict[str, dict[str, object]]] = {
     "attention": {"has_head_gate": False, "query_rank": None},
     "moe": {"latent_size": None, "n_empty_experts": 0},
-    "indexer": {"chooses_blocks": False},
+    "indexer": {"chooses_blocks": False, "key_tokens": 1},
     "recurrent": {"has_wide_decays": False, "has_qk_norm": False},
     "per_layer_inputs": {"n_streams": 1, "laurel_rank": None},
 }

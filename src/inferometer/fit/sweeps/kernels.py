@@ -58,7 +58,8 @@ def kernel_curves(model: ModelSpec, engine: EngineSpec, tables: KernelTables) ->
     """
     if model.attention.full is not None or model.groups or model.n_loops > 1:
         raise ModelError(
-            f"{model.model_id!r} has layers of different shapes, or runs them several times", where="the kernel tables"
+            f"{model.model_id!r} has layers of different shapes, or runs them several times",
+            where="the kernel tables",
         )
     n_devices = checked_tensor_parallel(model, engine)
     sizes: dict[str, tuple[float, float]] = {}
