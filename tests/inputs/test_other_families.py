@@ -258,7 +258,7 @@ LLAMA = CASES["llama"][0] | {"model_type": "newcomer"}
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"model_type": "zamba2"}, "attention blocks that several layers share"),
+        ({"model_type": "zamba"}, "attention blocks that layers share"),
         ({"model_type": "rwkv7"}, "time mixing"),
         ({"model_type": "jetmoe"}, "experts in attention"),
         ({"model_type": "LLaDA"}, "a diffusion model"),

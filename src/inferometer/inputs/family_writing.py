@@ -4,8 +4,10 @@ The counterpart of ``family_fields``, which reads them.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from inferometer.inputs.ngram_families import first_prime
 from inferometer.inputs.types import FullHeads, ModelSpec
 
 
@@ -519,8 +521,14 @@ def _grok(model: ModelSpec) -> dict[str, object]:
 
 
 def _longcat(model: ModelSpec) -> dict[str, object]:
-    moe = model.moe
+    moe, ngrams = model.moe, model.ngrams
     fields: dict[str, object] = {"num_layers": model.n_layers // 2, "mlp_only_layers": None}
+    if ngrams is not None:
+        fields |= {
+            "ngram_vocab_size_ratio": ngrams.n_rows // ngrams.n_projections // model.vocab_size,
+            "emb_split_num": ngrams.n_projections,
+            "emb_neighbor_num": 2,
+        }
     if moe is None:
         return fields
     n_all = moe.n_experts + moe.n_empty_experts
@@ -550,6 +558,100 @@ def _nemotron_nas(model: ModelSpec) -> dict[str, object]:
     return {"block_configs": blocks, "intermediate_size": None, "num_key_value_heads": None}
 
 
+def _bailing_hybrid(model: ModelSpec) -> dict[str, object]:
+    state, moe = model.recurrent, model.moe
+    is_kda = state is None or state.kind == "kda"
+    gates = {True: "head_wise", False: "element_wise" if model.attention.has_output_gate else None}
+    fields: dict[str, object] = _dense_first(model) | {
+        "layer_types": mixer_kinds(model),
+        "head_dim": model.mla.qk_rope_head_dim if model.mla is not None else None,
+        "gated_attention_proj_granularity_type": gates[model.attention.has_head_gate],
+        "model_max_length": model.max_position_tokens,
+    }
+    if moe is not None:
+        fields |= {
+            "num_experts_per_token": moe.n_experts_per_token,
+            "num_shared_experts": moe.n_shared_experts,
+            "num_expert_group": 1,
+            "topk_group": 1,
+        }
+    if state is None:
+        return fields
+    return fields | {
+        "num_kv_heads_for_linear_attn": 0 if is_kda else state.n_value_heads,
+        "linear_num_heads": state.n_value_heads,
+        "linear_head_dim": state.value_head_dim,
+        "short_conv_kernel_size": state.conv_kernel,
+        "linear_conv_kernel_dim": state.conv_kernel,
+        "use_qk_norm": is_kda or state.has_qk_norm,
+    }
+
+
+def _loops(name: str, model: ModelSpec) -> dict[str, object]:
+    return {name: model.n_loops}
+
+
+def _qwen4(model: ModelSpec) -> dict[str, object]:
+    """Qwen 3.8's fields; its tables of n-grams as one table for each token before."""
+    indexer, streams, ngrams = model.indexer, model.streams, model.ngrams
+    fields: dict[str, object] = {"layer_types": mixer_kinds(model), "mlp_only_layers": None}
+    if indexer is not None:
+        fields |= {
+            "indexer_n_heads": indexer.n_heads,
+            "indexer_kv_heads": 1,
+            "indexer_head_dim": indexer.head_dim,
+            "indexer_budget": indexer.top_k_tokens,
+            "indexer_compress_ratio": indexer.key_tokens,
+        }
+    if streams is not None:
+        fields |= {"hc_count": streams.n_streams, "hc_lowrank": streams.rank}
+    if ngrams is None or streams is None:
+        return fields
+    n_tables, per_layer = (
+        ngrams.n_in // ngrams.width,
+        ngrams.n_vector_elements // ngrams.n_projections,
+    )
+    linear = [n for n, one in enumerate(mixer_kinds(model)) if one == "linear_attention"]
+    return fields | {
+        "ple_layer_ids": [n + 1 for n in linear[: ngrams.n_projections]],
+        "ple_embed_dim": ngrams.n_in,
+        "ple_conv_kernel_size": per_layer // (streams.n_streams * model.hidden_size) - 3,
+        "ngram_size": 3,
+        "heads_per_ngram": n_tables // 2,
+        "ngram_vocab_size_base": first_prime(ngrams.n_rows // ngrams.n_projections, n_tables),
+        "eos_token_id": 1,
+    }
+
+
+def _zamba2(model: ModelSpec) -> dict[str, object]:
+    state, shared = model.recurrent, model.shared
+    first = model.n_layers - model.n_attention_layers
+    fields: dict[str, object] = {
+        "layers_block_type": ["linear_attention"] * first + ["hybrid"] * model.n_attention_layers,
+        "hybrid_layer_ids": list(range(first, model.n_layers)),
+        "intermediate_size": model.mlp.intermediate_size,
+        "attention_head_dim": model.attention.head_dim,
+    }
+    if state is not None:
+        fields |= {
+            "mamba_ngroups": state.n_key_heads,
+            "n_mamba_heads": state.n_value_heads,
+            "mamba_d_state": state.key_head_dim,
+            "mamba_d_conv": state.conv_kernel,
+            "mamba_expand": state.value_width // model.hidden_size,
+            "use_conv_bias": state.has_conv_bias,
+            "add_bias_linear": state.has_projection_bias,
+        }
+    if shared is not None:
+        fields |= {
+            "num_mem_blocks": shared.n_stored,
+            "adapter_rank": shared.adapter_rank,
+            "use_shared_attention_adapter": shared.has_attention_adapters,
+            "pad_token_id": 0,
+        }
+    return fields
+
+
 def _mllama(model: ModelSpec) -> dict[str, object]:
     del model  # its layers that attend to images are not written
     return {"cross_attention_layers": []}
@@ -559,6 +661,7 @@ OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "afmoe": _afmoe,
     "bailing_moe": _bailing,
     "bailing_moe_v2": _bailing,
+    "bailing_hybrid": _bailing_hybrid,
     "bamba": _bamba,
     "bloom": _bloom,
     "chatglm": _chatglm,
@@ -592,12 +695,16 @@ OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "minimax_m3_vl_text": _minimax_m3,
     "mllama_text_model": _mllama,
     "mpt": _mpt,
+    "nanbeige": partial(_loops, "num_loops"),
     "nemotron-nas": _nemotron_nas,
     "nemotron_h": _nemotron_h,
     "opt": _opt,
+    "ouro": partial(_loops, "total_ut_steps"),
     "qwen": _qwen,
+    "qwen4_exp_text": _qwen4,
     "recurrent_gemma": _recurrent_gemma,
     "stablelm": _stablelm,
     "step3_text": _step3,
     "step3p5": _step,
+    "zamba2": _zamba2,
 }

@@ -96,3 +96,11 @@ def _primes_from(start: int, n_primes: int) -> list[int]:
             found.append(one)
         one += 1
     return found
+
+
+def first_prime(n_rows: int, n_tables: int) -> int:
+    """The least number of rows of tables that have this number together, as ``fill_qwen4`` counts."""
+    start = n_rows // n_tables
+    while start > 1 and sum(_primes_from(start, n_tables)) > n_rows:
+        start -= 1
+    return start
