@@ -594,7 +594,12 @@ def _loops(name: str, model: ModelSpec) -> dict[str, object]:
 def _qwen4(model: ModelSpec) -> dict[str, object]:
     """Qwen 3.8's fields; its tables of n-grams as one table for each token before."""
     indexer, streams, ngrams = model.indexer, model.streams, model.ngrams
-    fields: dict[str, object] = {"layer_types": mixer_kinds(model), "mlp_only_layers": None}
+    fields: dict[str, object] = {
+        "layer_types": mixer_kinds(model),
+        "mlp_only_layers": None,
+        # The class refuses rotations that are wider than the indexer's heads.
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25},
+    }
     if indexer is not None:
         fields |= {
             "indexer_n_heads": indexer.n_heads,
