@@ -146,8 +146,14 @@ def read_shared(fields: ConfigFields) -> SharedSpec:
 
 
 def read_streams(fields: ConfigFields) -> StreamsSpec:
-    """Residual streams that are mixed by matrices of low rank."""
-    return StreamsSpec(n_streams=fields.count("hc_count"), rank=fields.count("hc_lowrank"))
+    """Residual streams, and how they are mixed."""
+    return StreamsSpec(
+        n_streams=fields.count("hc_count"),
+        rank=fields.optional_count("hc_lowrank"),
+        n_numbers=fields.optional_count("hc_numbers", minimum=0) or 0,
+        n_scales=fields.optional_count("hc_scales", minimum=0) or 0,
+        has_head=fields.flag("has_hc_head", default=False),
+    )
 
 
 def read_ngrams(fields: ConfigFields) -> NgramSpec:
@@ -190,7 +196,7 @@ def read_latent(fields: ConfigFields) -> MlaSpec:
         q_lora_rank=fields.optional_count("q_lora_rank"),
         kv_lora_rank=fields.count("kv_lora_rank"),
         qk_nope_head_dim=fields.count("qk_nope_head_dim"),
-        qk_rope_head_dim=fields.count("qk_rope_head_dim"),
+        qk_rope_head_dim=fields.optional_count("qk_rope_head_dim", minimum=0) or 0,
         v_head_dim=fields.count("v_head_dim"),
     )
 
@@ -214,6 +220,7 @@ def read_indexer(fields: ConfigFields) -> IndexerSpec | None:
         n_layers=n_layers if types is None else types.count("full"),
         chooses_blocks=fields.value("index_block_size") is not None,
         key_tokens=fields.count("index_key_tokens", 1),
+        has_key_gate=fields.flag("index_kpool_compress", default=False),
     )
 
 

@@ -424,6 +424,47 @@ def fill_bailing_hybrid(config: Config) -> dict[str, object]:
     }
 
 
+def fill_glm5_next(config: Config) -> dict[str, object]:
+    """GLM-5.3: Kimi Delta Attention, and latent attention to tokens that an indexer chooses."""
+    kinds, n_pooled = config.get("layer_types"), config.get("index_kpool", 1)
+    named = [str(one) for one in kinds] if isinstance(kinds, list) else []
+    attends = [one != _LINEAR for one in named]
+    n_streams, dense = config.get("hc_mult", 4), config.get("mlp_layer_types")
+    is_mixed = config.get("mhc", True) is True and isinstance(n_streams, int)
+    mixed: dict[str, object] = {}
+    if is_mixed and isinstance(n_streams, int):
+        mixed = {"hc_count": n_streams, "hc_numbers": (2 + n_streams) * n_streams, "hc_scales": 3}
+    return (
+        fill_kimi_linear({**config, "layer_types": None})
+        | mixed
+        | {
+            "block_kinds": [_FULL if one else _LINEAR for one in attends] or None,
+            "indexer_kinds": ["full" if one else "none" for one in attends] or None,
+            "index_key_tokens": n_pooled,
+            "max_position_embeddings": config.get("max_position_embeddings"),
+            **({"mlp_layer_types": dense} if isinstance(dense, list) else {}),
+        }
+    )
+
+
+def fill_hy_v4(config: Config) -> dict[str, object]:
+    """Hy4: residual streams that are mixed without a matrix between them."""
+    n_streams, gate = config.get("hc_mult", 4), config.get("gating_type", "elementwise")
+    filled: dict[str, object] = {
+        "has_channel_gate": bool(config.get("gated_mla", True)) and gate == "elementwise",
+        "has_head_gate": bool(config.get("gated_mla", True)) and gate == "headwise",
+        "learnable_sink": config.get("learnable_sink", True),
+    }
+    if isinstance(n_streams, int):
+        filled |= {
+            "hc_count": n_streams,
+            "hc_numbers": 2 * n_streams,
+            "hc_scales": 2,
+            "has_hc_head": True,
+        }
+    return filled
+
+
 def _n_layers(config: Config) -> int | None:
     n_layers = config.get("num_hidden_layers", 32)
     is_count = isinstance(n_layers, int) and 0 < n_layers <= MOST_LISTED_LAYERS

@@ -435,7 +435,7 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         compressed=_stated(fields, "compress_ratios", read_compressed),
         per_layer_inputs=_stated(fields, "hidden_size_per_layer_input", read_per_layer_inputs),
         shared=_stated(fields, "num_mem_blocks", read_shared),
-        streams=_stated(fields, "hc_lowrank", read_streams),
+        streams=_stated(fields, "hc_count", read_streams),
         ngrams=_stated(fields, "ngram_rows", read_ngrams),
         n_loops=fields.count("n_loops", 1),
         hf_id=fields.text("_name_or_path") or None,
@@ -478,6 +478,7 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
             head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
             has_output_gate=flag_of(fields, family.output_gate),
             has_head_gate=flag_of(fields, family.head_gate),
+            has_sinks=fields.flag("learnable_sink", default=False),
         )
     head_dim = fields.optional_count("head_dim")
     if head_dim is None and hidden_size % n_heads:

@@ -24,6 +24,8 @@ class IndexerSpec:
     chooses_blocks: bool = False
     key_tokens: int = 1
     """Tokens that share a key (Qwen 3.8's blocks have their mean)."""
+    has_key_gate: bool = False
+    """Do gates weight the tokens that share a key (GLM-5.3)?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +148,18 @@ class SharedSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsSpec:
-    """Residual streams, which each block mixes by matrices of rank ``rank`` (Qwen 3.8).
+    """Residual streams, which each block mixes: hyper-connections.
 
-    These hyper-connections have norms over all streams, and take the place of other norms.
+    Those of low rank have norms over all streams, which take the place of other norms (Qwen 3.8).
+    Others compute ``n_numbers`` from all streams, with ``n_scales`` (GLM-5.3, Hy4); ``has_head``:
+    also what mixes the streams before the head.
     """
 
     n_streams: int
-    rank: int
+    rank: int | None = None
+    n_numbers: int = 0
+    n_scales: int = 0
+    has_head: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,6 +200,15 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
     ),
     "internlm2": replace(_INTERNLM, class_name="InternLM2ForCausalLM"),
     "internlm3": replace(_INTERNLM, class_name="InternLM3ForCausalLM"),
+    "kolibri1": replace(
+        PLAIN,
+        class_name="Kolibri1ForCausalLM",
+        norms_per_layer=4,
+        qk_norm=True,
+        window="pattern",
+        experts="num_experts",
+        router_bias=True,
+    ),
     "laguna": replace(
         PLAIN,
         class_name="LagunaForCausalLM",
@@ -210,6 +219,9 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         window="pattern",
         experts="num_experts",
         router_bias=True,
+    ),
+    "mellum": replace(
+        PLAIN, class_name="MellumForCausalLM", qk_norm=True, window="pattern", experts="num_experts"
     ),
     "minicpm": replace(UNBIASED, class_name="MiniCPMForCausalLM", ties_by_default=True),
     # Its layers that attend to images are memory (``model_config``).

@@ -252,15 +252,19 @@ def _per_layer_inputs(model: ModelSpec) -> list[Linear]:
 
 
 def _streams(model: ModelSpec) -> list[Linear]:
-    """Hyper-connections of low rank: two in a layer, and one before the head.
+    """Hyper-connections: two in a layer, and one before the head.
 
-    Source: the class of transformers 5.23 (qwen4_exp); vLLM 0.32.0 copies them.
+    Source: the classes of transformers 5.23 (qwen4_exp, glm5_next, hy_v4); vLLM 0.32.0 copies them.
     """
     streams = model.streams
     if streams is None:
         return []
     width, n_blocks = streams.n_streams * model.hidden_size, 2 * model.n_layers
     part = partial(Linear, split="none", is_quantised=False)
+    if streams.rank is None:
+        mixed = part(name="streams", n_in=width, n_out=streams.n_numbers, n_layers=n_blocks)
+        out = part(name="streams_out", n_in=width, n_out=streams.n_streams, n_layers=1)
+        return [mixed, out] if streams.has_head else [mixed]
     return [
         part(name="streams_down", n_in=width, n_out=streams.rank, n_layers=n_blocks + 1),
         part(name="streams_up", n_in=streams.rank, n_out=width, n_layers=n_blocks + 1),
@@ -350,7 +354,7 @@ def _indexer(model: ModelSpec) -> list[Linear]:
     if indexer is None:
         return []
     rank = None if mla is None else mla.q_lora_rank
-    n_keys = indexer.head_dim
+    n_keys = indexer.head_dim * (2 if indexer.has_key_gate else 1)
     if model.compressed is not None:  # keys and their gates, each of two overlapping blocks
         rank, n_keys = model.compressed.q_lora_rank, 4 * indexer.head_dim
     n_query_in = rank or model.hidden_size

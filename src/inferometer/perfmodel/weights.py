@@ -355,11 +355,14 @@ def _small_vectors(model: ModelSpec) -> int:
 
 
 def _small_vectors_of_streams(model: ModelSpec) -> int:
-    """Elements of the norms over all streams, two in a layer and one after the last."""
+    """Elements of the norms over all streams, two in a layer and one after the last; of scales."""
     streams = model.streams
-    return (
-        0 if streams is None else (2 * model.n_layers + 1) * streams.n_streams * model.hidden_size
-    )
+    if streams is None:
+        return 0
+    if streams.rank is not None:
+        return (2 * model.n_layers + 1) * streams.n_streams * model.hidden_size
+    of_head = (streams.n_streams + 1) * streams.has_head
+    return 2 * model.n_layers * (streams.n_numbers + streams.n_scales) + of_head
 
 
 def _small_vectors_of_heads(model: ModelSpec) -> int:
@@ -381,7 +384,10 @@ def _small_vectors_of_heads(model: ModelSpec) -> int:
 def _small_vectors_of_variants(model: ModelSpec) -> int:
     """Elements of the vectors of indexers, latent, compressed and linear attention."""
     indexer, linear, compressed = model.indexer, model.recurrent, model.compressed
-    n_elements = 0 if indexer is None else indexer.n_layers * 2 * indexer.head_dim
+    n_elements = 0
+    if indexer is not None:  # norms, and the positions of tokens that share a key
+        n_vectors = 2 + indexer.key_tokens * indexer.has_key_gate
+        n_elements = indexer.n_layers * n_vectors * indexer.head_dim
     if (mla := model.mla) is not None:
         n_elements += model.n_attention_layers * (mla.kv_lora_rank + (mla.q_lora_rank or 0))
     if compressed is not None:
