@@ -549,6 +549,7 @@ ALIASES: Final = {
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "llama4": "llama4_text",
+    "inkling_mm_model": "inkling_text",
     "qwen3_5": "qwen3_5_text",
     "qwen4_exp": "qwen4_exp_text",
     "qwen3_5_moe": "qwen3_5_moe_text",

@@ -17,6 +17,7 @@ from inferometer.inputs.model_parts import (
     PerLayerInputSpec,
     RecurrentKind,
     RecurrentSpec,
+    RelativeSpec,
     SharedSpec,
     StateDType,
     StreamsSpec,
@@ -153,6 +154,15 @@ def read_streams(fields: ConfigFields) -> StreamsSpec:
         n_numbers=fields.optional_count("hc_numbers", minimum=0) or 0,
         n_scales=fields.optional_count("hc_scales", minimum=0) or 0,
         has_head=fields.flag("has_hc_head", default=False),
+    )
+
+
+def read_relative(fields: ConfigFields) -> RelativeSpec:
+    """Learned relative positions and short convolutions."""
+    return RelativeSpec(
+        dim=fields.count("d_rel"),
+        extent=fields.count("rel_extent", 1024),
+        conv_kernel=fields.count("relative_conv_kernel", 4),
     )
 
 

@@ -587,6 +587,79 @@ def _bailing_hybrid(model: ModelSpec) -> dict[str, object]:
     }
 
 
+def _glm5_next(model: ModelSpec) -> dict[str, object]:
+    indexer, streams, state = model.indexer, model.streams, model.recurrent
+    kinds = mixer_kinds(model)
+    fields: dict[str, object] = _dense_first(model) | {
+        "layer_types": [
+            one if one == "linear_attention" else "deepseek_sparse_attention" for one in kinds
+        ],
+        "indexer_types": ["full"] * model.n_layers,
+        "mhc": streams is not None,
+        "hc_mult": 4 if streams is None else streams.n_streams,
+    }
+    if indexer is not None:
+        fields |= {
+            "index_kpool": indexer.key_tokens,
+            "index_kpool_compress": indexer.has_key_gate,
+        }
+    if state is not None:
+        fields["linear_attn_config"] = {
+            "num_heads": state.n_value_heads,
+            "head_dim": state.value_head_dim,
+            "short_conv_kernel_size": state.conv_kernel,
+        }
+    return fields
+
+
+def _hy_v4(model: ModelSpec) -> dict[str, object]:
+    heads, streams = model.attention, model.streams
+    return _dense_first(model) | {
+        "gated_mla": heads.has_output_gate or heads.has_head_gate,
+        "gating_type": "headwise" if heads.has_head_gate else "elementwise",
+        "learnable_sink": heads.has_sinks,
+        "hc_mult": 4 if streams is None else streams.n_streams,
+        "layer_types": ["deepseek_sparse_attention"] * model.n_layers,
+    }
+
+
+def _inkling(model: ModelSpec) -> dict[str, object]:
+    heads, relative, moe = model.attention, model.relative, model.moe
+    full = heads.full or FullHeads(n_kv_heads=heads.n_kv_heads, head_dim=heads.head_dim)
+    fields: dict[str, object] = _dense_first(model) | {
+        "layer_types": [
+            "hybrid" if one == "full_attention" else "hybrid_sliding"
+            for one in _layer_kinds(model, n_last=0)
+        ],
+        "max_position_embeddings": model.max_position_tokens,
+        "intermediate_size": model.mlp.intermediate_size,
+        "num_key_value_heads": full.n_kv_heads,
+        "head_dim": full.head_dim,
+        "swa_head_dim": heads.head_dim,
+        "swa_num_key_value_heads": heads.n_kv_heads,
+    }
+    if relative is not None:
+        fields |= {
+            "d_rel": relative.dim,
+            "rel_extent": relative.extent,
+            "conv_kernel_size": relative.conv_kernel,
+        }
+    if moe is not None:
+        fields |= {
+            "moe_intermediate_size": moe.intermediate_size,
+            "shared_expert_sink": moe.n_empty_experts > 0,
+        }
+    return fields
+
+
+def _kolibri(model: ModelSpec) -> dict[str, object]:
+    return _listed_kinds(model) | {"shared_expert_intermediate_size": _shared_width(model)}
+
+
+def _mellum(model: ModelSpec) -> dict[str, object]:
+    return _listed_kinds(model) | _dense_first(model)
+
+
 def _loops(name: str, model: ModelSpec) -> dict[str, object]:
     return {name: model.n_loops}
 
@@ -681,14 +754,18 @@ OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "gemma3n_text": _gemma3n,
     "gemma4_text": _gemma4,
     "gemma4_unified_text": _gemma4,
+    "glm5_next_text": _glm5_next,
     "gpt_bigcode": _bigcode,
     "gpt_neo": _gpt_neo,
     "granitemoehybrid": _granite_hybrid,
     "grok": _grok,
     "hunyuan_v1_moe": _hunyuan,
     "hy_v3": _shared_by_number,
+    "hy_v4": _hy_v4,
+    "inkling_text": _inkling,
     "jamba": _jamba,
     "kimi_linear": _kimi_linear,
+    "kolibri1": _kolibri,
     "laguna": _laguna,
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2,
@@ -696,6 +773,7 @@ OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "longcat_flash": _longcat,
     "mamba": _mamba,
     "mamba2": _mamba,
+    "mellum": _mellum,
     "mimo_v2_flash": _mimo_v2,
     "minimax_m3_vl_text": _minimax_m3,
     "mllama_text_model": _mllama,

@@ -163,6 +163,20 @@ class StreamsSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RelativeSpec:
+    """Learned relative positions and short convolutions in each layer (Inkling).
+
+    Each head has ``dim`` numbers of a query, which a table of distances turns into positions: up to
+    ``extent`` tokens in layers of full attention, up to the window in others. Convolutions over
+    ``conv_kernel`` tokens follow keys, values, attention and the feed-forward block.
+    """
+
+    dim: int
+    extent: int
+    conv_kernel: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NgramSpec:
     """Tables of n-grams: each token looks rows up and projects them (Qwen 3.8, LongCat Lite).
 

@@ -76,6 +76,32 @@ def fill_step3(config: Config) -> dict[str, object]:
     return fill_unknown({"moe_layers_enum": list(range(4, 60)), **config})
 
 
+def fill_inkling(config: Config) -> dict[str, object]:
+    """Inkling: which layers have a window or experts, by the published names or by transformers'."""
+    n_layers, kinds = config.get("num_hidden_layers", 66), config.get("layer_types")
+    local, n_dense = config.get("local_layer_ids"), config.get("dense_mlp_idx", 0)
+    experts = config.get("mlp_layer_types")
+    sliding: list[bool] = []
+    if isinstance(kinds, list):
+        sliding = [str(one).endswith("sliding") for one in kinds]
+    elif isinstance(n_layers, int) and 0 < n_layers <= MOST_LISTED_LAYERS:
+        listed = {str(one) for one in local} if isinstance(local, list) else None
+        sliding = [(n + 1) % 6 > 0 if listed is None else str(n) in listed for n in range(n_layers)]
+    if not isinstance(experts, list) and isinstance(n_dense, int):
+        experts = ["dense" if n < n_dense else "sparse" for n in range(len(sliding))]
+    size, own = config.get("intermediate_size"), config.get("dense_intermediate_size")
+    return {
+        "window_kinds": ["sliding_attention" if one else "full_attention" for one in sliding],
+        "mlp_layer_types": experts,
+        "dense_size": size if own is None else own,
+        "expert_size": config.get("moe_intermediate_size") if own is None else size,
+        "context_tokens": config.get("model_max_length", config.get("max_position_embeddings")),
+        "relative_conv_kernel": config.get("sconv_kernel_size", config.get("conv_kernel_size", 4)),
+        # The router also weights the shared experts.
+        "n_sinks": config.get("n_shared_experts", 2) if config.get("shared_expert_sink") else 0,
+    }
+
+
 def fill_grok(config: Config) -> dict[str, object]:
     """Grok 2 has an MLP beside the experts of each layer; Grok 1's experts are as wide as stated."""
     n_layers, size = config.get("num_hidden_layers"), config.get("moe_intermediate_size")
@@ -197,6 +223,32 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         experts="num_experts",
         router_bias=True,
         defaults={"first_k_dense_replace": 1},
+    ),
+    # Its router's factor for all experts, a number of each layer, is not counted.
+    "inkling_text": replace(
+        UNBIASED,
+        class_name="InklingForCausalLM",
+        names={
+            "max_position_embeddings": "context_tokens",
+            "intermediate_size": "dense_size",
+            "moe_intermediate_size": "expert_size",
+            "sliding_window": "sliding_window_size",
+            "num_key_value_heads": "swa_num_key_value_heads",
+            "head_dim": "swa_head_dim",
+            "full_key_value_heads": "num_key_value_heads",
+            "full_head_dim": "head_dim",
+            "layer_types": "window_kinds",
+            "zero_expert_num": "n_sinks",
+            "full_value_head_dim": "head_dim",
+        },
+        fill=fill_inkling,
+        has_embedding_norm=True,
+        qk_norm=True,
+        window="pattern",
+        experts="n_routed_experts",
+        router_bias=True,
+        read_fields=frozenset(("local_layer_ids", "use_sconv")),
+        note="the states of its short convolutions are not counted",
     ),
     "internlm2": replace(_INTERNLM, class_name="InternLM2ForCausalLM"),
     "internlm3": replace(_INTERNLM, class_name="InternLM3ForCausalLM"),

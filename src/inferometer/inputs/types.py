@@ -15,6 +15,7 @@ from inferometer.inputs.model_parts import (
     NgramSpec,
     PerLayerInputSpec,
     RecurrentSpec,
+    RelativeSpec,
     SharedSpec,
     StreamsSpec,
 )
@@ -256,6 +257,7 @@ class ModelSpec:
     shared: SharedSpec | None = None
     streams: StreamsSpec | None = None
     ngrams: NgramSpec | None = None
+    relative: RelativeSpec | None = None
     family: str | None = None
     hf_id: str | None = None
     checkpoint_dtype: DType | None = None

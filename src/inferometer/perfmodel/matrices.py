@@ -169,6 +169,9 @@ def _attention(model: ModelSpec) -> list[Linear]:
             queries = [down, replace(query, name="query_up", n_in=heads.query_rank)]
         if heads.has_head_gate:
             queries.append(replace(query, name=f"{prefix}head_gate", n_out=kind.n_heads))
+        if model.relative is not None:
+            width = kind.n_heads * model.relative.dim
+            queries.append(replace(query, name=f"{prefix}positions", n_out=width))
         out = Linear(
             name=f"{prefix}attention_out",
             n_in=kind.n_heads * kind.value_head_dim,

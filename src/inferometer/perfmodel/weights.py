@@ -378,6 +378,17 @@ def _small_vectors_of_heads(model: ModelSpec) -> int:
         if kind.has_sinks:
             n_elements += kind.n_layers * kind.n_heads
         n_elements += kind.n_layers * (heads.query_rank or 0)  # its norm
+    return n_elements + _small_vectors_of_positions(model)
+
+
+def _small_vectors_of_positions(model: ModelSpec) -> int:
+    """Elements of learned relative positions, and of the convolutions beside them."""
+    if (relative := model.relative) is None:
+        return 0
+    window, n_elements = model.attention.sliding_window_tokens or relative.extent, 0
+    for kind, extent in zip(head_kinds(model), (relative.extent, window), strict=True):
+        channels = kind.n_elements + 2 * model.hidden_size
+        n_elements += kind.n_layers * (relative.dim * extent + channels * relative.conv_kernel)
     return n_elements
 
 

@@ -167,6 +167,7 @@ _NEWER: Final[dict[str, object]] = {
     "shared": None,
     "streams": None,
     "ngrams": None,
+    "relative": None,
     "n_loops": 1,
 }
 """Fields of models that are newer than the first seals, with their defaults."""
