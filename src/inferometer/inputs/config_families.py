@@ -11,18 +11,14 @@ from typing import Final
 
 from inferometer.inputs.family import BIASED, GPT_NAMES, LLAMA, PLAIN, Family, Flag
 from inferometer.inputs.family_fields import (
-    fill_bailing_hybrid,
     fill_bamba,
     fill_bigcode,
     fill_deepseek_v4,
     fill_falcon,
     fill_falcon_h1,
     fill_gpt2,
-    fill_glm5_next,
     fill_granite_hybrid,
-    fill_hy_v4,
     fill_jamba,
-    fill_kimi_linear,
     fill_lfm2,
     fill_lfm2_moe,
     fill_llama4,
@@ -35,8 +31,9 @@ from inferometer.inputs.family_fields import (
     fill_stablelm,
 )
 from inferometer.inputs.gemma_families import GEMMA_FAMILIES
-from inferometer.inputs.ngram_families import fill_longcat, fill_qwen4
+from inferometer.inputs.latent_families import LATENT_FAMILIES
 from inferometer.inputs.newer_families import NEWER_FAMILIES
+from inferometer.inputs.ngram_families import fill_qwen4
 from inferometer.inputs.older_families import OLDER_FAMILIES
 from inferometer.inputs.state_families import STATE_FAMILIES
 
@@ -98,9 +95,6 @@ _MIXTRAL: Final = Family(
     experts="num_local_experts",
     expert_size="intermediate_size",
 )
-_DEEPSEEK: Final = Family(
-    class_name="DeepseekV2ForCausalLM", has_latent_attention=True, experts="n_routed_experts"
-)
 _QWEN3_NEXT: Final = replace(
     PLAIN,
     class_name="Qwen3NextForCausalLM",
@@ -147,22 +141,10 @@ _GPT2: Final = replace(
 
 FAMILIES: Final[dict[str, Family]] = {
     **GEMMA_FAMILIES,
+    **LATENT_FAMILIES,
     **NEWER_FAMILIES,
     **OLDER_FAMILIES,
     **STATE_FAMILIES,
-    "bailing_hybrid": replace(
-        _DEEPSEEK,
-        class_name="BailingHybridForCausalLM",
-        names=_KINDS
-        | {"n_shared_experts": "num_shared_experts", "num_experts_per_tok": "n_chosen_experts"},
-        output_gate=Flag(name="has_channel_gate", default=False),
-        head_gate=Flag(name="has_head_gate", default=True),
-        fill=fill_bailing_hybrid,
-        router_bias=True,
-        experts="num_experts",
-        recurrent="kda",
-        is_hybrid=True,
-    ),
     "bamba": _BAMBA,
     "cohere": _COHERE,
     "cohere2": _COHERE2,
@@ -177,9 +159,6 @@ FAMILIES: Final[dict[str, Family]] = {
         defaults={"head_dim": 128},
         experts="num_experts",
     ),
-    "deepseek_v2": _DEEPSEEK,
-    "deepseek_v3": replace(_DEEPSEEK, class_name="DeepseekV3ForCausalLM", router_bias=True),
-    "deepseek_v32": replace(_DEEPSEEK, class_name="DeepseekV32ForCausalLM", router_bias=True),
     "deepseek_v4": Family(
         class_name="DeepseekV4ForCausalLM",
         experts="n_routed_experts",
@@ -220,22 +199,6 @@ FAMILIES: Final[dict[str, Family]] = {
         experts="n_routed_experts",
         router_bias=True,
     ),
-    "glm4_moe_lite": replace(
-        _DEEPSEEK,
-        class_name="Glm4MoeLiteForCausalLM",
-        router_bias=True,
-        defaults={"first_k_dense_replace": 1},
-    ),
-    "glm5_next_text": replace(
-        _DEEPSEEK,
-        class_name="Glm5NextForConditionalGeneration",
-        names=_KINDS | {"indexer_types": "indexer_kinds"},
-        fill=fill_glm5_next,
-        router_bias=True,
-        recurrent="kda",
-        is_hybrid=True,
-    ),
-    "glm_moe_dsa": replace(_DEEPSEEK, class_name="GlmMoeDsaForCausalLM", router_bias=True),
     "gpt2": _GPT2,
     "gpt_bigcode": replace(_GPT2, class_name="GPTBigCodeForCausalLM", fill=fill_bigcode),
     "gpt_neox": replace(
@@ -288,14 +251,6 @@ FAMILIES: Final[dict[str, Family]] = {
         fill=fill_granite_hybrid,
         experts="num_local_experts",
     ),
-    "hy_v4": replace(
-        _DEEPSEEK,
-        class_name="HYV4ForCausalLM",
-        fill=fill_hy_v4,
-        router_bias=True,
-        output_gate=Flag(name="has_channel_gate", default=True),
-        head_gate=Flag(name="has_head_gate", default=False),
-    ),
     "jamba": replace(
         _BAMBA,
         class_name="JambaForCausalLM",
@@ -307,22 +262,6 @@ FAMILIES: Final[dict[str, Family]] = {
         experts="num_experts",
         expert_size="intermediate_size",
     ),
-    "kimi_linear": replace(
-        _DEEPSEEK,
-        class_name="KimiLinearForCausalLM",
-        names=_KINDS
-        | {
-            "num_experts_per_tok": "num_experts_per_token",
-            "n_shared_experts": "num_shared_experts",
-            "moe_latent_size": "routed_expert_hidden_size",
-        },
-        output_gate=Flag(name="mla_use_output_gate", default=False),
-        fill=fill_kimi_linear,
-        router_bias=True,
-        experts="num_experts",
-        recurrent="kda",
-        is_hybrid=True,
-    ),
     "lfm2": _LFM2,
     "lfm2_moe": replace(
         _LFM2,
@@ -333,21 +272,6 @@ FAMILIES: Final[dict[str, Family]] = {
         router_bias=Flag(name="use_expert_bias", default=True),
     ),
     "llama": LLAMA,
-    "longcat_flash": replace(
-        _DEEPSEEK,
-        class_name="LongcatFlashForCausalLM",
-        names={
-            "num_hidden_layers": "n_halves",
-            "intermediate_size": "ffn_hidden_size",
-            "moe_intermediate_size": "expert_ffn_hidden_size",
-            "num_experts_per_tok": "moe_topk",
-        },
-        fill=fill_longcat,
-        router_bias=True,
-        read_fields=frozenset(("ngram_vocab_size_ratio",)),
-        blocks="beside",
-        note="some experts of a token have no weights: the mean number of the others is counted",
-    ),
     "llama4_text": replace(
         PLAIN,
         class_name="Llama4ForCausalLM",
@@ -424,9 +348,6 @@ FAMILIES: Final[dict[str, Family]] = {
         class_name="MistralForCausalLM",
         window="all",
         defaults={"sliding_window": 4096, "num_key_value_heads": 8},
-    ),
-    "minicpm3": replace(
-        _DEEPSEEK, class_name="MiniCPM3ForCausalLM", ties_by_default=True, experts=None
     ),
     "mixtral": _MIXTRAL,
     "mpt": Family(
