@@ -8,7 +8,12 @@ import pytest
 from inferometer.errors import SpecError
 from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.kv_cache import cache_rows, kv_bytes_per_token, n_kv_shards
+from inferometer.perfmodel.kv_cache import (
+    cache_rows,
+    kv_bytes,
+    kv_bytes_per_token,
+    n_kv_shards,
+)
 from inferometer.perfmodel.matrices import linears
 from inferometer.perfmodel.roofline import step_work
 from inferometer.perfmodel.types import decode_shape
@@ -19,6 +24,7 @@ from inferometer.perfmodel.weights import (
     step_weight_bytes,
     weight_bytes,
 )
+from inferometer.perfmodel.whatif import windowed
 
 CASES = json.loads((Path(__file__).parent / "small_configs.json").read_text())
 BF16 = EngineSpec(engine="vllm", dtype="bfloat16")
@@ -119,6 +125,14 @@ def test_a_group_is_counted_as_a_model_of_its_layers():
     assert works[0].matmul_flop == pytest.approx(works[1].matmul_flop + works[2].matmul_flop)
     assert works[0].attention_flop == pytest.approx(
         works[1].attention_flop + works[2].attention_flop
+    )
+
+
+def test_a_change_of_heads_reaches_all_groups():
+    model = read(SUPER)
+    windowed_model = windowed(model, window_tokens=1020, n_sinks=4)
+    assert kv_bytes(windowed_model, "bfloat16", context_tokens=9000) == (
+        1024 * kv_bytes_per_token(model, "bfloat16")
     )
 
 
