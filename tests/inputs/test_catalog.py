@@ -202,6 +202,12 @@ PUBLISHED_BILLIONS = {
     "minimax-m1": 456,
     "kimi-linear-48b-a3b": 49.1,
     "kimi-k2-0905": 1026,
+    "grok-1": 314,
+    "phi-3-small-8k": 7.39,
+    "phi-3-small-128k": 7.39,
+    "zamba2-1.2b": 1.22,
+    "zamba2-2.7b": 2.66,
+    "zamba2-7b": 7.36,
 }
 
 

@@ -389,7 +389,7 @@ def test_deepseek_v4_as_transformers_writes_it_is_the_published_one():
     [
         ({"layer_types": ["hybrid"] * 4}, "layers of a kind that is not known"),
         ({"layer_types": ["linear_attention"] * 4}, "layers of a kind that is not known"),
-        ({"block_configs": [{"attention": {"no_op": True}}] * 4}, "'block_configs'"),
+        ({"block_configs": [{"attention": {"no_op": True}}] * 4}, "block_configs has an entry"),
         ({"type_vocab_size": 2}, "is an encoder"),
     ],
 )
@@ -719,8 +719,10 @@ def test_numbers_for_each_layer_that_are_equal_are_one():
     names = "moe_intermediate_size", "moe_topk", "num_shared_expert"
     listed = hunyuan | {name: [hunyuan[name]] * 4 for name in names}
     assert n_parameters(read(listed)) == n_parameters(read(hunyuan))
+    differing = read(hunyuan | {"moe_intermediate_size": [32, 64, 64, 64]})
+    assert [group.moe.intermediate_size for group in differing.groups] == [32, 64]
     with pytest.raises(SpecError, match="moe_intermediate_size"):
-        read(hunyuan | {"moe_intermediate_size": [32, 64, 64, 64]})
+        read(hunyuan | {"moe_intermediate_size": [32, 64, 64]})
 
 
 def test_streams_of_an_unknown_model_are_refused():

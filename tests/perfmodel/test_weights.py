@@ -49,6 +49,7 @@ NAMED = {
     "ernie-4.5-21b-a3b": (21.8, 3),
     "kimi-linear-48b-a3b": (49.1, 3.1),
     "lfm2-8b-a1b": (8.3, 1.5),
+    "lfm2.5-8b-a1b": (8.5, 1.5),
 }
 """Billions of parameters, all and active, on model cards; other names carry them."""
 
@@ -126,11 +127,12 @@ def test_tensor_parallel_weights_sum_to_the_whole_plus_the_copies(model, n_devic
     )
     if (each := model.per_layer_inputs) is not None:  # vLLM splits this table by its rows, too
         embeddings += model.n_layers * each.size * each.vocab_size
+    if (table := model.ngrams) is not None:
+        embeddings += table.n_rows * table.width
     small = n_parameters(model) - sum(part.n_weights for part in linears(model)) - embeddings
     copies = (n_devices - 1) * small
     copies += sum(
-        part.n_weights * (n_devices // n_shards(part, model, n_devices) - 1)
-        for part in linears(model)
+        part.n_weights * (n_devices // n_shards(part, n_devices) - 1) for part in linears(model)
     )
     assert n_devices * split == pytest.approx(whole + 2 * copies, abs=n_devices)
 

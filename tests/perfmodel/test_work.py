@@ -96,13 +96,10 @@ def test_two_devices_share_the_flop(model, batch_size, context_tokens):
     two = step_work(
         model, EngineSpec(engine="vllm", dtype="bfloat16", tensor_parallel_size=2), shape
     )
-    heads, whole = model.attention, {"none"}
-    whole |= {"kv_heads"} if heads.n_kv_heads == 1 else set()
-    whole |= {"full_kv_heads"} if heads.full is not None and heads.full.n_kv_heads == 1 else set()
     copied = sum(
         2.0 * part.n_in * part.n_out * part.n_active_copies * part.n_layers
         for part in linears(model)
-        if part.split in whole
+        if part.split == "none" or (part.split == "kv_heads" and part.n_kv_heads == 1)
     )
     assert 2 * two.matmul_flop == pytest.approx(one.matmul_flop + copied * batch_size)
     assert 2 * two.attention_flop == pytest.approx(one.attention_flop)

@@ -19,7 +19,6 @@ from inferometer.inputs.family_fields import (
     fill_gpt2,
     fill_granite_hybrid,
     fill_jamba,
-    fill_kimi_linear,
     fill_lfm2,
     fill_lfm2_moe,
     fill_llama4,
@@ -32,7 +31,9 @@ from inferometer.inputs.family_fields import (
     fill_stablelm,
 )
 from inferometer.inputs.gemma_families import GEMMA_FAMILIES
+from inferometer.inputs.latent_families import LATENT_FAMILIES
 from inferometer.inputs.newer_families import NEWER_FAMILIES
+from inferometer.inputs.ngram_families import fill_qwen4
 from inferometer.inputs.older_families import OLDER_FAMILIES
 from inferometer.inputs.state_families import STATE_FAMILIES
 
@@ -81,14 +82,18 @@ _COHERE: Final = replace(
     qk_norm=Flag(name="use_qk_norm", default=False),
     has_full_width_qk_norm=True,
 )
+_COHERE2: Final = replace(
+    _COHERE,
+    class_name="Cohere2ForCausalLM",
+    qk_norm=False,
+    window="pattern",
+    full_attention_every=4,
+)
 _MIXTRAL: Final = Family(
     class_name="MixtralForCausalLM",
     window="all",
     experts="num_local_experts",
     expert_size="intermediate_size",
-)
-_DEEPSEEK: Final = Family(
-    class_name="DeepseekV2ForCausalLM", has_latent_attention=True, experts="n_routed_experts"
 )
 _QWEN3_NEXT: Final = replace(
     PLAIN,
@@ -136,21 +141,24 @@ _GPT2: Final = replace(
 
 FAMILIES: Final[dict[str, Family]] = {
     **GEMMA_FAMILIES,
+    **LATENT_FAMILIES,
     **NEWER_FAMILIES,
     **OLDER_FAMILIES,
     **STATE_FAMILIES,
     "bamba": _BAMBA,
     "cohere": _COHERE,
-    "cohere2": replace(
-        _COHERE,
-        class_name="Cohere2ForCausalLM",
-        qk_norm=False,
-        window="pattern",
-        full_attention_every=4,
+    "cohere2": _COHERE2,
+    "cohere2_moe": replace(
+        _COHERE2,
+        class_name="Cohere2MoeForCausalLM",
+        names={
+            "intermediate_size": "prefix_dense_intermediate_size",
+            "moe_intermediate_size": "intermediate_size",
+            "n_shared_experts": "num_shared_experts",
+        },
+        defaults={"head_dim": 128},
+        experts="num_experts",
     ),
-    "deepseek_v2": _DEEPSEEK,
-    "deepseek_v3": replace(_DEEPSEEK, class_name="DeepseekV3ForCausalLM", router_bias=True),
-    "deepseek_v32": replace(_DEEPSEEK, class_name="DeepseekV32ForCausalLM", router_bias=True),
     "deepseek_v4": Family(
         class_name="DeepseekV4ForCausalLM",
         experts="n_routed_experts",
@@ -191,13 +199,6 @@ FAMILIES: Final[dict[str, Family]] = {
         experts="n_routed_experts",
         router_bias=True,
     ),
-    "glm4_moe_lite": replace(
-        _DEEPSEEK,
-        class_name="Glm4MoeLiteForCausalLM",
-        router_bias=True,
-        defaults={"first_k_dense_replace": 1},
-    ),
-    "glm_moe_dsa": replace(_DEEPSEEK, class_name="GlmMoeDsaForCausalLM", router_bias=True),
     "gpt2": _GPT2,
     "gpt_bigcode": replace(_GPT2, class_name="GPTBigCodeForCausalLM", fill=fill_bigcode),
     "gpt_neox": replace(
@@ -260,22 +261,6 @@ FAMILIES: Final[dict[str, Family]] = {
         recurrent="mamba1",
         experts="num_experts",
         expert_size="intermediate_size",
-    ),
-    "kimi_linear": replace(
-        _DEEPSEEK,
-        class_name="KimiLinearForCausalLM",
-        names=_KINDS
-        | {
-            "num_experts_per_tok": "num_experts_per_token",
-            "n_shared_experts": "num_shared_experts",
-            "moe_latent_size": "routed_expert_hidden_size",
-        },
-        output_gate=Flag(name="mla_use_output_gate", default=False),
-        fill=fill_kimi_linear,
-        router_bias=True,
-        experts="num_experts",
-        recurrent="kda",
-        is_hybrid=True,
     ),
     "lfm2": _LFM2,
     "lfm2_moe": replace(
@@ -446,6 +431,16 @@ FAMILIES: Final[dict[str, Family]] = {
         _QWEN3_NEXT, class_name="Qwen3_5ForCausalLM", experts=None, has_shared_expert_gate=False
     ),
     "qwen3_next": _QWEN3_NEXT,
+    "qwen4_exp_text": replace(
+        _QWEN3_NEXT,
+        class_name="Qwen4ExpForCausalLM",
+        names={"layer_types": "block_kinds"},
+        fill=fill_qwen4,
+        norms_per_layer=0,
+        has_final_norm=False,
+        read_fields=frozenset(("indexer_budget", "ple_layer_ids")),
+        note="tables of n-grams are counted in the devices' memory; vLLM can keep them on the host",
+    ),
     "smollm3": replace(
         LLAMA, class_name="SmolLM3ForCausalLM", ties_by_default=True, window="switch"
     ),
@@ -475,7 +470,9 @@ ALIASES: Final = {
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "llama4": "llama4_text",
+    "inkling_mm_model": "inkling_text",
     "qwen3_5": "qwen3_5_text",
+    "qwen4_exp": "qwen4_exp_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
     "kimi_k2": "deepseek_v3",
     "mimo_v2": "mimo_v2_flash",
@@ -485,9 +482,17 @@ ALIASES: Final = {
     "minimax_m3_text": "minimax_m3_vl_text",
     "minimax_m3_vl": "minimax_m3_vl_text",
     "minimax_text_01": "minimax",
+    "nemotron_h_puzzle": "nemotron_h",
     "ministral": "mistral",
     "muse_glimmer": "muse_glimmer_text",
     "deepseek_ref": "deepseek_v4",
+    "glm5_next": "glm5_next_text",
+    "mistral4": "deepseek_v2",
+    "grok-1": "grok",
+    "mllama": "mllama_text_model",
+    "step3p7": "step3p5",
+    "step3_vl": "step3_text",
+    "solar_open": "glm4_moe",
     "dots_ocr": "qwen2",
     "qwen2_5_omni_text": "qwen2",
     "qwen3_asr_text": "qwen3",
@@ -497,6 +502,9 @@ ALIASES: Final = {
     **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text"), "qwen3_moe"),
 }
 """Other ``model_type`` values of models with the same shapes, by their family here."""
+
+CLASSES: Final = {"Grok1ForCausalLM": "grok", "LongcatFlashNgramForCausalLM": "longcat_flash"}
+"""Families of classes whose files state the ``model_type`` of another model: Grok 2 has "git"."""
 
 LLAMA_LIKE: Final = LLAMA
 """The family as which an unknown ``model_type`` is read."""

@@ -13,9 +13,14 @@ from inferometer.inputs.model_parts import (
     BlockCounts,
     CompressedSpec,
     IndexerSpec,
+    NgramSpec,
     PerLayerInputSpec,
+    RecurrentKind,
     RecurrentSpec,
+    RelativeSpec,
+    SharedSpec,
     StateDType,
+    StreamsSpec,
 )
 from inferometer.inputs.types import KvSharing, MlaSpec, MoeSpec
 
@@ -26,6 +31,8 @@ LAYER_KINDS: Final = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
 )
 """Values of ``layer_types`` that are understood for any ``model_type``."""
+_KINDS_IN_FILES: Final[dict[str, RecurrentKind]] = {"kda": "kda", "lightning": "lightning"}
+"""Kinds of recurrence that differ within a family (Ling)."""
 _BLOCKS_ALONE: Final = frozenset(("mlp", "moe"))
 _LISTS_OF_KINDS: Final = (
     "attn_type_list",
@@ -76,11 +83,13 @@ def read_recurrent(fields: ConfigFields, family: Family) -> RecurrentSpec | None
         conv_kernel=fields.count("linear_conv_kernel_dim"),
         # If the file does not state it, vLLM 0.32.0 stores the state in the model's own format.
         state_dtype=PLAIN_DTYPES.get(fields.text("mamba_ssm_dtype") or "bfloat16", "bfloat16"),
-        kind=family.recurrent,
+        kind=_KINDS_IN_FILES.get(fields.text("recurrent_kind") or "", family.recurrent),
         has_conv_bias=flag_of(fields, family.conv_bias),
         has_projection_bias=flag_of(fields, family.projection_bias),
         has_norm=flag_of(fields, family.state_norm),
         has_wide_gate=fields.flag("use_full_rank_gate", default=False),
+        has_wide_decays=fields.flag("no_kda_lora", default=False),
+        has_qk_norm=fields.flag("has_state_qk_norm", default=False),
         step_rank=fields.optional_count("linear_step_rank"),
     )
 
@@ -118,10 +127,54 @@ def read_blocks(fields: ConfigFields, family: Family) -> BlockCounts:
     """
     n_layers, types = fields.count("num_hidden_layers"), fields.texts("layer_types") or ()
     if family.blocks == "beside":
-        return BlockCounts(n_attention=n_layers, n_feed_forward=n_layers)
+        return BlockCounts(
+            n_attention=fields.count("n_attention_blocks", n_layers),
+            n_feed_forward=fields.count("n_feed_forward_blocks", n_layers),
+        )
     return BlockCounts(
         n_attention=types.count("full_attention"),
         n_feed_forward=sum(kind in _BLOCKS_ALONE for kind in types),
+    )
+
+
+def read_shared(fields: ConfigFields) -> SharedSpec:
+    """The blocks that several layers share."""
+    return SharedSpec(
+        n_stored=fields.count("num_mem_blocks"),
+        adapter_rank=fields.count("adapter_rank", 128),
+        has_attention_adapters=fields.flag("use_shared_attention_adapter", default=False),
+    )
+
+
+def read_streams(fields: ConfigFields) -> StreamsSpec:
+    """Residual streams, and how they are mixed."""
+    return StreamsSpec(
+        n_streams=fields.count("hc_count"),
+        rank=fields.optional_count("hc_lowrank"),
+        n_numbers=fields.optional_count("hc_numbers", minimum=0) or 0,
+        n_scales=fields.optional_count("hc_scales", minimum=0) or 0,
+        has_head=fields.flag("has_hc_head", default=False),
+    )
+
+
+def read_relative(fields: ConfigFields) -> RelativeSpec:
+    """Learned relative positions and short convolutions."""
+    return RelativeSpec(
+        dim=fields.count("d_rel"),
+        extent=fields.count("rel_extent", 1024),
+        conv_kernel=fields.count("relative_conv_kernel", 4),
+    )
+
+
+def read_ngrams(fields: ConfigFields) -> NgramSpec:
+    """Tables of n-grams, with the fields that the family's function has computed."""
+    return NgramSpec(
+        n_rows=fields.count("ngram_rows"),
+        width=fields.count("ngram_width"),
+        n_projections=fields.count("ngram_projections"),
+        n_in=fields.count("ngram_in"),
+        n_out=fields.count("ngram_out"),
+        n_vector_elements=fields.optional_count("ngram_vectors", minimum=0) or 0,
     )
 
 
@@ -153,7 +206,7 @@ def read_latent(fields: ConfigFields) -> MlaSpec:
         q_lora_rank=fields.optional_count("q_lora_rank"),
         kv_lora_rank=fields.count("kv_lora_rank"),
         qk_nope_head_dim=fields.count("qk_nope_head_dim"),
-        qk_rope_head_dim=fields.count("qk_rope_head_dim"),
+        qk_rope_head_dim=fields.optional_count("qk_rope_head_dim", minimum=0) or 0,
         v_head_dim=fields.count("v_head_dim"),
     )
 
@@ -176,6 +229,8 @@ def read_indexer(fields: ConfigFields) -> IndexerSpec | None:
         top_k_tokens=top_k_tokens,
         n_layers=n_layers if types is None else types.count("full"),
         chooses_blocks=fields.value("index_block_size") is not None,
+        key_tokens=fields.count("index_key_tokens", 1),
+        has_key_gate=fields.flag("index_kpool_compress", default=False),
     )
 
 
@@ -212,6 +267,8 @@ def read_mixture(fields: ConfigFields, family: Family) -> MoeSpec:
         family.experts or "num_experts",
     )
     n_experts, n_chosen = fields.count(name), fields.count("num_experts_per_tok")
+    n_empty = fields.optional_count("zero_expert_num", minimum=0) or 0
+    n_chosen = max(round(n_chosen * n_experts / (n_experts + n_empty)), 1)
     if n_chosen > n_experts:
         raise SpecError(
             f"num_experts_per_tok = {n_chosen}",
@@ -238,6 +295,7 @@ def read_mixture(fields: ConfigFields, family: Family) -> MoeSpec:
         n_hashed_layers=fields.optional_count("num_hash_layers", minimum=0) or 0,
         has_shared_expert_gate=family.has_shared_expert_gate,
         has_only_experts_quantised=family.has_only_experts_quantised,
+        n_empty_experts=n_empty,
         latent_size=fields.optional_count("moe_latent_size"),
     )
 

@@ -10,8 +10,9 @@ from typing import Final
 from inferometer.errors import SpecError
 from inferometer.inputs.config_families import FAMILIES
 from inferometer.inputs.family import Family, Flag
-from inferometer.inputs.family_writing import OWN_FIELDS, mixer_kinds
+from inferometer.inputs.family_writing import mixer_kinds
 from inferometer.inputs.model_config import model_from_config
+from inferometer.inputs.newer_writing import OWN_FIELDS
 from inferometer.inputs.types import AttentionSpec, DType, ModelSpec
 
 _NAMES: Final = frozenset((

@@ -42,6 +42,7 @@ class Family:
     qk_norm: bool | Flag = False
     has_full_width_qk_norm: bool = False
     output_gate: bool | Flag = False
+    head_gate: bool | Flag = False
     has_sinks: bool = False
     is_gated: bool = True
     mlp_bias: bool | Flag = False
@@ -78,7 +79,8 @@ class Family:
     """Fields of kinds of layers that are unknown in other families, and that this one reads."""
     blocks: Literal["pairs", "alone", "beside"] = "pairs"
     """What a layer consists of. "pairs": a mixer (such as attention) and a feed-forward block;
-    "alone": one of them; "beside": two mixers side by side, and a feed-forward block."""
+    "alone": one of them; "beside": two mixers side by side, and a feed-forward block, or as many
+    blocks of attention and of feed-forward as ``fill`` counts in all layers."""
 
 
 ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)

@@ -218,7 +218,7 @@ def query_heads(config: Config) -> dict[str, object]:
     full, sliding = config.get("num_attention_heads"), None
     if not isinstance(kinds, list) or not isinstance(head_dim, int):
         return {}
-    if isinstance(other, dict) and other.get("attention_type") == _SLIDING:
+    if isinstance(other, dict) and other.get("attention_type", _SLIDING) == _SLIDING:
         own = {name: config.get(name) for name in ("num_attention_groups", "head_dim")}
         if all(other.get(name, one) == one for name, one in own.items()):
             sliding = other.get("num_attention_heads")
@@ -383,6 +383,86 @@ def fill_kimi_linear(config: Config) -> dict[str, object]:
         "max_position_embeddings": config.get("model_max_length"),
         "mamba_ssm_dtype": "float32",  # vLLM 0.32.0 does so whatever the model's format
     }
+
+
+def fill_bailing_hybrid(config: Config) -> dict[str, object]:
+    """Ling and Ring since 2.5: latent attention in the last layer of each group, else a state.
+
+    The state is lightning attention's in version 2.5, and Kimi Delta Attention's in version 3.
+    """
+    n_layers, group = _n_layers(config), config.get("layer_group_size", 6)
+    kinds = _kinds(config.get("layer_types"))
+    is_kda = not config.get("num_kv_heads_for_linear_attn")
+    if kinds is None and n_layers is not None and isinstance(group, int) and group > 0:
+        n_grouped = n_layers // group * group if is_kda else n_layers
+        kinds = [
+            _FULL if (index + 1) % group == 0 or index >= n_grouped else _LINEAR
+            for index in range(n_layers)
+        ]
+    n_heads = config.get("linear_num_heads", config.get("num_attention_heads", 32))
+    head_dim = config.get("linear_head_dim", config.get("head_dim", 128))
+    kernel = config.get("short_conv_kernel_size", config.get("linear_conv_kernel_dim", 4))
+    gate = config.get("gated_attention_proj_granularity_type", "head_wise" if is_kda else None)
+    return {
+        "block_kinds": kinds,
+        "n_chosen_experts": config.get("num_experts_per_token", config.get("num_experts_per_tok")),
+        "linear_num_key_heads": n_heads,
+        "linear_num_value_heads": n_heads,
+        "linear_key_head_dim": head_dim,
+        "linear_value_head_dim": head_dim,
+        "linear_conv_kernel_dim": kernel if is_kda else 1,
+        "recurrent_kind": "kda" if is_kda else "lightning",
+        "use_full_rank_gate": is_kda,
+        "no_kda_lora": is_kda,
+        "has_state_qk_norm": not is_kda and config.get("use_qk_norm", True),
+        "has_head_gate": gate == "head_wise",
+        "has_channel_gate": gate == "element_wise",
+        "max_position_embeddings": config.get("model_max_length"),
+        "mamba_ssm_dtype": "float32"
+        if is_kda
+        else config.get("dtype") or config.get("torch_dtype") or "bfloat16",
+    }
+
+
+def fill_glm5_next(config: Config) -> dict[str, object]:
+    """GLM-5.3: Kimi Delta Attention, and latent attention to tokens that an indexer chooses."""
+    kinds, n_pooled = config.get("layer_types"), config.get("index_kpool", 1)
+    named = [str(one) for one in kinds] if isinstance(kinds, list) else []
+    attends = [one != _LINEAR for one in named]
+    n_streams, dense = config.get("hc_mult", 4), config.get("mlp_layer_types")
+    is_mixed = config.get("mhc", True) is True and isinstance(n_streams, int)
+    mixed: dict[str, object] = {}
+    if is_mixed and isinstance(n_streams, int):
+        mixed = {"hc_count": n_streams, "hc_numbers": (2 + n_streams) * n_streams, "hc_scales": 3}
+    return (
+        fill_kimi_linear({**config, "layer_types": None})
+        | mixed
+        | {
+            "block_kinds": [_FULL if one else _LINEAR for one in attends] or None,
+            "indexer_kinds": ["full" if one else "none" for one in attends] or None,
+            "index_key_tokens": n_pooled,
+            "max_position_embeddings": config.get("max_position_embeddings"),
+            **({"mlp_layer_types": dense} if isinstance(dense, list) else {}),
+        }
+    )
+
+
+def fill_hy_v4(config: Config) -> dict[str, object]:
+    """Hy4: residual streams that are mixed without a matrix between them."""
+    n_streams, gate = config.get("hc_mult", 4), config.get("gating_type", "elementwise")
+    filled: dict[str, object] = {
+        "has_channel_gate": bool(config.get("gated_mla", True)) and gate == "elementwise",
+        "has_head_gate": bool(config.get("gated_mla", True)) and gate == "headwise",
+        "learnable_sink": config.get("learnable_sink", True),
+    }
+    if isinstance(n_streams, int):
+        filled |= {
+            "hc_count": n_streams,
+            "hc_numbers": 2 * n_streams,
+            "hc_scales": 2,
+            "has_hc_head": True,
+        }
+    return filled
 
 
 def _n_layers(config: Config) -> int | None:

@@ -164,7 +164,7 @@ def _gemma4(model: ModelSpec) -> dict[str, object]:
         "use_double_wide_mlp": sharing is not None and sharing.has_double_mlp,
         "hidden_size_per_layer_input": 0 if inputs is None else inputs.size,
         "enable_moe_block": moe is not None,
-        "layer_types": _layer_kinds(model, n_last=1 if sharing is None else sharing.n_full_layers),
+        "layer_types": layer_kinds(model, n_last=1 if sharing is None else sharing.n_full_layers),
     }
     if inputs is not None:
         fields["vocab_size_per_layer_input"] = inputs.vocab_size
@@ -188,12 +188,12 @@ def _mimo_v2(model: ModelSpec) -> dict[str, object]:
         "swa_v_head_dim": heads.value_head_dim or heads.head_dim,
         "add_full_attention_sink_bias": full.has_sinks,
         "add_swa_attention_sink_bias": heads.has_sinks,
-        "layer_types": _layer_kinds(model, n_last=0),
+        "layer_types": layer_kinds(model, n_last=0),
         "mlp_layer_types": ["dense"] * n_dense + ["sparse"] * (model.n_layers - n_dense),
     }
 
 
-def _layer_kinds(model: ModelSpec, *, n_last: int) -> list[str]:
+def layer_kinds(model: ModelSpec, *, n_last: int) -> list[str]:
     """The kind of each layer: full or sliding-window attention.
 
     By the model's pattern (every N-th is full), or else with the full-attention layers first, but
@@ -375,7 +375,7 @@ def _dbrx(model: ModelSpec) -> dict[str, object]:
 
 
 def _gpt_neo(model: ModelSpec) -> dict[str, object]:
-    is_full = [one == "full_attention" for one in _layer_kinds(model, n_last=0)]
+    is_full = [one == "full_attention" for one in layer_kinds(model, n_last=0)]
     kinds = [[["global" if one else "local"], 1] for one in is_full]
     window = model.attention.sliding_window_tokens or 256  # the class needs one, used or not
     return {"attention_types": kinds, "layer_types": None, "window_size": window}
@@ -387,7 +387,7 @@ def _qwen(model: ModelSpec) -> dict[str, object]:
 
 def _afmoe(model: ModelSpec) -> dict[str, object]:
     moe = model.moe
-    fields: dict[str, object] = {"layer_types": _layer_kinds(model, n_last=0)}
+    fields: dict[str, object] = {"layer_types": layer_kinds(model, n_last=0)}
     if moe is not None:
         fields |= {
             "num_dense_layers": moe.n_dense_layers,
@@ -420,11 +420,12 @@ def _hunyuan(model: ModelSpec) -> dict[str, object]:
     return {"num_shared_expert": moe.n_shared_experts, "moe_topk": moe.n_experts_per_token}
 
 
-def _listed_kinds(model: ModelSpec) -> dict[str, object]:
-    return {"layer_types": _layer_kinds(model, n_last=0), "sliding_window_pattern": None}
+def listed_kinds(model: ModelSpec) -> dict[str, object]:
+    """The kinds of attention layers, without a pattern."""
+    return {"layer_types": layer_kinds(model, n_last=0), "sliding_window_pattern": None}
 
 
-OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
+EARLIER_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "afmoe": _afmoe,
     "bailing_moe": _bailing,
     "bailing_moe_v2": _bailing,
@@ -433,7 +434,7 @@ OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "chatglm": _chatglm,
     "dbrx": _dbrx,
     "ernie4_5_moe": _ernie,
-    "exaone4": _listed_kinds,
+    "exaone4": listed_kinds,
     "falcon": _falcon,
     "falcon_h1": _mamba2,
     "falcon_mamba": _mamba,

@@ -14,6 +14,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.config_details import quantisation, stored_formats
 from inferometer.inputs.config_families import (
     ALIASES,
+    CLASSES,
     FAMILIES,
     LLAMA_LIKE,
     NESTED_DEFAULTS,
@@ -27,13 +28,18 @@ from inferometer.inputs.config_layers import (
     read_indexer,
     read_latent,
     read_mixture,
+    read_ngrams,
     read_per_layer_inputs,
     read_recurrent,
+    read_relative,
+    read_shared,
     read_sharing,
+    read_streams,
 )
-from inferometer.inputs.family import Family, Flag, WindowRule
+from inferometer.inputs.family import Config, Family, Flag, WindowRule
 from inferometer.inputs.family_fields import OF_QUERY_HEADS, fill_unknown, query_heads
 from inferometer.inputs.foreign_bytes import ConfigFields, Door
+from inferometer.inputs.layer_groups import differing_layers, read_groups
 from inferometer.inputs.refusals import check_decodes, check_layers, not_known
 from inferometer.inputs.types import (
     AttentionSpec,
@@ -81,6 +87,8 @@ _OTHER_NAMES: Final = {
     "moe_intermediate_size": ("moe_expert_inner_dim", "expert_ffn_hidden_size"),
     "shared_expert_intermediate_size": ("share_expert_dim",),
     "moe_latent_size": ("moe_hidden_size", "latent_moe_hidden_size", "routed_expert_hidden_size"),
+    "query_rank": ("share_q_dim",),
+    "n_loops": ("total_ut_steps", "num_loops"),
     "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "top_k_experts", "moe_experts_per_token"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers", "moe_start_layer"),
@@ -95,15 +103,16 @@ _SHARED_FIELDS: Final = (
 """Fields of a multimodal file that are also those of its language model."""
 
 _UNREAD_FIELDS: Final = re.compile(
-    r"(swa|num_swa|num_global|global)_.*(heads?|dim)|.*_per_layer(_config|_input)?|per_layer_config"
-    r"|num_kv_shared_layers|cross_attention_layers|hc_(mult|count)|gated_norm_rank|gating"
-    r"|attention_other_setting|use_cla|use_head_wise_attn_gate|share_q_dim"
+    r"(swa|num_swa|num_global|global)_.*(heads?|dim)|.*_per_layer(_input)?"
+    r"|num_kv_shared_layers|hc_(mult|count)|gated_norm_rank|gating"
+    r"|attention_other_setting|use_cla"
 )
 """Fields that give some layers another shape, which is not counted here."""
 
 _FULL_EVERY: Final = ("sliding_window_pattern", "global_attn_every_n_layers")
 """Fields of N where every N-th layer attends to everything."""
 
+_LISTS_OF_HEADS: Final = ("num_attention_heads_per_layer", "num_key_value_heads_per_layer")
 _OUTPUT_GATES: Final = ("attn_output_gate", "use_attn_output_gate", "attention_output_gate")
 _UNGATED_ACTIVATIONS: Final = frozenset(("relu", "relu2", "xielu"))
 """An MLP with one of these has no gate: Nemotron, Arcee, Apertus."""
@@ -172,22 +181,18 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         model = model_from_config(shared | text_config, where=where, model_id=model_id)
         return _with_towers(model, config)
     family, model_type, note = _family(config, where=where)
-    # A null that the file says overrules the class's default: Mistral 0.2 turns its window off so.
-    silent = {
-        name: value
-        for name, value in family.defaults.items()
-        if family.names.get(name, name) not in config
-    }
-    fields = ConfigFields(
-        config=config,
-        where=where,
-        names=family.names,
-        filled=silent | ({} if family.fill is None else family.fill(config)),
-    )
-    model = _model(fields, family, model_type=model_type, model_id=model_id)
+    fields = _fields(config, family, where=where)
+
+    def read(own: Config) -> ModelSpec:
+        own_fields = _fields(own, family, where=where)
+        return _model(own_fields, family, model_type=model_type, model_id=model_id)
+
+    layers = differing_layers(fields)
+    model = read_groups(layers, fields, read) if layers else read(config)
     if model.n_attention_layers < 1 and family.attends:
         raise not_known(f"model_type {model_type!r} has no layer that attends", where=where)
     model = _with_towers(replace(model, note=note), config)
+    model = _without_cross_attention(model, config)
     if not _STATING_FORMATS & config.keys():
         return model
     stored = stored_formats(config, model, fields.texts("layer_types"))
@@ -198,6 +203,30 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         stored_bits=stored.bits,
         note="; ".join(filter(None, (model.note, *stored.notes))) or None,
     )
+
+
+def _fields(config: Config, family: Family, *, where: str) -> ConfigFields:
+    """The file's fields under their usual names, with what the family's class assumes."""
+    # A null that the file says overrules the class's default: Mistral 0.2 turns its window off so.
+    silent = {
+        name: value
+        for name, value in family.defaults.items()
+        if family.names.get(name, name) not in config
+    }
+    config = _without_drafts(config)
+    filled = silent | ({} if family.fill is None else family.fill(config))
+    return ConfigFields(config=config, where=where, names=family.names, filled=filled)
+
+
+def _without_drafts(config: Config) -> Config:
+    """Lists of layers without the entries for the layers of multi-token prediction (Step 3.5)."""
+    n_layers, n_more = config.get("num_hidden_layers"), config.get("num_nextn_predict_layers")
+    if not isinstance(n_layers, int) or not isinstance(n_more, int) or n_more < 1:
+        return config
+    return {
+        name: one[:n_layers] if isinstance(one, list) and len(one) == n_layers + n_more else one
+        for name, one in config.items()
+    }
 
 
 def _with_towers(model: ModelSpec, config: Mapping[str, object]) -> ModelSpec:
@@ -223,6 +252,29 @@ def _with_towers(model: ModelSpec, config: Mapping[str, object]) -> ModelSpec:
         model,
         n_tower_weights=model.n_tower_weights + sum(counts.values()),
         note="; ".join(filter(None, (*notes, model.note))) or None,
+    )
+
+
+def _without_cross_attention(model: ModelSpec, config: Mapping[str, object]) -> ModelSpec:
+    """The model without the layers that attend to images alone, whose weights are memory.
+
+    A request without images passes them by (Llama 3.2 Vision).
+    """
+    listed = config.get("cross_attention_layers")
+    n_cross = len(listed) if isinstance(listed, list) else 0
+    if not 0 < n_cross < model.n_layers:
+        return model
+    heads = model.attention
+    width = (
+        heads.n_heads + heads.n_kv_heads
+    ) * 2 * heads.head_dim + 3 * model.mlp.intermediate_size
+    n_weights = n_cross * (model.hidden_size * (width + model.norms_per_layer) + 2 * heads.head_dim)
+    note = f"{n_cross} layers attend to images alone: they are in memory, and no text passes them"
+    return replace(
+        model,
+        n_layers=model.n_layers - n_cross,
+        n_tower_weights=model.n_tower_weights + n_weights,
+        note="; ".join(filter(None, (note, model.note))),
     )
 
 
@@ -254,7 +306,7 @@ def _tower_weights(tower: Mapping[str, object], model_width: int) -> int:
 
 def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, str | None]:
     fields = ConfigFields(config=config, where=where)
-    model_type = fields.text("model_type")
+    model_type = _of_class(config) or fields.text("model_type")
     if model_type is None:
         raise SpecError(
             "field 'model_type' is missing",
@@ -271,11 +323,18 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
         f"model_type {model_type!r} is not known here: read as if it were Llama"
         f"{found and f' with {found}'}; counts may be off"
     )
-    is_read = OF_QUERY_HEADS if query_heads(config) else ()
+    is_read = (*_LISTS_OF_HEADS, *(OF_QUERY_HEADS if query_heads(config) else ()))
     unread = [name for name, one in config.items() if one and _UNREAD_FIELDS.fullmatch(name)]
     if unread := [name for name in unread if name not in is_read]:
         note += f", for these fields are not read: {', '.join(unread[:6])}"
     return likeness, model_type, note
+
+
+def _of_class(config: Mapping[str, object]) -> str | None:
+    """The family of a class whose files have another model's ``model_type``; None: it has its own."""
+    listed = config.get("architectures")
+    names = [str(one) for one in listed] if isinstance(listed, list) else []
+    return next((CLASSES[name] for name in names if name in CLASSES), None)
 
 
 def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
@@ -286,6 +345,9 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
         for usual, names in _OTHER_NAMES.items()
         if config.get(usual) is None
     }
+    of_queries = _LISTS_OF_HEADS[0]
+    if isinstance(config.get(of_queries), list) and not query_heads(config):
+        named["num_attention_heads"] = of_queries
     activation = str(config.get("hidden_act") or config.get("hidden_activation"))
     size = "moe_intermediate_size"
     size = "intermediate_size" if config.get(named.get(size, size)) is None else size
@@ -299,6 +361,7 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
         expert_size=size,
         has_latent_attention=config.get(named.get("kv_lora_rank", "kv_lora_rank")) is not None,
         output_gate=Flag(name=gate, default=False),
+        head_gate=Flag(name="use_head_wise_attn_gate", default=False),
         window="none" if has_linear else _window_rule(config, named),
         defaults={"full_attention_interval": 4} if has_linear else {},
         fill=fill_unknown,
@@ -372,6 +435,11 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         blocks=read_blocks(fields, family) if family.blocks != "pairs" else None,
         compressed=_stated(fields, "compress_ratios", read_compressed),
         per_layer_inputs=_stated(fields, "hidden_size_per_layer_input", read_per_layer_inputs),
+        shared=_stated(fields, "num_mem_blocks", read_shared),
+        streams=_stated(fields, "hc_count", read_streams),
+        relative=_stated(fields, "d_rel", read_relative),
+        ngrams=_stated(fields, "ngram_rows", read_ngrams),
+        n_loops=fields.count("n_loops", 1),
         hf_id=fields.text("_name_or_path") or None,
         checkpoint_dtype=_checkpoint_dtype(fields),
     )
@@ -411,6 +479,8 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
             n_kv_heads=n_heads,
             head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
             has_output_gate=flag_of(fields, family.output_gate),
+            has_head_gate=flag_of(fields, family.head_gate),
+            has_sinks=fields.flag("learnable_sink", default=False),
         )
     head_dim = fields.optional_count("head_dim")
     if head_dim is None and hidden_size % n_heads:
@@ -441,6 +511,8 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
         kv_sharing=read_sharing(fields)
         if fields.value("num_kv_shared_layers") is not None
         else None,
+        has_head_gate=flag_of(fields, family.head_gate),
+        query_rank=fields.optional_count("query_rank"),
     )
     return replace(heads, full=_full_heads(fields, heads))
 

@@ -22,6 +22,10 @@ class IndexerSpec:
     top_k_tokens: int
     n_layers: int
     chooses_blocks: bool = False
+    key_tokens: int = 1
+    """Tokens that share a key (Qwen 3.8's blocks have their mean)."""
+    has_key_gate: bool = False
+    """Do gates weight the tokens that share a key (GLM-5.3)?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,10 @@ class RecurrentSpec:
     has_wide_gate: bool = False
     step_rank: int | None = None
     """Of Mamba's steps of time. ``has_wide_gate``: Kimi K3's output gate has no low rank."""
+    has_wide_decays: bool = False
+    """Decays without a low rank (Ling 3)."""
+    has_qk_norm: bool = False
+    """Norms over each head of queries and keys (Ling 2.5)."""
 
     @property
     def key_width(self) -> int:
@@ -104,7 +112,8 @@ class RecurrentSpec:
         n_steps = (self.step_rank or 0) + 2 * self.key_head_dim
         return {
             "delta": conv + 2 * self.n_value_heads + self.value_head_dim,
-            "lightning": self.value_width,  # its norm spans all heads
+            # its norm spans all heads
+            "lightning": self.value_width + 2 * self.has_qk_norm * self.key_head_dim,
             "mamba2": conv + 3 * self.n_value_heads + self.has_norm * self.value_width,
             "mamba1": conv + self.state_elements + self.value_width + self.has_norm * n_steps,
             "convolution": conv,
@@ -122,6 +131,65 @@ class BlockCounts:
 
     n_attention: int
     n_feed_forward: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSpec:
+    """Blocks of attention and an MLP whose weights several layers share (Zamba2).
+
+    ``n_stored`` blocks are in memory, and the layers use them in turn. They see the embedding beside
+    the hidden states, and each layer adds matrices of rank ``adapter_rank`` to the shared ones.
+    """
+
+    n_stored: int
+    adapter_rank: int
+    has_attention_adapters: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsSpec:
+    """Residual streams, which each block mixes: hyper-connections.
+
+    Those of low rank have norms over all streams, which take the place of other norms (Qwen 3.8).
+    Others compute ``n_numbers`` from all streams, with ``n_scales`` (GLM-5.3, Hy4); ``has_head``:
+    also what mixes the streams before the head.
+    """
+
+    n_streams: int
+    rank: int | None = None
+    n_numbers: int = 0
+    n_scales: int = 0
+    has_head: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelativeSpec:
+    """Learned relative positions and short convolutions in each layer (Inkling).
+
+    Each head has ``dim`` numbers of a query, which a table of distances turns into positions: up to
+    ``extent`` tokens in layers of full attention, up to the window in others. Convolutions over
+    ``conv_kernel`` tokens follow keys, values, attention and the feed-forward block.
+    """
+
+    dim: int
+    extent: int
+    conv_kernel: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NgramSpec:
+    """Tables of n-grams: each token looks rows up and projects them (Qwen 3.8, LongCat Lite).
+
+    The tables are memory alone. ``n_projections`` matrices turn ``n_in`` of their numbers into
+    ``n_out``; ``n_vector_elements`` are norms and convolutions.
+    """
+
+    n_rows: int
+    width: int
+    n_projections: int
+    n_in: int
+    n_out: int
+    n_vector_elements: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,12 +37,10 @@ _NOT_ATTENTION_FIELDS: Final = (
     "conv_L_cache",
     "lru_width",
     "rwkv_hidden_size",
-    "block_configs",
     "altup_num_inputs",
     "num_mem_blocks",
     "H_cycles",
     "loop_num",
-    "total_ut_steps",
     "ngram_vocab_size_ratio",
     "ple_layer_ids",
     "engram_config",
@@ -55,8 +53,8 @@ _NOT_ATTENTION_FIELDS: Final = (
     "blocksparse_block_size",
 )
 """Fields of a config.json that are understood only in known families: of state-space models,
-convolutions, block-sparse attention, layers of different shapes, layers that run several times or
-share their weights, and tables of n-grams."""
+convolutions, block-sparse attention, layers that run several times or share their weights, and tables
+of n-grams."""
 
 _REFUSED: Final = {
     **dict.fromkeys(("rwkv", "rwkv5", "rwkv6", "rwkv7"), "RWKV's time mixing, without attention"),
@@ -67,15 +65,10 @@ _REFUSED: Final = {
     "doge": "a dynamic mask and experts of one channel",
     "git": "BERT's layers over an image",
     "jetmoe": "experts in attention",
-    **dict.fromkeys(("longcat", "longcat_flash"), "two latent attentions in each layer"),
     "reformer": "hashed attention",
     "xlnet": "two streams of attention",
     "xlstm": "mLSTM's matrix memory, without attention",
-    **dict.fromkeys(
-        ("zamba", "zamba2"),
-        "attention blocks that several layers share: memory holds their weights once, and a step reads"
-        " them for each of these layers",
-    ),
+    "zamba": "Mamba with several heads, and attention blocks that layers share",
 }
 """``model_type`` of decoders whose layers are not modelled, and what they have."""
 

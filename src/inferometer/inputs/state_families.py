@@ -79,6 +79,35 @@ def fill_recurrent_gemma(config: Config) -> dict[str, object]:
     }
 
 
+def fill_zamba2(config: Config) -> dict[str, object]:
+    """Zamba2: Mamba-2 in all layers; some of them also use blocks that they share."""
+    hybrid, width = config.get("hybrid_layer_ids"), config.get("hidden_size", 2560)
+    kinds, n_heads = config.get("layers_block_type"), config.get("num_attention_heads", 32)
+    n_uses = kinds.count("hybrid") if isinstance(kinds, list) else None
+    if n_uses is None and isinstance(hybrid, list):
+        n_uses = len(hybrid)
+    head_dim = config.get("attention_head_dim")
+    n_states, expand = config.get("n_mamba_heads", 8), config.get("mamba_expand", 2)
+    state_dim: int | None = None
+    size = config.get("intermediate_size")
+    if isinstance(width, int) and isinstance(expand, int) and isinstance(n_states, int):
+        state_dim = expand * width // max(n_states, 1)
+    if isinstance(width, int) and isinstance(n_heads, int):
+        head_dim = head_dim or 2 * width // max(n_heads, 1)
+        size = size or 4 * width
+    return {
+        "head_dim": head_dim,
+        "mlp_size": size,
+        "n_attention_blocks": n_uses,
+        "n_feed_forward_blocks": n_uses,
+        "linear_num_key_heads": config.get("mamba_ngroups", 1),
+        "linear_num_value_heads": n_states,
+        "linear_key_head_dim": config.get("mamba_d_state", 64),
+        "linear_value_head_dim": state_dim,
+        "linear_conv_kernel_dim": config.get("mamba_d_conv", 4),
+    }
+
+
 def _kind_of(block: object) -> str:
     kinds = {"recurrent": "linear_attention", "attention": "full_attention"}
     return kinds.get(str(block), str(block))
@@ -128,6 +157,20 @@ STATE_FAMILIES: Final[dict[str, Family]] = {
         ties_by_default=False,
         recurrent="mamba2",
         state_norm=True,
+    ),
+    "zamba2": Family(
+        class_name="Zamba2ForCausalLM",
+        names={"intermediate_size": "mlp_size"},
+        fill=fill_zamba2,
+        ties_by_default=True,
+        mlp_bias=Flag(name="add_bias_linear", default=False),
+        norms_per_layer=1,
+        recurrent="mamba2",
+        is_hybrid=True,
+        defaults={"max_position_embeddings": 4096, "num_mem_blocks": 1},
+        conv_bias=Flag(name="use_conv_bias", default=True),
+        projection_bias=Flag(name="add_bias_linear", default=False),
+        blocks="beside",
     ),
     "recurrent_gemma": Family(
         class_name="RecurrentGemmaForCausalLM",

@@ -4,7 +4,7 @@ Every constant has its source.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
@@ -12,8 +12,12 @@ from inferometer.inputs.model_parts import (
     BlockCounts,
     CompressedSpec,
     IndexerSpec,
+    NgramSpec,
     PerLayerInputSpec,
     RecurrentSpec,
+    RelativeSpec,
+    SharedSpec,
+    StreamsSpec,
 )
 
 DType: TypeAlias = Literal["float32", "float16", "bfloat16", "float8", "int8", "int4", "float4"]
@@ -107,7 +111,8 @@ class AttentionSpec:
     (OLMo 2), not one head. ``has_output_gate``: a gate as wide as the queries multiplies what
     attention returns (Qwen3-Next). ``value_head_dim`` is None where values are as wide as keys.
     ``full``: the layers of full attention have heads of another shape, and the other fields are
-    those of the sliding ones.
+    those of the sliding ones. ``has_head_gate``: one number for each head multiplies what it returns
+    (Step 3.5). ``query_rank``: queries pass a narrow matrix of this rank (Step 3).
     """
 
     n_heads: int
@@ -125,6 +130,8 @@ class AttentionSpec:
     value_head_dim: int | None = None
     full: FullHeads | None = None
     kv_sharing: KvSharing | None = None
+    has_head_gate: bool = False
+    query_rank: int | None = None
 
     @property
     def shape_text(self) -> str:
@@ -177,8 +184,29 @@ class MoeSpec:
     n_hashed_layers: int = 0
     has_shared_expert_gate: bool = False
     has_only_experts_quantised: bool = False
+    n_empty_experts: int = 0
+    """Experts that return what they get, beside ``n_experts``: the router's numbers for them are its
+    only weights. ``n_experts_per_token`` is the mean number of those with weights (LongCat)."""
     latent_size: int | None = None
     """Width of what routed experts see, if projected for all of them (Nemotron 3 Super)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGroup:
+    """Layers of one shape, in a model whose layers differ in more than their kind.
+
+    The fields are those of ``ModelSpec``, for these layers alone. A layer may have no attention, or
+    no feed-forward block (Nemotron Super and Ultra, which were pruned so), and then it has a norm
+    less.
+    """
+
+    n_layers: int
+    attention: AttentionSpec
+    mlp: MlpSpec
+    blocks: BlockCounts
+    norms_per_layer: int
+    moe: MoeSpec | None = None
+    recurrent: RecurrentSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +222,10 @@ class ModelSpec:
     the model store in more; others take NVFP4's 4.5. ``n_tower_weights``: vision and audio towers
     with their projectors, which a server loads in 16 bits beside the language model; no step of text
     reads them. The catalogue's are counted by transformers' classes or from the file's sizes, and by
-    the maker's card for Gemma 4 and Mistral Large 3.
+    the maker's card for Gemma 4 and Mistral Large 3. ``groups``: its layers differ in their shapes;
+    then ``attention``, ``mlp`` and ``moe`` are those of its largest layers, and ``parts`` has all.
+    ``n_loops``: a token passes all layers this number of times, each time with keys and values of its
+    own (Ouro, Nanbeige 4.2).
     """
 
     model_id: str
@@ -223,6 +254,10 @@ class ModelSpec:
     blocks: BlockCounts | None = None
     compressed: CompressedSpec | None = None
     per_layer_inputs: PerLayerInputSpec | None = None
+    shared: SharedSpec | None = None
+    streams: StreamsSpec | None = None
+    ngrams: NgramSpec | None = None
+    relative: RelativeSpec | None = None
     family: str | None = None
     hf_id: str | None = None
     checkpoint_dtype: DType | None = None
@@ -230,7 +265,29 @@ class ModelSpec:
     stored_bits: tuple[tuple[DType, float], ...] = ()
     float4_bits: tuple[tuple[str, float], ...] = ()
     n_tower_weights: int = 0
+    groups: tuple[LayerGroup, ...] = ()
+    n_loops: int = 1
     note: str | None = None
+
+    @property
+    def parts(self) -> tuple["ModelSpec", ...]:
+        """One model for each group of equal layers; the model itself if its layers are alike."""
+        if not self.groups:
+            return (self,)
+        return tuple(
+            replace(
+                self,
+                n_layers=group.n_layers,
+                attention=group.attention,
+                mlp=group.mlp,
+                moe=group.moe,
+                recurrent=group.recurrent,
+                blocks=group.blocks,
+                norms_per_layer=group.norms_per_layer,
+                groups=(),
+            )
+            for group in self.groups
+        )
 
     @property
     def n_attention_layers(self) -> int:
@@ -251,9 +308,9 @@ class ModelSpec:
 
     @property
     def n_blocks(self) -> int:
-        """Attention, recurrent and feed-forward blocks: mostly two in a layer."""
+        """Attention, recurrent and feed-forward blocks that a token passes: mostly two in a layer."""
         n_mixers = self.n_attention_layers + (self.recurrent.n_layers if self.recurrent else 0)
-        return n_mixers + self.n_feed_forward_layers
+        return self.n_loops * (n_mixers + self.n_feed_forward_layers)
 
     def __post_init__(self) -> None:
         counts = {

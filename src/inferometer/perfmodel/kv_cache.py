@@ -4,6 +4,7 @@ A row is what one layer stores for one token.
 """
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -132,6 +133,8 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
     Grouped queries: arXiv 2305.13245. Latent attention: arXiv 2405.04434, section 2.1. Top-k:
     DeepSeek-V3.2, arXiv 2512.02556, section 2.1; keys of 8 bit as vLLM and SGLang store them.
     """
+    if model.groups or model.n_loops > 1:
+        return _rows_of_groups(model)
     heads, mla, indexer = model.attention, model.mla, model.indexer
     if model.compressed is not None:
         return _compressed_rows(model, model.compressed)
@@ -153,8 +156,22 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
             bits, n_whole = _BLOCK_KEY_BITS, rows[0].n_layers - indexer.n_layers
             whole = rows[0]._replace(n_layers=n_whole, most_read_tokens=None)
             rows = [rows[0]._replace(n_layers=indexer.n_layers), whole]
-        rows.append(CacheRows(indexer.n_layers, indexer.head_dim, scores, scores, bits=bits))
+        shared = indexer.key_tokens
+        keys = CacheRows(
+            indexer.n_layers, indexer.head_dim / shared, scores / shared, scores / shared, bits=bits
+        )
+        rows.append(keys)
     return tuple(rows)
+
+
+def _rows_of_groups(model: ModelSpec) -> tuple[CacheRows, ...]:
+    """The rows of all groups of layers, equal ones together, and of each loop over the layers."""
+    n_layers: dict[CacheRows, int] = {}
+    for part in replace(model, n_loops=1).parts:
+        for rows in cache_rows(part):
+            shape = rows._replace(n_layers=1)
+            n_layers[shape] = n_layers.get(shape, 0) + rows.n_layers * model.n_loops
+    return tuple(shape._replace(n_layers=n) for shape, n in n_layers.items() if n)
 
 
 def _rows_of_heads(model: ModelSpec, top_k: int | None) -> list[CacheRows]:
@@ -288,6 +305,8 @@ def n_full_attention_layers(model: ModelSpec) -> int:
     >>> [n_full_attention_layers(find_model(name)) for name in ("gemma-3-1b", "mistral-7b-v0.1", "llama-2-7b")]
     [4, 0, 32]
     """
+    if model.groups:
+        return sum(n_full_attention_layers(part) for part in model.parts)
     heads = model.attention
     if heads.sliding_window_tokens is None:
         return model.n_attention_layers
@@ -371,8 +390,12 @@ def group_words(model: ModelSpec) -> str:
 
 def _own_layers(model: ModelSpec) -> tuple[int, int]:
     """The numbers of full-attention and of sliding-window layers that store keys and values."""
-    full, sliding = head_kinds(model)
-    return full.n_layers - full.n_shared_layers, sliding.n_layers - sliding.n_shared_layers
+    kinds = [head_kinds(part) for part in model.parts]
+    n_full, n_sliding = (
+        sum(kind.n_layers - kind.n_shared_layers for kind in one)
+        for one in zip(*kinds, strict=True)
+    )
+    return n_full, n_sliding
 
 
 def _blocks_of_a_layer(model: ModelSpec) -> tuple[int, int]:
@@ -489,13 +512,11 @@ def state_paging(
 def n_kv_shards(model: ModelSpec, engine: EngineSpec) -> int:
     """The number of devices over which the KV cache is split: at most n_kv_heads; 1 for MLA.
 
-    If layers differ in their numbers of KV heads, the smaller number counts, so that bytes per
+    If layers differ in their numbers of KV heads, the smallest number counts, so that bytes per
     device are an upper bound.
     """
-    heads = model.attention
-    n_heads = (
-        heads.n_kv_heads if heads.full is None else min(heads.n_kv_heads, heads.full.n_kv_heads)
-    )
+    shapes = [part.attention for part in model.parts]
+    n_heads = min(one.n_kv_heads for heads in shapes for one in (heads, heads.full or heads))
     return 1 if model.mla is not None else min(engine.tensor_parallel_size, n_heads)
 
 

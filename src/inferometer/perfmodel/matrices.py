@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Literal, NamedTuple, TypeAlias
 
-from inferometer.inputs.model_parts import CompressedSpec
+from inferometer.inputs.model_parts import CompressedSpec, SharedSpec
 from inferometer.inputs.types import (
     AskedFormat,
     DType,
@@ -14,10 +14,9 @@ from inferometer.inputs.types import (
 )
 from inferometer.perfmodel.kv_cache import head_kinds
 
-Split: TypeAlias = Literal["all", "kv_heads", "full_kv_heads", "none"]
+Split: TypeAlias = Literal["all", "kv_heads", "none"]
 """How a matrix is split over a tensor-parallel group. "all": over all devices; "kv_heads": over at
-most as many as there are KV heads ("full_kv_heads": those of the full-attention layers); "none":
-each device has a copy."""
+most as many as its layers have KV heads; "none": each device has a copy."""
 
 
 class StoredAs(NamedTuple):
@@ -41,8 +40,12 @@ class Linear:
     n_out: int
     n_layers: int
     split: Split = "all"
+    n_kv_heads: int = 0
+    """KV heads of its layers, if ``split`` is "kv_heads"."""
     n_copies: int = 1
     n_active_copies: int = 1
+    n_runs: int = 1
+    """How often a token passes each of these layers: it is read each time, and stored once."""
     has_bias: bool = False
     is_quantised: bool = True
     """Do quantised checkpoints store it in few bits? Routers and gates stay in 16 bits; in some
@@ -73,13 +76,18 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
     >>> [(part.name, part.n_in, part.n_out) for part in linears(find_model("qwen2.5-3b"))][:2]
     [('query', 2048, 2048), ('key_value', 2048, 512)]
     """
-    parts = (
-        _attention(model)
-        + _per_layer_inputs(model)
-        + _indexer(model)
-        + _recurrent(model)
-        + _feed_forward(model)
-    )
+    parts = [
+        matrix
+        for part in model.parts
+        for matrix in (
+            *(_attention(part) if part.shared is None else _shared(part, part.shared)),
+            *_per_layer_inputs(part),
+            *_indexer(part),
+            *_recurrent(part),
+            *(_feed_forward(part) if part.shared is None else ()),
+        )
+    ]
+    parts += _streams(model) + _ngrams(model)
     if model.embedding_size not in {None, model.hidden_size}:
         ends = [
             Linear(name=name, n_in=n_in, n_out=n_out, n_layers=1, split="none")
@@ -91,7 +99,17 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
         parts += ends
     if model.moe is not None and model.moe.has_only_experts_quantised:
         parts = [replace(part, is_quantised=part.n_copies > 1) for part in parts]
-    return tuple(_as_stored(part, model) for part in parts)
+    parts = [replace(part, n_runs=part.n_runs * model.n_loops) for part in parts]
+    return tuple(_as_stored(part, model) for part in _merged(parts))
+
+
+def _merged(parts: list[Linear]) -> list[Linear]:
+    """Equal matrices of several groups of layers as one."""
+    n_layers: dict[Linear, int] = {}
+    for part in parts:
+        shape = replace(part, n_layers=1)
+        n_layers[shape] = n_layers.get(shape, 0) + part.n_layers
+    return [replace(shape, n_layers=n) for shape, n in n_layers.items()]
 
 
 def _as_stored(part: Linear, model: ModelSpec) -> Linear:
@@ -142,8 +160,18 @@ def _attention(model: ModelSpec) -> list[Linear]:
             name=f"{prefix}key_value",
             n_out=kind.n_kv_heads * n_projected,
             n_layers=kind.n_layers - kind.n_shared_layers,
-            split="full_kv_heads" if prefix else "kv_heads",
+            split="kv_heads",
+            n_kv_heads=kind.n_kv_heads,
         )
+        queries = [query]
+        if heads.query_rank is not None:
+            down = replace(query, name="query_down", n_out=heads.query_rank, split="none")
+            queries = [down, replace(query, name="query_up", n_in=heads.query_rank)]
+        if heads.has_head_gate:
+            queries.append(replace(query, name=f"{prefix}head_gate", n_out=kind.n_heads))
+        if model.relative is not None:
+            width = kind.n_heads * model.relative.dim
+            queries.append(replace(query, name=f"{prefix}positions", n_out=width))
         out = Linear(
             name=f"{prefix}attention_out",
             n_in=kind.n_heads * kind.value_head_dim,
@@ -151,8 +179,46 @@ def _attention(model: ModelSpec) -> list[Linear]:
             n_layers=kind.n_layers,
             has_bias=heads.has_out_bias,
         )
-        parts += [query, key_value, out]
+        parts += [*queries, key_value, out]
     return [part for part in parts if part.n_layers] if heads.full is not None else parts
+
+
+def _shared(model: ModelSpec, shared: SharedSpec) -> list[Linear]:
+    """Blocks that layers use in turn, and each layer's own adapters and output.
+
+    Source: the class of transformers 5.23 (zamba2).
+    """
+    heads, hidden, n_uses = model.attention, model.hidden_size, model.n_attention_layers
+    width, rank = heads.n_heads * heads.head_dim, shared.adapter_rank
+    n_up = (2 if model.mlp.is_gated else 1) * model.mlp.intermediate_size
+    n_more = n_uses % shared.n_stored  # blocks with one use more
+    parts = list[Linear]()
+    for n_blocks, n_runs in ((n_more, n_uses // shared.n_stored + 1),
+                             (shared.n_stored - n_more, n_uses // shared.n_stored)):  # fmt: skip
+        part = partial(Linear, n_layers=n_blocks, n_runs=n_runs)
+        kv = 2 * heads.n_kv_heads * heads.head_dim
+        query = part(name="query", n_in=2 * hidden, n_out=width)
+        parts += [
+            query,
+            replace(
+                query, name="key_value", n_out=kv, split="kv_heads", n_kv_heads=heads.n_kv_heads
+            ),
+            part(name="attention_out", n_in=width, n_out=hidden),
+            part(name="mlp_up", n_in=hidden, n_out=n_up),
+            part(name="mlp_down", n_in=model.mlp.intermediate_size, n_out=hidden),
+        ]
+    own = partial(Linear, n_layers=n_uses)
+    parts += [
+        own(name="mlp_adapter_down", n_in=hidden, n_out=rank, split="none"),
+        own(name="mlp_adapter_up", n_in=rank, n_out=n_up),
+        own(name="shared_out", n_in=hidden, n_out=hidden, split="none"),
+    ]
+    if shared.has_attention_adapters:
+        parts += [
+            own(name="attention_adapter_down", n_in=2 * hidden, n_out=3 * rank, split="none"),
+            own(name="attention_adapter_up", n_in=rank, n_out=3 * width),
+        ]
+    return [one for one in parts if one.n_layers and one.n_runs]
 
 
 def _per_layer_inputs(model: ModelSpec) -> list[Linear]:
@@ -188,6 +254,34 @@ def _per_layer_inputs(model: ModelSpec) -> list[Linear]:
     return parts
 
 
+def _streams(model: ModelSpec) -> list[Linear]:
+    """Hyper-connections: two in a layer, and one before the head.
+
+    Source: the classes of transformers 5.23 (qwen4_exp, glm5_next, hy_v4); vLLM 0.32.0 copies them.
+    """
+    streams = model.streams
+    if streams is None:
+        return []
+    width, n_blocks = streams.n_streams * model.hidden_size, 2 * model.n_layers
+    part = partial(Linear, split="none", is_quantised=False)
+    if streams.rank is None:
+        mixed = part(name="streams", n_in=width, n_out=streams.n_numbers, n_layers=n_blocks)
+        out = part(name="streams_out", n_in=width, n_out=streams.n_streams, n_layers=1)
+        return [mixed, out] if streams.has_head else [mixed]
+    return [
+        part(name="streams_down", n_in=width, n_out=streams.rank, n_layers=n_blocks + 1),
+        part(name="streams_up", n_in=streams.rank, n_out=width, n_layers=n_blocks + 1),
+        part(name="streams_inject", n_in=width, n_out=streams.n_streams, n_layers=n_blocks),
+    ]
+
+
+def _ngrams(model: ModelSpec) -> list[Linear]:
+    """What projects the rows of n-grams."""
+    if (one := model.ngrams) is None:
+        return []
+    return [Linear(name="ngrams", n_in=one.n_in, n_out=one.n_out, n_layers=one.n_projections)]
+
+
 def _latent_attention(model: ModelSpec, mla: MlaSpec) -> list[Linear]:
     """Multi-head latent attention. Source: DeepSeek-V2, arXiv:2405.04434, section 2.1."""
     n_heads = model.attention.n_heads
@@ -204,6 +298,8 @@ def _latent_attention(model: ModelSpec, mla: MlaSpec) -> list[Linear]:
     if model.attention.has_output_gate:
         width = n_heads * mla.v_head_dim
         query.append(part(name="attention_gate", n_in=model.hidden_size, n_out=width))
+    if model.attention.has_head_gate:
+        query.append(part(name="head_gate", n_in=model.hidden_size, n_out=n_heads))
     return [
         *query,
         part(name="key_value_down", n_in=model.hidden_size, n_out=n_latent, split="none"),
@@ -261,7 +357,7 @@ def _indexer(model: ModelSpec) -> list[Linear]:
     if indexer is None:
         return []
     rank = None if mla is None else mla.q_lora_rank
-    n_keys = indexer.head_dim
+    n_keys = indexer.head_dim * (2 if indexer.has_key_gate else 1)
     if model.compressed is not None:  # keys and their gates, each of two overlapping blocks
         rank, n_keys = model.compressed.q_lora_rank, 4 * indexer.head_dim
     n_query_in = rank or model.hidden_size
@@ -271,7 +367,8 @@ def _indexer(model: ModelSpec) -> list[Linear]:
         part(name="index_key", n_in=model.hidden_size, n_out=n_keys),
     ]
     if indexer.chooses_blocks:  # each head chooses for the heads of one KV head
-        return [replace(projections[0], split="kv_heads"), projections[1]]
+        heads = replace(projections[0], split="kv_heads", n_kv_heads=model.attention.n_kv_heads)
+        return [heads, projections[1]]
     weights = part(name="index_weights", n_in=model.hidden_size, n_out=indexer.n_heads)
     return [*projections, replace(weights, is_quantised=False)]
 
@@ -302,13 +399,14 @@ def _recurrent(model: ModelSpec) -> list[Linear]:
     elif linear.kind == "rglru":  # of inputs and of decays; each head's channels see one another
         gates = [plain(name="linear_gates", n_in=head_dim, n_out=2 * width, has_bias=True)]
     elif linear.kind == "kda":
-        n_low = 1 if linear.has_wide_gate else 2  # low-rank: decays; in Kimi Linear also outputs
-        n_more = width if linear.has_wide_gate else 0
-        gates = [
-            plain(name="linear_gates", n_out=n_heads),
-            plain(name="linear_gates_down", n_out=n_low * head_dim, split="none"),
-            plain(name="linear_gates_up", n_in=head_dim, n_out=n_low * width),
-        ]
+        n_wide = linear.has_wide_gate + linear.has_wide_decays
+        n_low, n_more = 2 - n_wide, n_wide * width  # Kimi Linear's outputs and decays are low-rank
+        gates = [plain(name="linear_gates", n_out=n_heads)]
+        if n_low:
+            gates += [
+                plain(name="linear_gates_down", n_out=n_low * head_dim, split="none"),
+                plain(name="linear_gates_up", n_in=head_dim, n_out=n_low * width),
+            ]
     return [
         part(name="linear_in", n_in=hidden, n_out=linear.conv_width + n_more),
         *gates,
@@ -357,7 +455,7 @@ def _expert_layers(model: ModelSpec, moe: MoeSpec, n_layers: int) -> list[Linear
     routers = [
         gate(
             name="router",
-            n_out=moe.n_experts,
+            n_out=moe.n_experts + moe.n_empty_experts,
             n_layers=n_layers - moe.n_hashed_layers,
             has_bias=moe.has_bias or moe.has_router_bias,
         )
@@ -387,10 +485,8 @@ def _expert_layers(model: ModelSpec, moe: MoeSpec, n_layers: int) -> list[Linear
     return parts
 
 
-def n_shards(part: Linear, model: ModelSpec, n_devices: int) -> int:
+def n_shards(part: Linear, n_devices: int) -> int:
     """Number of the ``n_devices`` devices over which this matrix is split."""
     if part.split == "none":
         return 1
-    if part.split == "full_kv_heads" and model.attention.full is not None:
-        return min(n_devices, model.attention.full.n_kv_heads)
-    return min(n_devices, model.attention.n_kv_heads) if part.split == "kv_heads" else n_devices
+    return min(n_devices, part.n_kv_heads) if part.split == "kv_heads" else n_devices

@@ -517,8 +517,7 @@ def _row_elements(model: ModelSpec, n_devices: int) -> float:
     The widest matrix's output, its activation function's output, and three residual streams.
     """
     widest = max(
-        part.n_active_copies * part.n_out / n_shards(part, model, n_devices)
-        for part in linears(model)
+        part.n_active_copies * part.n_out / n_shards(part, n_devices) for part in linears(model)
     )
     return 3 * model.hidden_size + (1.5 if model.mlp.is_gated else 2) * widest
 

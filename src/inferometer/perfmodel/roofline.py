@@ -249,7 +249,8 @@ def matmul_flop_per_row(model: ModelSpec, n_devices: int = 1) -> float:
         * part.n_out
         * part.n_active_copies
         * part.n_layers
-        / n_shards(part, model, n_devices)
+        * part.n_runs
+        / n_shards(part, n_devices)
         for part in linears(model)
     )
 
@@ -273,7 +274,8 @@ def activation_bytes(model: ModelSpec, engine: EngineSpec, shape: BatchShape) ->
     per_row = sum(
         part.n_active_copies
         * part.n_layers
-        * (part.n_in + part.n_out / n_shards(part, model, n_devices))
+        * part.n_runs
+        * (part.n_in + part.n_out / n_shards(part, n_devices))
         for part in linears(model)
     )
     logits = shape.n_logit_positions * model.vocab_size / n_devices

@@ -543,13 +543,10 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
 
 def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
     """Bytes of a matrix that a device reads; of experts, only those that some row is routed to."""
-    touched = (
-        expected_experts(part.n_copies, part.n_active_copies, round(n_rows))
-        if part.n_copies > 1
-        else part.n_copies
-    )
-    split = n_shards(part, model.model, model.engine.tensor_parallel_size)
-    return linear_bits(part, model.engine) / 8 * part.n_weights * touched / part.n_copies / split
+    touched = expected_experts(part.n_copies, part.n_active_copies, round(n_rows))
+    share = part.n_runs * touched / part.n_copies
+    n_devices = n_shards(part, model.engine.tensor_parallel_size)
+    return linear_bits(part, model.engine) / 8 * part.n_weights * share / n_devices
 
 
 # Pipeline parallelism: a step takes as long as on one group of devices, plus the transfer from each

@@ -114,7 +114,7 @@ def weight_bytes(
         linear_bits(part, engine, is_sparse=is_sparse)
         * part.n_weights
         * share
-        / n_shards(part, model, n_devices)
+        / n_shards(part, n_devices)
         for part, share in held.items()
     )
     total_bits += (_small_vectors(model) + _positions(model)) * plain_bits
@@ -188,7 +188,8 @@ def step_weight_bytes(
         bits += (
             linear_bits(part, engine, is_sparse=is_sparse)
             * part.n_weights
-            / n_shards(part, model, n_devices)
+            * part.n_runs
+            / n_shards(part, n_devices)
             * share_fraction
         )
     if n_logit_positions > 0:
@@ -280,27 +281,36 @@ def splits_heads(model: ModelSpec, n_devices: int) -> bool:
     devices: four devices can do neither with phi-4's ten, and vLLM does not start (its
     ``total_num_kv_heads % tp_size == 0``, or the reverse).
     """
-    n_kv_heads = model.attention.n_kv_heads
-    takes_kv = model.mla is not None or 0 in {n_kv_heads % n_devices, n_devices % n_kv_heads}
+    takes_kv = model.mla is not None or _undivided_kv_heads(model, n_devices) is None
     return _n_divided_heads(model) % n_devices == 0 and takes_kv
 
 
 def undivided_heads(model: ModelSpec, n_devices: int) -> str:
     """The heads that cannot be split over this number of devices: ``48 query heads``."""
     undivided = [n for n in _query_heads(model) if n % n_devices]
-    return f"{undivided[0]} query heads" if undivided else f"{model.attention.n_kv_heads} KV heads"
+    return (
+        f"{undivided[0]} query heads"
+        if undivided
+        else f"{_undivided_kv_heads(model, n_devices)} KV heads"
+    )
+
+
+def _undivided_kv_heads(model: ModelSpec, n_devices: int) -> int | None:
+    """KV heads of some layer that the devices can neither divide nor copy evenly."""
+    counts = (part.attention.n_kv_heads for part in model.parts)
+    return next((n for n in counts if n % n_devices and n_devices % n), None)
 
 
 def _n_divided_heads(model: ModelSpec) -> int:
-    """Query heads, or what those of both kinds of layers have in common: both are divided."""
+    """Query heads, or what those of all kinds of layers have in common: all are divided."""
     return math.gcd(*_query_heads(model))
 
 
-def _query_heads(model: ModelSpec) -> tuple[int, int]:
-    """Query heads of a layer with a window, and of one without."""
-    heads = model.attention
-    n_full = None if heads.full is None else heads.full.n_heads
-    return heads.n_heads, n_full or heads.n_heads
+def _query_heads(model: ModelSpec) -> tuple[int, ...]:
+    """Query heads of layers with a window, and of those without, of each shape."""
+    shapes = [part.attention for part in model.parts]
+    fulls = (None if one.full is None else one.full.n_heads for one in shapes)
+    return (*(one.n_heads for one in shapes), *(n for n in fulls if n))
 
 
 def head_elements(model: ModelSpec) -> int:
@@ -317,30 +327,42 @@ def _positions(model: ModelSpec) -> int:
 
 
 def _per_layer_elements(model: ModelSpec) -> int:
-    """Elements of the per-layer input tables, which are looked up like the embedding."""
-    inputs = model.per_layer_inputs
-    return 0 if inputs is None else inputs.vocab_size * inputs.size * model.n_layers
+    """Elements of further tables, which are looked up like the embedding: of layers, of n-grams."""
+    inputs, ngrams = model.per_layer_inputs, model.ngrams
+    of_layers = 0 if inputs is None else inputs.vocab_size * inputs.size * model.n_layers
+    return of_layers + (0 if ngrams is None else ngrams.n_rows * ngrams.width)
 
 
 def _small_vectors(model: ModelSpec) -> int:
     """Elements of all vectors: norms, biases, attention sinks, vectors of linear attention."""
-    mla = model.mla
     norm = model.hidden_size * (2 if model.norm_has_bias else 1)
-    per_layer = 0
-    if mla is not None:
-        per_layer += mla.kv_lora_rank + (mla.q_lora_rank or 0)
     ends = norm * (model.has_final_norm + model.has_embedding_norm)
     head_bias = model.vocab_size if model.has_head_bias else 0
     return (
-        model.n_layers * model.norms_per_layer * norm
-        + model.n_attention_layers * per_layer
-        + _small_vectors_of_heads(model)
+        sum(
+            part.n_layers * part.norms_per_layer * norm
+            + _small_vectors_of_heads(part)
+            + _small_vectors_of_variants(part)
+            for part in model.parts
+        )
         + (0 if model.per_layer_inputs is None else model.per_layer_inputs.size)
-        + _small_vectors_of_variants(model)
+        + (0 if model.ngrams is None else model.ngrams.n_vector_elements)
+        + _small_vectors_of_streams(model)
         + ends
         + head_bias
         + sum(part.n_biases for part in linears(model))
     )
+
+
+def _small_vectors_of_streams(model: ModelSpec) -> int:
+    """Elements of the norms over all streams, two in a layer and one after the last; of scales."""
+    streams = model.streams
+    if streams is None:
+        return 0
+    if streams.rank is not None:
+        return (2 * model.n_layers + 1) * streams.n_streams * model.hidden_size
+    of_head = (streams.n_streams + 1) * streams.has_head
+    return 2 * model.n_layers * (streams.n_numbers + streams.n_scales) + of_head
 
 
 def _small_vectors_of_heads(model: ModelSpec) -> int:
@@ -355,13 +377,30 @@ def _small_vectors_of_heads(model: ModelSpec) -> int:
             n_elements += (kind.n_layers + n_own) * kind.head_dim
         if kind.has_sinks:
             n_elements += kind.n_layers * kind.n_heads
+        n_elements += kind.n_layers * (heads.query_rank or 0)  # its norm
+    return n_elements + _small_vectors_of_positions(model)
+
+
+def _small_vectors_of_positions(model: ModelSpec) -> int:
+    """Elements of learned relative positions, and of the convolutions beside them."""
+    if (relative := model.relative) is None:
+        return 0
+    window, n_elements = model.attention.sliding_window_tokens or relative.extent, 0
+    for kind, extent in zip(head_kinds(model), (relative.extent, window), strict=True):
+        channels = kind.n_elements + 2 * model.hidden_size
+        n_elements += kind.n_layers * (relative.dim * extent + channels * relative.conv_kernel)
     return n_elements
 
 
 def _small_vectors_of_variants(model: ModelSpec) -> int:
-    """Elements of the vectors of indexers, compressed attention and linear attention."""
+    """Elements of the vectors of indexers, latent, compressed and linear attention."""
     indexer, linear, compressed = model.indexer, model.recurrent, model.compressed
-    n_elements = 0 if indexer is None else indexer.n_layers * 2 * indexer.head_dim
+    n_elements = 0
+    if indexer is not None:  # norms, and the positions of tokens that share a key
+        n_vectors = 2 + indexer.key_tokens * indexer.has_key_gate
+        n_elements = indexer.n_layers * n_vectors * indexer.head_dim
+    if (mla := model.mla) is not None:
+        n_elements += model.n_attention_layers * (mla.kv_lora_rank + (mla.q_lora_rank or 0))
     if compressed is not None:
         width, n_streams = model.attention.head_dim, compressed.n_streams
         n_keys = 0 if indexer is None else indexer.head_dim
@@ -375,6 +414,8 @@ def _small_vectors_of_variants(model: ModelSpec) -> int:
             + n_streams
             + 1
         )
+    if model.shared is not None:  # norms before attention, twice as wide, and before the MLP
+        n_elements += model.shared.n_stored * 3 * model.hidden_size
     if linear is not None:
         n_elements += linear.n_layers * linear.vector_elements
     return n_elements

@@ -11,7 +11,14 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from inferometer import suggestions
 from inferometer.errors import SpecError
-from inferometer.inputs.types import DTYPE_BITS, DType, HardwareSpec, ModelSpec, Source
+from inferometer.inputs.types import (
+    DTYPE_BITS,
+    AttentionSpec,
+    DType,
+    HardwareSpec,
+    ModelSpec,
+    Source,
+)
 from inferometer.perfmodel.datasheet import DatasheetPrediction, memory_question, predict_scenario
 from inferometer.perfmodel.memory import memory_budget
 from inferometer.perfmodel.roofline import ParallelPlan
@@ -151,13 +158,14 @@ def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
             where="KV heads",
             allowed="models with KV heads",
         )
-    full = scenario.model.attention.full
-    full = None if full is None else replace(full, n_kv_heads=n_kv_heads)
-    attention = replace(scenario.model.attention, n_kv_heads=n_kv_heads, full=full)
-    model = replace(scenario.model, attention=attention)
+
+    def shared(heads: AttentionSpec) -> AttentionSpec:
+        full = None if heads.full is None else replace(heads.full, n_kv_heads=n_kv_heads)
+        return replace(heads, n_kv_heads=n_kv_heads, full=full)
+
     return Change(
         name=f"{n_kv_heads} KV head{'s' * (n_kv_heads > 1)}",
-        scenario=replace(scenario, model=model),
+        scenario=replace(scenario, model=_with_heads(scenario.model, shared)),
         needs="a model trained so (arXiv 2305.13245)",
     )
 
@@ -192,10 +200,16 @@ def windowed(model: ModelSpec, *, window_tokens: int, n_sinks: int) -> ModelSpec
             try_="the same command without --attention-window",
         )
     window = window_tokens + n_sinks
-    return replace(
+    return _with_heads(
         model,
-        attention=replace(heads, sliding_window_tokens=window, n_full_attention_layers=0),
+        lambda one: replace(one, sliding_window_tokens=window, n_full_attention_layers=0),
     )
+
+
+def _with_heads(model: ModelSpec, change: Callable[[AttentionSpec], AttentionSpec]) -> ModelSpec:
+    """The model with another attention in all groups of layers."""
+    groups = tuple(replace(one, attention=change(one.attention)) for one in model.groups)
+    return replace(model, attention=change(model.attention), groups=groups)
 
 
 def with_devices(scenario: Scenario, *, n_tensor: int) -> Change:

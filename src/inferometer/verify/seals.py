@@ -158,11 +158,24 @@ def sha256_of(value: object) -> str:
     return hashlib.sha256(value if isinstance(value, bytes) else canonical(value)).hexdigest()
 
 
-_NEWER: Final = {"blocks", "stored_bits", "has_embedding_norm", "n_tower_weights"}
-"""Fields of models that are newer than the first seals."""
+_NEWER: Final[dict[str, object]] = {
+    "blocks": None,
+    "stored_bits": (),
+    "has_embedding_norm": False,
+    "n_tower_weights": 0,
+    "groups": (),
+    "shared": None,
+    "streams": None,
+    "ngrams": None,
+    "relative": None,
+    "n_loops": 1,
+}
+"""Fields of models that are newer than the first seals, with their defaults."""
 _NEWER_IN: Final[dict[str, dict[str, object]]] = {
-    "moe": {"latent_size": None},
-    "indexer": {"chooses_blocks": False},
+    "attention": {"has_head_gate": False, "query_rank": None},
+    "moe": {"latent_size": None, "n_empty_experts": 0},
+    "indexer": {"chooses_blocks": False, "key_tokens": 1, "has_key_gate": False},
+    "recurrent": {"has_wide_decays": False, "has_qk_norm": False},
     "per_layer_inputs": {"n_streams": 1, "laurel_rank": None},
 }
 """The same of parts of models, with their defaults."""
@@ -175,7 +188,11 @@ def model_facts(model: ModelSpec) -> dict[str, object]:
     for part, newer in _NEWER_IN.items():
         if isinstance(known := facts.get(part), dict):
             facts[part] = {k: v for k, v in known.items() if k not in newer or v != newer[k]}
-    return {name: value for name, value in facts.items() if name not in _NEWER or value}
+    return {
+        name: value
+        for name, value in facts.items()
+        if name not in _NEWER or (value and value != _NEWER[name])
+    }
 
 
 def plan_sha256(plan: VerifyPlan) -> str:

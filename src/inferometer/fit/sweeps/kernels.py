@@ -54,18 +54,19 @@ def kernel_curves(model: ModelSpec, engine: EngineSpec, tables: KernelTables) ->
     Raises
     ------
     ModelError
-        The tables know no kernels of these sizes, or layers have heads of two shapes.
+        The tables know no kernels of these sizes, or layers have different shapes.
     """
-    if model.attention.full is not None:
+    if model.attention.full is not None or model.groups or model.n_loops > 1:
         raise ModelError(
-            f"{model.model_id!r} has layers with heads of two shapes", where="the kernel tables"
+            f"{model.model_id!r} has layers of different shapes, or runs them several times",
+            where="the kernel tables",
         )
     n_devices = checked_tensor_parallel(model, engine)
     sizes: dict[str, tuple[float, float]] = {}
     for part in linears(model):
         if part.n_copies > 1:
             continue
-        split = n_shards(part, model, n_devices)
+        split = n_shards(part, n_devices)
         is_input = part.name in _SPLIT_INPUT
         name = _FUSED.get(part.name, part.name)
         n_before = sizes[name][0] if name in sizes else 0.0
