@@ -497,6 +497,6 @@ def test_what_the_time_limit_leaves_out_says_with_how_few_devices_it_might_do(ca
 @pytest.mark.parametrize(("verdict", "found"), [("met", 4), ("undecided", 4), ("missed", None)])
 def test_a_fixed_number_that_noise_leaves_open_is_not_missed(verdict, found):
     """Four replicas at 0.21 times their limit, undecided for want of samples, were called missed."""
-    runs = SimpleNamespace(verdict={4: verdict}.get, is_enough={4: verdict == "met"}.get)
+    runs = SimpleNamespace(verdict={4: verdict}.get)
     question = SimpleNamespace(fleets=SimpleNamespace(n_replicas=4))
     assert sizing._replicas_that_last(question, 4, runs, None) == found

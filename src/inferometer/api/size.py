@@ -37,7 +37,7 @@ from inferometer.api.question import fields_of, option, parse_counts, words_of
 from inferometer.api.server import Server, Settings
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import OverTime, SizingProblem, Sought, problem_of
-from inferometer.api.workload import Workload, required_slo, workload_of
+from inferometer.api.workload import Workload, required_slo, varied_answers, workload_of
 from inferometer.decide import candidates, failure, sizing, sizing_types
 from inferometer.errors import SizingError, SpecError
 from inferometer.inputs import prices, resolve, types
@@ -201,6 +201,7 @@ def size(question: Size) -> SizeAnswer:
         cautions=(
             *answer.cautions,
             *sizing_cautions.few_of_each_user(problem.question),
+            *sizing_cautions.uneven(problem.question, pick, varied_answers(question.workload)),
             *sizing_cautions.of_time(problem.question, problem.course, question.workload.duration),
         ),
         failure=died.outcome,
