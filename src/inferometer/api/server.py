@@ -10,6 +10,7 @@ from inferometer.api import named_fit
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
+    EAGER_OPTION,
     FORMATS,
     KV_DTYPE_FLAGS,
     LINK_OPTION,
@@ -127,9 +128,7 @@ class Server:
         None, "Pipeline-parallel stages, vLLM's. [1]", "Hardware", flags=PP_FLAGS, least=1
     )
     ep: bool = option(False, "Experts spread over the tensor-parallel devices.", "Hardware")
-    enforce_eager: bool = option(
-        False, "Without CUDA graphs (a GPU): the host launches each kernel by itself.", "Engine"
-    )
+    enforce_eager: Annotated[bool, EAGER_OPTION] = False
     fit: Path | None = option(
         None,
         "Result of `inferometer fit`: its file, or the run's folder. A fit with --load has the"

@@ -24,12 +24,14 @@ from inferometer.api.fleet import FleetOptions, check_searched, fleets_of, slo_o
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
+    EAGER_OPTION,
     FORMATS,
     LINK_OPTION,
     MODEL_OPTION,
     TP_FLAGS,
     TRANSFER_OPTION,
     all_reduce_s,
+    refuse_changed_steps,
     refuse_links,
 )
 from inferometer.api.progress import talk
@@ -124,6 +126,7 @@ class Size:
     max_num_batched_tokens: str = option(
         "2048,8192", "Tokens computed in a step, to try.", "Engine", is_common=True
     )
+    enforce_eager: Annotated[bool, EAGER_OPTION] = False
     set: tuple[str, ...] = option(
         (),
         "Values to try of another setting of the engine: enable_chunked_prefill=true,false.",
@@ -283,6 +286,7 @@ def _of_groups(
         link=question.link,
         all_reduce_us=question.all_reduce_us,
         dtype=question.dtype,
+        enforce_eager=question.enforce_eager,
         policy=question.engine if "engine" in question.given else None,
         settings=question.settings,
     )
@@ -514,6 +518,8 @@ def _candidates(
     named_fit.check_transfer(is_transfer=question.transfer, has_fit=bool(fits))
     if fits:
         refuse_links(link=question.link, all_reduce_us=question.all_reduce_us)
+        changes = {"--enforce-eager": question.enforce_eager}
+        refuse_changed_steps(changes, allowed="the engine as it was measured")
     grid, spec = _grid(question, resolved), resolved.spec
     offers = sizing_offers.offers_of(
         _gpus(question),
@@ -525,7 +531,9 @@ def _candidates(
         link=question.link,
     )
     latency_s = all_reduce_s(question.all_reduce_us)
-    joined = [replace(one, all_reduce_s=latency_s) for one in offers]
+    joined = [
+        replace(one, all_reduce_s=latency_s, is_eager=question.enforce_eager) for one in offers
+    ]
     found = candidates.candidates_of(spec, joined, grid, fleets)
     if not found.possible:
         first = found.refused[0]

@@ -11,7 +11,7 @@ from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.prices import OwnedPrice
 from inferometer.inputs.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 from inferometer.perfmodel.roofline import usual_kv_dtype
-from inferometer.perfmodel.steptime_levels import StepTimes
+from inferometer.perfmodel.steptime_levels import StepTimes, launched_singly
 from inferometer.perfmodel.weights import splits_heads, undivided_heads
 from inferometer.simulate import prefill_pool as pools
 from inferometer.simulate.deployment import Case, Deployment, Knobs, deploy, requested_plan
@@ -138,6 +138,8 @@ class Offer:
     """Use the datasheet's step times even if rows were published?"""
     all_reduce_s: float | None = None
     """Latency of one all-reduce, where it is stated."""
+    is_eager: bool = False
+    """Without CUDA graphs?"""
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -370,6 +372,8 @@ def _candidate(
             is_datasheet=offer.is_datasheet,
             all_reduce_s=offer.all_reduce_s,
         )
+        if offer.is_eager and offer.hardware.kind != "cpu":
+            step_times = launched_singly(step_times, model)
         deployment = deploy(model, engine, offer.hardware, step_times, knobs)
         return Candidate(offer=offer, deployment=deployment, own=tuple(knobs.own.items()))
     except TooLargeError as error:
