@@ -251,15 +251,9 @@ def _own_knobs(server: Server, policy: str) -> dict[str, str]:
     own = dict(own_knob(text, where="--set") for text in server.set)
     if server.pp is None:
         return own
+    refuse_stages(policy, server.pp, flag="--policy")
     if not engine_config.has_knob(policy, STAGES_KNOB):
-        if server.pp == 1:
-            return own
-        raise SpecError(
-            f"{server.pp} pipeline stages of {policy}",
-            where="--pp",
-            allowed="1: stages are simulated by vLLM's rules alone",
-            try_=suggestions.flags("--policy", "vllm"),
-        )
+        return own
     if STAGES_KNOB in own:
         raise SpecError(
             f"two numbers of stages: {server.pp} and {own[STAGES_KNOB]}",
@@ -268,6 +262,17 @@ def _own_knobs(server: Server, policy: str) -> dict[str, str]:
             try_=suggestions.flags("--pp", server.pp),
         )
     return own | {STAGES_KNOB: str(server.pp)}
+
+
+def refuse_stages(policy: str, n_stages: int, *, flag: str) -> None:
+    """Refuse pipeline stages of an engine whose schedulers of them are not simulated."""
+    if n_stages > 1 and not engine_config.has_knob(policy, STAGES_KNOB):
+        raise SpecError(
+            f"{n_stages} pipeline stages of {policy}",
+            where="--pp",
+            allowed="1: stages are simulated by vLLM's rules alone",
+            try_=suggestions.flags(flag, "vllm"),
+        )
 
 
 class Steps(NamedTuple):

@@ -36,7 +36,7 @@ from inferometer.api.model_options import (
 )
 from inferometer.api.progress import talk
 from inferometer.api.question import fields_of, option, parse_counts, words_of
-from inferometer.api.server import Server, Settings
+from inferometer.api.server import Server, Settings, refuse_stages
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import OverTime, SizingProblem, Sought, problem_of
 from inferometer.api.workload import Workload, required_slo, varied_answers, workload_of
@@ -464,11 +464,11 @@ def _asked_of_fits(question: Size) -> dict[str, object]:
 
 def _grid(question: Size, model: resolve.ResolvedModel) -> candidates.Grid:
     """Settings to try on each device."""
+    stages = None if question.pp is None else parse_counts(question.pp, where="--pp")
+    refuse_stages(question.engine, max(stages or (1,)), flag="--engine")
     return candidates.Grid(
         tensor_parallel_sizes=parse_counts(question.tp, where="--tp"),
-        pipeline_parallel_sizes=(
-            None if question.pp is None else parse_counts(question.pp, where="--pp")
-        ),
+        pipeline_parallel_sizes=stages,
         dtype=question.dtype,
         policy=question.engine,
         quantizations=_quantizations(question, model),
