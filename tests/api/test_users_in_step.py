@@ -86,6 +86,21 @@ def test_lengths_of_any_spelling_are_of_users_in_step(text, remedy, tmp_path):
     assert "about 20 users meet the SLO" in cautions[0].text
 
 
+def test_a_sizing_of_users_in_step_says_that_more_replicas_may_do_worse():
+    """It met the SLO for users beyond what it printed as the capacity."""
+    kinds = {"gpus": "l4", "tp": "1", "max_num_seqs": "64", "max_num_batched_tokens": "2048"}
+    slo = "tpot:p95<100ms, ttft:p95<2s"
+    answer = im.size("llama-3.1-8b", workload="1024x128", concurrency=8, slo=slo, **kinds)
+    (caution,) = [one for one in answer.cautions if one.code == "IN_STEP"]
+    assert "1 replica can meet the SLO, with 2 it is missed" in caution.text
+    assert "prompt=1024,output=102..154" in caution.remedy
+    assert answer.pick.n_replicas == 1
+    pace = answer.pick.sized_pace
+    assert pace.served.verdict == "met"
+    assert pace.met_users >= 8
+    assert answer.pick.headroom_fraction >= 0
+
+
 def test_lone_users_and_open_loops_and_drawn_lengths_have_no_step_to_stay_in():
     for workload, load in (
         ("256x100", {"concurrency": 1}),

@@ -145,6 +145,18 @@ def test_the_command_says_what_was_decided(changes, flags):
     assert said["--max-model-len"] == "8192"
 
 
+def test_replicas_without_graphs_are_started_and_verified_so(tmp_path):
+    for is_eager in (False, True):
+        made = fleet(is_eager=is_eager)
+        files = files_of(made, packaging_of(made))
+        assert ("--enforce-eager" in files["vllm-serve.sh"]) == is_eager
+        assert ("--enforce-eager" in files["kubernetes.yaml"]) == is_eager
+        (tmp_path / "verify.toml").write_text(files["verify.toml"])
+        (tmp_path / "workload.json").write_text(files["workload.json"])
+        server = plans.read_plan(tmp_path / "verify.toml").server
+        assert server.get("enforce_eager", False) == is_eager
+
+
 @pytest.mark.parametrize("is_on", [True, False])
 def test_switches_are_said_either_way(is_on):
     made = fleet(scheduler={"enable_prefix_caching": is_on, "async_scheduling": is_on})

@@ -21,6 +21,7 @@ from inferometer.decide.sizing import (
 from inferometer.decide.sizing_types import SizingQuestion, Task, costs_of, mean_tokens
 from inferometer.decide.traffic import Traffic, at_load
 from inferometer.errors import SpecError
+from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs import catalog
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.prices import ApiPrice
@@ -497,6 +498,21 @@ def test_what_the_time_limit_leaves_out_says_with_how_few_devices_it_might_do(ca
 @pytest.mark.parametrize(("verdict", "found"), [("met", 4), ("undecided", 4), ("missed", None)])
 def test_a_fixed_number_that_noise_leaves_open_is_not_missed(verdict, found):
     """Four replicas at 0.21 times their limit, undecided for want of samples, were called missed."""
-    runs = SimpleNamespace(verdict={4: verdict}.get, is_enough={4: verdict == "met"}.get)
+    runs = SimpleNamespace(verdict={4: verdict}.get)
     question = SimpleNamespace(fleets=SimpleNamespace(n_replicas=4))
     assert sizing._replicas_that_last(question, 4, runs, None) == found
+
+
+def test_settings_of_the_engine_share_their_step_times(monkeypatch):
+    """They were computed for each of 96 kinds of replica: 1.6 s before the first simulation."""
+    asked = []
+
+    def counted(model, engine, *given, **named):
+        asked.append(engine)
+        return known_levels(model, engine, *given, **named)
+
+    monkeypatch.setattr("inferometer.decide.candidates.known_levels", counted)
+    grid = Grid(max_num_seqs=(64, 256), max_num_batched_tokens=(2048, 8192))
+    possible = candidates_of(MODEL, [offer("l40s")], grid).possible
+    assert len(possible) >= 16
+    assert len(asked) == len(set(asked)) == 4

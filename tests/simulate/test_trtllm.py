@@ -1,5 +1,7 @@
 """Is TensorRT-LLM's in-flight batching simulated by its rules, and alike by both simulators?"""
 
+import time
+
 import numpy as np
 import pytest
 from examples import examples
@@ -10,7 +12,7 @@ from reference.trtllm_chunks import chunk_sizes
 from simulator_strategies import assert_equal, costs, demands
 
 from inferometer.errors import SpecError
-from inferometer.records.types import RequestStatus
+from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import simulate
@@ -65,6 +67,95 @@ def test_kernel_equals_reference(run, until_ns):
     assert_equal(
         fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True)
     )
+
+
+@st.composite
+def quiet_runs(draw):
+    """Few events, so that runs of steps are long, in steps of 10 to 60 ns."""
+    config = draw(configs())
+    requests = draw(demands(config, scale=draw(st.sampled_from([1, 10, 100]))))
+    cost = linear_cost(
+        launch_s=draw(st.sampled_from([1e-8, 5e-8])),
+        per_row_s=draw(st.sampled_from([0.0, 1e-9])),
+        per_context_token_s=draw(st.sampled_from([0.0, 1e-10])),
+    )
+    return config, requests, cost
+
+
+@examples(400)
+@given(quiet_runs(), st.none() | st.integers(0, 20_000))
+def test_steps_at_once_are_as_one_by_one(run, until_ns):
+    """Where parts are recorded each step is taken for itself."""
+    config, requests, cost = run
+    at_once = simulate(requests, config, cost, until_ns=until_ns)
+    assert_equal(at_once, simulate_plainly(requests, config, cost, until_ns=until_ns))
+
+
+def crowd(seed, policy, **more):
+    """Requests most of which wait, for tokens of a step or for blocks; some share prefixes or leave."""
+    rng = np.random.default_rng(seed)
+    n_requests = 120
+    arrival = np.sort(rng.integers(0, 200 * MS, n_requests))
+    prompt, output = rng.integers(1, 257, n_requests), rng.integers(1, 150, n_requests)
+    is_leaving = rng.random(n_requests) < 0.2
+    abort = np.where(is_leaving, arrival + rng.integers(0, 900, n_requests) * MS, ABSENT)
+    more_tokens = rng.integers(0, 2, n_requests) * 20  # of these the engine does not know the end
+    requests = demand(arrival, prompt, output, max_tokens=output + more_tokens, abort_ns=abort)
+    n_shared = rng.integers(0, 8, n_requests) % (prompt // 32 + 1)
+    families = rng.integers(0, 12, n_requests)
+    ids = np.concatenate(
+        [100 * family + np.arange(n) for family, n in zip(families, n_shared, strict=True)]
+    )
+    start = np.concatenate([[0], np.cumsum(n_shared)])
+    requests = with_contents(requests, 32, SharedBlocks(start=start, ids=ids))
+    config = TrtllmConfig(max_seq_len=512, capacity_scheduler_policy=policy, **more)
+    return requests, config
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("is_overlapped", [False, True])
+@pytest.mark.parametrize("policy", CAPACITY_POLICIES)
+@pytest.mark.parametrize(("num_blocks", "max_num_tokens"), [(40, 512), (100, 264)])
+def test_requests_that_wait_change_no_step(
+    is_chunked, is_overlapped, policy, num_blocks, max_num_tokens
+):
+    if policy == "MAX_UTILIZATION":
+        max_num_tokens = 512
+    cost = linear_cost(launch_s=1e-3, per_row_s=2e-6, per_context_token_s=1e-8)
+    n_cached_tokens = 0
+    for seed in (11, 14, 16, 22):  # of these many requests begin just after another one ends
+        requests, config = crowd(
+            seed,
+            policy,
+            num_blocks=num_blocks,
+            max_num_tokens=max_num_tokens,
+            enable_chunked_prefill=is_chunked,
+            disable_overlap_scheduler=not is_overlapped,
+        )
+        at_once = simulate(requests, config, cost)
+        one_by_one = simulate(requests, config, cost, record_parts=True)
+        assert_equal(at_once._replace(parts=one_by_one.parts), one_by_one)
+        n_cached_tokens += at_once.requests.cached_tokens.sum()
+    assert n_cached_tokens > 0
+    assert_equal(at_once, simulate_plainly(requests, config, cost))
+
+
+def test_prompts_that_fill_a_step_cost_no_time_while_they_wait():
+    """1,000 requests took 0.35 s of computing: each step looked at each of 512 that wait."""
+    n_requests = 400
+    requests = demand(np.zeros(n_requests, np.int64), [256] * n_requests, [128] * n_requests)
+    config = TrtllmConfig(num_blocks=20_000, max_seq_len=512, max_num_tokens=256)
+
+    def took_s(**record):
+        began_s = time.process_time()
+        run = simulate(requests, config, COST, **record)
+        return time.process_time() - began_s, run
+
+    took_s(), took_s(record_parts=True)
+    (at_once_s, at_once), (one_by_one_s, one_by_one) = took_s(), took_s(record_parts=True)
+    assert_equal(at_once._replace(parts=one_by_one.parts), one_by_one)
+    assert len(at_once.steps.start_ns) == n_requests * 128
+    assert at_once_s < one_by_one_s / 3
 
 
 @pytest.mark.parametrize("policy", CAPACITY_POLICIES)

@@ -43,6 +43,9 @@ DATASHEET_OPTION: Final = Option(
     "Use the datasheet's step times, even where published rows of such devices exist.",
     heading="Hardware",
 )
+EAGER_OPTION: Final = Option(
+    "Without CUDA graphs (a GPU): the host launches each kernel by itself.", heading="Engine"
+)
 TP_FLAGS: Final = ("--tp", "--tensor-parallel-size")
 PP_FLAGS: Final = ("--pp", "--pipeline-parallel-size")
 KV_DTYPE_FLAGS: Final = ("--kv-dtype", "--kv-cache-dtype")

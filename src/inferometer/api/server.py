@@ -10,6 +10,7 @@ from inferometer.api import named_fit
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
+    EAGER_OPTION,
     FORMATS,
     KV_DTYPE_FLAGS,
     LINK_OPTION,
@@ -127,9 +128,7 @@ class Server:
         None, "Pipeline-parallel stages, vLLM's. [1]", "Hardware", flags=PP_FLAGS, least=1
     )
     ep: bool = option(False, "Experts spread over the tensor-parallel devices.", "Hardware")
-    enforce_eager: bool = option(
-        False, "Without CUDA graphs (a GPU): the host launches each kernel by itself.", "Engine"
-    )
+    enforce_eager: Annotated[bool, EAGER_OPTION] = False
     fit: Path | None = option(
         None,
         "Result of `inferometer fit`: its file, or the run's folder. A fit with --load has the"
@@ -252,15 +251,9 @@ def _own_knobs(server: Server, policy: str) -> dict[str, str]:
     own = dict(own_knob(text, where="--set") for text in server.set)
     if server.pp is None:
         return own
+    refuse_stages(policy, server.pp, flag="--policy")
     if not engine_config.has_knob(policy, STAGES_KNOB):
-        if server.pp == 1:
-            return own
-        raise SpecError(
-            f"{server.pp} pipeline stages of {policy}",
-            where="--pp",
-            allowed="1: stages are simulated by vLLM's rules alone",
-            try_=suggestions.flags("--policy", "vllm"),
-        )
+        return own
     if STAGES_KNOB in own:
         raise SpecError(
             f"two numbers of stages: {server.pp} and {own[STAGES_KNOB]}",
@@ -269,6 +262,17 @@ def _own_knobs(server: Server, policy: str) -> dict[str, str]:
             try_=suggestions.flags("--pp", server.pp),
         )
     return own | {STAGES_KNOB: str(server.pp)}
+
+
+def refuse_stages(policy: str, n_stages: int, *, flag: str) -> None:
+    """Refuse pipeline stages of an engine whose schedulers of them are not simulated."""
+    if n_stages > 1 and not engine_config.has_knob(policy, STAGES_KNOB):
+        raise SpecError(
+            f"{n_stages} pipeline stages of {policy}",
+            where="--pp",
+            allowed="1: stages are simulated by vLLM's rules alone",
+            try_=suggestions.flags(flag, "vllm"),
+        )
 
 
 class Steps(NamedTuple):

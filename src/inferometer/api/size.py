@@ -24,20 +24,22 @@ from inferometer.api.fleet import FleetOptions, check_searched, fleets_of, slo_o
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
+    EAGER_OPTION,
     FORMATS,
     LINK_OPTION,
     MODEL_OPTION,
     TP_FLAGS,
     TRANSFER_OPTION,
     all_reduce_s,
+    refuse_changed_steps,
     refuse_links,
 )
 from inferometer.api.progress import talk
 from inferometer.api.question import fields_of, option, parse_counts, words_of
-from inferometer.api.server import Server, Settings
+from inferometer.api.server import Server, Settings, refuse_stages
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import OverTime, SizingProblem, Sought, problem_of
-from inferometer.api.workload import Workload, required_slo, workload_of
+from inferometer.api.workload import Workload, required_slo, varied_answers, workload_of
 from inferometer.decide import candidates, failure, sizing, sizing_types
 from inferometer.errors import SizingError, SpecError
 from inferometer.inputs import prices, resolve, types
@@ -124,6 +126,7 @@ class Size:
     max_num_batched_tokens: str = option(
         "2048,8192", "Tokens computed in a step, to try.", "Engine", is_common=True
     )
+    enforce_eager: Annotated[bool, EAGER_OPTION] = False
     set: tuple[str, ...] = option(
         (),
         "Values to try of another setting of the engine: enable_chunked_prefill=true,false.",
@@ -201,6 +204,7 @@ def size(question: Size) -> SizeAnswer:
         cautions=(
             *answer.cautions,
             *sizing_cautions.few_of_each_user(problem.question),
+            *sizing_cautions.uneven(problem.question, pick, varied_answers(question.workload)),
             *sizing_cautions.of_time(problem.question, problem.course, question.workload.duration),
         ),
         failure=died.outcome,
@@ -282,6 +286,7 @@ def _of_groups(
         link=question.link,
         all_reduce_us=question.all_reduce_us,
         dtype=question.dtype,
+        enforce_eager=question.enforce_eager,
         policy=question.engine if "engine" in question.given else None,
         settings=question.settings,
     )
@@ -459,11 +464,11 @@ def _asked_of_fits(question: Size) -> dict[str, object]:
 
 def _grid(question: Size, model: resolve.ResolvedModel) -> candidates.Grid:
     """Settings to try on each device."""
+    stages = None if question.pp is None else parse_counts(question.pp, where="--pp")
+    refuse_stages(question.engine, max(stages or (1,)), flag="--engine")
     return candidates.Grid(
         tensor_parallel_sizes=parse_counts(question.tp, where="--tp"),
-        pipeline_parallel_sizes=(
-            None if question.pp is None else parse_counts(question.pp, where="--pp")
-        ),
+        pipeline_parallel_sizes=stages,
         dtype=question.dtype,
         policy=question.engine,
         quantizations=_quantizations(question, model),
@@ -513,6 +518,8 @@ def _candidates(
     named_fit.check_transfer(is_transfer=question.transfer, has_fit=bool(fits))
     if fits:
         refuse_links(link=question.link, all_reduce_us=question.all_reduce_us)
+        changes = {"--enforce-eager": question.enforce_eager}
+        refuse_changed_steps(changes, allowed="the engine as it was measured")
     grid, spec = _grid(question, resolved), resolved.spec
     offers = sizing_offers.offers_of(
         _gpus(question),
@@ -524,7 +531,9 @@ def _candidates(
         link=question.link,
     )
     latency_s = all_reduce_s(question.all_reduce_us)
-    joined = [replace(one, all_reduce_s=latency_s) for one in offers]
+    joined = [
+        replace(one, all_reduce_s=latency_s, is_eager=question.enforce_eager) for one in offers
+    ]
     found = candidates.candidates_of(spec, joined, grid, fleets)
     if not found.possible:
         first = found.refused[0]

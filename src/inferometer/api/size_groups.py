@@ -43,6 +43,7 @@ CARRIED: Final = (
     "kv_dtype",
     "link",
     "all_reduce_us",
+    "enforce_eager",
 )
 """Parameters that ``inferometer capacity`` has too."""
 _OF_A_GROUP: Final = (

@@ -15,7 +15,7 @@ from inferometer.measure.this_machine import ceiling_cautions
 from inferometer.perfmodel.steptime_limits import outside
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.report.views import ProbeRow
-from inferometer.units import format_duration
+from inferometer.units import counted, format_duration
 
 
 def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:
@@ -129,6 +129,28 @@ def not_the_fewest(question: SizingQuestion, pick: SizedKind | None) -> tuple[Ca
         f" {fewer.n_replicas} meet the SLO too, and fewer may"
     )
     return (Caution(code="NOT_THE_FEWEST", text=text, remedy="a longer --time-limit"),)
+
+
+def uneven(question: SizingQuestion, pick: SizedKind | None, remedy: str) -> tuple[Caution, ...]:
+    """A caution where users stay in step and a greater number of replicas was shown to do worse."""
+    if pick is None or not question.are_users_in_step or not pick.met_counts:
+        return ()
+    fewest = pick.met_counts[0]
+    worse = [n for n in pick.missed_counts if n > fewest]
+    if not worse:
+        return ()
+    has_more = pick.n_replicas > fewest
+    why_more = f"; of the numbers tried beyond {pick.n_replicas} none misses it" * has_more
+    text = (
+        "all requests have the same lengths, so users stay in step, and more replicas may do worse:"
+        f" {counted(fewest, 'replica')} can meet the SLO, with {_listed(worse)} it is missed{why_more}"
+    )
+    return (Caution(code="IN_STEP", text=text, remedy=remedy),)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _may_be_cheaper(one: Searched, pick: SizedKind) -> bool:

@@ -552,13 +552,21 @@ def users_in_step(
         f"about {int(float(f'{found:.1g}')):,} users meet the SLO at likely step times, not"
         f" {capacity_users:.0f}"
     )
-    lengths = reading.lengths_table(str(options.workload))
-    remedy = (
+    return (_in_step_caution(output, apart, varied_answers(options)),)
+
+
+def varied_answers(options: Workload) -> str:
+    """What keeps users of one length apart: answers of 80 to 120 % of it."""
+    alike = _of_one_length(workload_of(options))
+    if alike is None:
+        return "a --workload whose lengths differ"
+    low, high = _varied(alike.output_tokens)
+    if reading.lengths_table(str(options.workload)) and alike.one.system_prompts is None:
+        lengths = _varied_lengths(alike.prompt_tokens, alike.output_tokens)
+        return suggestions.flags("--workload", lengths)
+    return (
         f'output_tokens = {{ kind = "uniform", low = {low}, high = {high} }} in {options.workload}'
-        if lengths is None or alike.one.system_prompts is not None
-        else suggestions.flags("--workload", _varied_lengths(alike.prompt_tokens, output))
     )
-    return (_in_step_caution(output, apart, remedy),)
 
 
 class _Alike(NamedTuple):

@@ -1,7 +1,8 @@
 """Which replicas and fleets does a sizing try: devices, number formats, knobs, number of replicas?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import product
 from typing import Final, NamedTuple, Protocol
 
@@ -11,7 +12,7 @@ from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.prices import OwnedPrice
 from inferometer.inputs.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 from inferometer.perfmodel.roofline import usual_kv_dtype
-from inferometer.perfmodel.steptime_levels import StepTimes
+from inferometer.perfmodel.steptime_levels import StepTimes, launched_singly
 from inferometer.perfmodel.weights import splits_heads, undivided_heads
 from inferometer.simulate import prefill_pool as pools
 from inferometer.simulate.deployment import Case, Deployment, Knobs, deploy, requested_plan
@@ -138,6 +139,8 @@ class Offer:
     """Use the datasheet's step times even if rows were published?"""
     all_reduce_s: float | None = None
     """Latency of one all-reduce, where it is stated."""
+    is_eager: bool = False
+    """Without CUDA graphs?"""
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -255,30 +258,59 @@ def candidates_of(
     possible, refused = list[Candidate](), list[Refusal]()
     for offer in offers:
         for engine in _engines(offer, grid):
+            # once for all settings of the engine: step times depend on none of them
+            kind = _Kind(model, offer, engine, cache(partial(_levels, model, offer, engine, grid)))
             for knobs in _knobs(grid):
                 made = [
                     _in_fleet(one, fleets) if isinstance(one, Candidate) else one
-                    for one in _on_stages(model, offer, engine, knobs, grid)
+                    for one in _on_stages(kind, knobs, grid)
                 ]
                 possible += [one for one in made if isinstance(one, Candidate)]
                 refused += [one for one in made if isinstance(one, Refusal) and one not in refused]
     return Candidates(possible=tuple(possible), refused=tuple(refused))
 
 
-def _on_stages(
-    model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs, grid: Grid
-) -> list[Candidate | Refusal]:
+class _Kind(NamedTuple):
+    """Replicas that differ in their engine's settings alone."""
+
+    model: ModelSpec
+    offer: Offer
+    engine: EngineSpec
+    levels: Callable[[], StepTimes]
+    """Their step times."""
+
+
+def _levels(model: ModelSpec, offer: Offer, engine: EngineSpec, grid: Grid) -> StepTimes:
+    """The step times of a fit, else of published rows or a datasheet.
+
+    Raises
+    ------
+    SpecError, TooLargeError
+        The engine cannot run the model on such devices.
+    """
+    found = offer.step_times or known_levels(
+        model,
+        engine,
+        offer.hardware,
+        framework=grid.policy,
+        n_sharing=grid.data_parallel_size,
+        is_datasheet=offer.is_datasheet,
+        all_reduce_s=offer.all_reduce_s,
+    )
+    is_eager = offer.is_eager and offer.hardware.kind != "cpu"
+    return launched_singly(found, model) if is_eager else found
+
+
+def _on_stages(kind: _Kind, knobs: Knobs, grid: Grid) -> list[Candidate | Refusal]:
     """The replica on each number of pipeline stages; the refusal of the most where none can be."""
     if grid.pipeline_parallel_sizes is not None:
-        return [
-            _candidate(model, offer, engine, _piped(knobs, n_stages))
-            for n_stages in grid.pipeline_parallel_sizes
-        ]
+        sizes = grid.pipeline_parallel_sizes
+        return [_candidate(kind, _piped(knobs, n_stages)) for n_stages in sizes]
     made = list[Candidate | Refusal]()
     for n_stages in (
-        _STAGES_AS_NEEDED if grid.policy == "vllm" and offer.hardware.kind != "cpu" else (1,)
+        _STAGES_AS_NEEDED if grid.policy == "vllm" and kind.offer.hardware.kind != "cpu" else (1,)
     ):
-        made.append(_candidate(model, offer, engine, _piped(knobs, n_stages)))
+        made.append(_candidate(kind, _piped(knobs, n_stages)))
         if not _is_cramped(made[-1]):
             break
     return [one for one in made if isinstance(one, Candidate)] or made[-1:]
@@ -347,10 +379,9 @@ def _knobs(grid: Grid) -> list[Knobs]:
     ]
 
 
-def _candidate(
-    model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs
-) -> Candidate | Refusal:
+def _candidate(kind: _Kind, knobs: Knobs) -> Candidate | Refusal:
     """The replica, or why it cannot be."""
+    model, offer, engine, levels = kind
     tp = engine.tensor_parallel_size
 
     def refusal(why: str, *, is_too_large: bool = False) -> Refusal:
@@ -361,16 +392,7 @@ def _candidate(
         heads = undivided_heads(model, tp)
         return refusal(f"tensor parallelism does not divide its {heads}")
     try:
-        step_times = offer.step_times or known_levels(
-            model,
-            engine,
-            offer.hardware,
-            framework=knobs.policy,
-            n_sharing=knobs.data_parallel_size,
-            is_datasheet=offer.is_datasheet,
-            all_reduce_s=offer.all_reduce_s,
-        )
-        deployment = deploy(model, engine, offer.hardware, step_times, knobs)
+        deployment = deploy(model, engine, offer.hardware, levels(), knobs)
         return Candidate(offer=offer, deployment=deployment, own=tuple(knobs.own.items()))
     except TooLargeError as error:
         return refusal(f"{error.what}; try {error.try_}", is_too_large=True)

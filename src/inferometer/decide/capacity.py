@@ -140,10 +140,11 @@ class CapacityQuestion:
     """The capacity is located when a load that misses the SLO is at most this far above one that
     meets it."""
     proof_effort: int | None = 2
-    """The least effort whose verdicts count; None: locate by the shortest probes, and show
-    nothing."""
+    """The least effort whose verdicts count; None: locate by the shortest probes, show nothing."""
     most_effort: int | None = None
     """The greatest effort that is tried while verdicts are undecided; None: ``proof_effort``."""
+    first_effort: int = 0
+    """Of the first probes; above 0, known ones of no less effort are not made again."""
     max_probes: int = 40
     time_left_s: TimeLeft = no_limit
     steepness_ratio: float | None = None
@@ -276,7 +277,10 @@ class _Search:
         self._probing = probing
         self._question = question
         self.probes = list(known)
-        self._effort = 0
+        self._known = {
+            one.offered_load: one for one in known if one.effort >= question.first_effort > 0
+        }
+        self._effort = question.first_effort
         """Of the probes between which the capacity is bracketed."""
         self._below: Probe | None = None
         """The highest load whose margin is within the limit, by a probe of this effort."""
@@ -294,13 +298,11 @@ class _Search:
         """
         question, near_ratio = self._question, self._question.resolution_ratio / 2
         most = question.proof_effort if question.most_effort is None else question.most_effort
-        self._cross(
-            question.start_load,
-            _FIRST_STEP_RATIO,
-            max(near_ratio, _ROUGH_RESOLUTION_RATIO) if most else question.resolution_ratio,
-        )
-        n_requests = self._longest(0)
-        for effort in range(1, (most or 0) + 1):
+        first, rough_ratio = question.first_effort, max(near_ratio, _ROUGH_RESOLUTION_RATIO)
+        resolution_ratio = rough_ratio if (most or 0) > first else question.resolution_ratio
+        self._cross(question.start_load, _FIRST_STEP_RATIO, resolution_ratio)
+        n_requests = self._longest(first)
+        for effort in range(first + 1, (most or 0) + 1):
             start = self._crossed()
             if start is None or self._is_shown() or not self._is_time_for_more():
                 return
@@ -429,10 +431,7 @@ class _Search:
             load = following
 
     def _ratio_to(self, margin_ratio: float, seen_ratio: float) -> float | None:
-        """Factor (above 1) by which to change the load for this margin; None: the slope is unknown.
-
-        None where the slope of the margin is unknown.
-        """
+        """Factor (above 1) by which to change the load for this margin; None: the slope is unknown."""
         if self._steepness is None or not 0 < seen_ratio < math.inf:
             return None
         ratio: float = math.exp(abs(math.log(margin_ratio / seen_ratio)) / self._steepness)
@@ -440,7 +439,7 @@ class _Search:
 
     def _look(self, load: float) -> Probe:
         """Probe this load."""
-        probe = self._ask(load, self._effort)
+        probe = self._known.get(load) or self._ask(load, self._effort)
         is_below = probe.reading.margin_ratio <= 1
         if is_below and (self._below is None or load > self._below.offered_load):
             self._below = probe
@@ -575,10 +574,7 @@ class _Search:
 
 
 def _steepness(below: Probe | None, beyond: Probe | None) -> float | None:
-    """Exponent of the margin as a power of the load between two probes; None: unknown.
-
-    None where that cannot be known.
-    """
+    """Exponent of the margin as a power of the load between two probes; None: unknown."""
     if (
         below is None
         or beyond is None

@@ -16,6 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from inferometer.decide.capacity import OutOfTimeError, Phases, Reading
+from inferometer.decide.fewest import (
+    COUNTED_FRACTION,
+    fewest_in_long_runs,
+    fewest_in_short_runs,
+)
 from inferometer.decide.lone_request import LoneRequest, lone_request
 from inferometer.decide.probing import (
     EFFORT_RATIO,
@@ -24,12 +29,9 @@ from inferometer.decide.probing import (
     locate,
 )
 from inferometer.decide.sizing import (
-    COUNTED_FRACTION,
     IDLE_FRACTION,
     OVERRUN_FRACTION,
     SURE_EFFORT,
-    fewest_in_long_runs,
-    fewest_in_short_runs,
     saturated_per_s,
 )
 from inferometer.decide.sizing_types import SizingQuestion
@@ -206,7 +208,9 @@ def size_group(task: GroupTask, start: Start | None = None) -> FoundGroup:
         n_replicas = None
         if first is not None:
             with phases.until(COUNTED_FRACTION + OVERRUN_FRACTION):
-                n_replicas = fewest_in_long_runs(first, search.is_enough, phases)
+                are_in_step = task.question.sizing.are_users_in_step
+                at_once = search.verdict_at_once if are_in_step else None
+                n_replicas = fewest_in_long_runs(first, search.verdict, phases, at_once)
     except OutOfTimeError:
         why = "no number of replicas was shown to meet the SLO within the time limit"
         return FoundGroup(None, why, search.n_probes, is_examined=False)
@@ -374,9 +378,13 @@ class Search:
         """A short run of this number of replicas, on the server that decides."""
         return self._reading(n_replicas, self._case, 0)
 
-    def is_enough(self, n_replicas: int) -> bool:
+    def verdict(self, n_replicas: int) -> Verdict:
         """Do long runs show that this number meets the SLO?"""
-        return self.long(n_replicas).verdict == "met"
+        return self.long(n_replicas).verdict
+
+    def verdict_at_once(self, n_replicas: int) -> Verdict:
+        """The verdict of a single long run, however open it is."""
+        return self._reading(n_replicas, self._case, SURE_EFFORT).verdict
 
     def long(self, n_replicas: int, case: Case | None = None) -> Reading:
         """A long run, and longer ones while noise leaves it undecided and there is time."""

@@ -12,7 +12,7 @@ replica less, and for its capacity.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -25,6 +25,12 @@ from inferometer.decide.capacity import (
     Reading,
     TimeLeft,
     find_capacity,
+)
+from inferometer.decide.fewest import (
+    COUNTED_FRACTION,
+    MOST_RATIO,
+    fewest_in_long_runs,
+    fewest_in_short_runs,
 )
 from inferometer.decide.lone_request import fewest_devices, lone_request
 from inferometer.decide.probing import EFFORT_RATIO, FleetProbe, probe_of, worst_reading
@@ -56,16 +62,13 @@ faster."""
 SURE_EFFORT: Final = 1
 """Effort of confirmed numbers, against 0 in the search."""
 _SEARCH_FRACTION: Final = 0.45
-COUNTED_FRACTION: Final = 0.7
-"""Shares of a device's time at which the search, and the refinement, end."""
+"""Share of a device's time at which the search ends."""
 OVERRUN_FRACTION: Final = 0.3
 _LAST_FRACTION: Final = 1.3
 """A simulation that was begun within the time of a phase may take this share more; the last phase
 ends at ``_LAST_FRACTION``."""
 _NEARLY_EQUAL: Final = 0.1
 """Margins of short runs that are this near are noise."""
-_MOST_RATIO: Final = 2
-"""Long runs may show that this many times the replicas are needed that short runs found."""
 
 
 def size_by_device(
@@ -173,6 +176,8 @@ class _LongRuns:
     def __init__(self, question: SizingQuestion, candidate: Candidate, phases: Phases) -> None:
         self._question, self._candidate, self._phases = question, candidate, phases
         self._served = dict[tuple[Pace, int], tuple[ServedBy, Probe]]()
+        self._open = dict[tuple[Pace, int], tuple[ServedBy, Probe]]()
+        """Undecided by a single run; longer ones may decide."""
 
     def served(self, pace: Pace, n_replicas: int) -> tuple[ServedBy, Probe]:
         """The run's summary, and the run as a probe of their capacity; a short run where time is over."""
@@ -186,14 +191,15 @@ class _LongRuns:
         short = _as_long_run(probe, load, self._question.n_requests, effort=0)
         return _served(n_replicas, probe, short), short.known
 
-    def is_enough(self, n_replicas: int) -> bool:
-        """Does this number of replicas meet the SLO at the pace?"""
-        return self.verdict(n_replicas) == "met"
-
     def verdict(self, n_replicas: int) -> Verdict:
         """Verdict of this number of replicas at the pace."""
         last = COUNTED_FRACTION + OVERRUN_FRACTION
         return self._run(self._question.pace, n_replicas, last)[0].verdict
+
+    def verdict_at_once(self, n_replicas: int) -> Verdict:
+        """Verdict of this number at the pace by a single long run, however open it is."""
+        last = COUNTED_FRACTION + OVERRUN_FRACTION
+        return self._run(self._question.pace, n_replicas, last, is_once=True)[0].verdict
 
     @property
     def of_most_replicas(self) -> Reading:
@@ -203,23 +209,31 @@ class _LongRuns:
 
     def left_open(self) -> int | None:
         """The fewest that noise leaves open at the pace in question, beyond all that were shown to miss."""
-        verdicts = {
-            n_replicas: served.verdict
-            for (pace, n_replicas), (served, _) in self._served.items()
-            if pace == self._question.pace
-        }
-        most_missed = max((n for n, verdict in verdicts.items() if verdict == "missed"), default=0)
-        is_open = (n for n, verdict in verdicts.items() if verdict == "undecided")
-        return min((n for n in is_open if n > most_missed), default=None)
+        most_missed = max(self.with_verdict("missed"), default=0)
+        return min((n for n in self.with_verdict("undecided") if n > most_missed), default=None)
 
-    def _run(self, pace: Pace, n_replicas: int, last_fraction: float) -> tuple[ServedBy, Probe]:
+    def with_verdict(self, verdict: Verdict) -> list[int]:
+        """Numbers of replicas that were simulated at the pace in question with this verdict."""
+        return sorted(
+            n_replicas
+            for (pace, n_replicas), (served, _) in self._served.items()
+            if pace == self._question.pace and served.verdict == verdict
+        )
+
+    def _run(
+        self, pace: Pace, n_replicas: int, last_fraction: float, *, is_once: bool = False
+    ) -> tuple[ServedBy, Probe]:
         key = pace, n_replicas
-        if key not in self._served:
-            probe = probe_of(self._question, self._candidate, pace, n_replicas)
-            with self._phases.until(last_fraction):
-                found = _long_run(self._question, probe, self._phases.time_left_s)
-            self._served[key] = _served(n_replicas, probe, found), found.known
-        return self._served[key]
+        if key in self._served or (is_once and key in self._open):
+            return self._served.get(key) or self._open[key]
+        question, time_left_s = self._question, self._phases.time_left_s
+        probe = probe_of(question, self._candidate, pace, n_replicas)
+        with self._phases.until(last_fraction):
+            found = _long_run(question, probe, time_left_s, is_once=is_once)
+        result = _served(n_replicas, probe, found), found.known
+        is_open = is_once and result[0].verdict == "undecided"
+        (self._open if is_open else self._served)[key] = result
+        return result
 
 
 def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) -> SizedKind | None:
@@ -247,7 +261,7 @@ def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) 
         if n_open is not None:
             left_open[best] = n_open
         elif n_replicas is None:
-            times = "" if question.fleets.n_replicas else f"{_MOST_RATIO} times "
+            times = "" if question.fleets.n_replicas else f"{MOST_RATIO} times "
             longest = runs[best].of_most_replicas
             why = (
                 f"{times}the {found.n_replicas} replicas that meet the SLO in a short simulation"
@@ -275,55 +289,12 @@ def _replicas_that_last(
     A good router needs fewer than chance, a slow queue more than short runs show.
     """
     if question.fleets.n_replicas is None:
-        return fewest_in_long_runs(first, runs.is_enough, phases)
+        at_once = runs.verdict_at_once if question.are_users_in_step else None
+        return fewest_in_long_runs(first, runs.verdict, phases, at_once)
     try:  # undecided is an answer: no other number is
         return None if runs.verdict(first) == "missed" else first
     except OutOfTimeError:
         return first
-
-
-def fewest_in_long_runs(first: int, is_enough: Callable[[int], bool], phases: Phases) -> int | None:
-    """Smallest sufficient number, searched from ``first``; None where twice that is too few.
-
-    Out of time the smallest that was shown, or ``first`` where there was no time for a single run.
-
-    Raises
-    ------
-    OutOfTimeError
-        The time is over, and the runs showed only that ``first`` are too few.
-    """
-    shown = dict[int, bool]()
-
-    def noted(n_replicas: int) -> bool:
-        shown[n_replicas] = is_enough(n_replicas)
-        return shown[n_replicas]
-
-    try:
-        return fewest_shown(first, noted, lambda: phases.is_past(COUNTED_FRACTION))
-    except OutOfTimeError:
-        if shown and not any(shown.values()):
-            raise
-        return min((n for n, is_shown in shown.items() if is_shown), default=first)
-
-
-def fewest_shown(
-    first: int, is_enough: Callable[[int], bool], is_late: Callable[[], bool]
-) -> int | None:
-    """Smallest sufficient number, searched from ``first``; None where twice that is too few."""
-    too_few, enough, step = 0, first, max(1, first // 16)
-    if is_enough(first):
-        while enough > 1 and not is_late() and is_enough(max(enough - step, 1)):
-            enough, step = max(enough - step, 1), 2 * step
-        too_few = max(enough - step, 0)
-    else:
-        while not is_enough(enough):
-            too_few, enough, step = enough, enough + step, max(2 * step, first // 8)
-            if too_few >= first * _MOST_RATIO + 1:
-                return None
-    while enough - too_few > 1 and not is_late():
-        middle = (too_few + enough) // 2
-        too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
-    return enough
 
 
 def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound) -> Searched:
@@ -364,21 +335,6 @@ def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound
     return Searched(
         candidate, enough, readings[enough].why, len(readings), readings[enough].margin_ratio
     )
-
-
-def fewest_in_short_runs(
-    least: int, start: int, is_enough: Callable[[int], bool], is_idle: Callable[[int], bool]
-) -> int | None:
-    """The smallest number from ``least`` on that is enough; None where not even idle ones are."""
-    too_few, enough = least - 1, max(least, start)
-    while not is_enough(enough):
-        too_few, enough = enough, max(enough + 1, math.ceil(enough * 1.5))
-        if is_idle(too_few):
-            return None
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
-    return enough
 
 
 def _nobody(question: SizingQuestion) -> str:
@@ -430,6 +386,8 @@ def sized(question: SizingQuestion, found: Searched, runs: _LongRuns, phases: Ph
         asked_pace=question.pace,
         offered_load=question.offered_load,
         without_one=without_one,
+        met_counts=tuple(runs.with_verdict("met")),
+        missed_counts=tuple(runs.with_verdict("missed")),
     )
 
 
@@ -506,20 +464,27 @@ def _paced(
     Their capacity is located closely at the pace in question, else roughly.
     """
     served, known = long_run
-    n_replicas = served.n_replicas
+    n_replicas, load = served.n_replicas, question.offered_load
     wanted = CapacityQuestion(
         kind=question.traffic.kind,
-        start_load=question.offered_load,
-        lowest_load=max(question.offered_load / 64, 1.0 if question.is_of_users else 0.0),
-        highest_load=question.offered_load * 64,
+        start_load=load,
+        lowest_load=max(load / 64, 1.0 if question.is_of_users else 0.0),
+        highest_load=load * 64,
         resolution_ratio=question.resolution_ratio,
         proof_effort=SURE_EFFORT if pace == question.pace else None,
         time_left_s=phases.time_left_s,
     )
+    if question.are_users_in_step:  # short runs, and fewer users, may have another verdict
+        wanted = replace(
+            wanted,
+            first_effort=SURE_EFFORT,
+            lowest_load=load if served.verdict == "met" else wanted.lowest_load,
+            highest_load=load if served.verdict == "missed" else wanted.highest_load,
+        )
     with phases.until(_LAST_FRACTION):
         capacity = find_capacity(probe_of(question, candidate, pace, n_replicas), wanted, (known,))
-    load = capacity.met_load or capacity.located_load
-    each = None if load is None else load / n_replicas
+    carried = capacity.met_load or capacity.located_load
+    each = None if carried is None else carried / n_replicas
     return PacedAnswer(
         step_times=pace, served=served, capacity=capacity, n_replicas=_replicas_at(question, each)
     )
@@ -562,7 +527,9 @@ def mean_in_flight(requests: RequestTable | None) -> float:
     )
 
 
-def _long_run(question: SizingQuestion, probe: FleetProbe, time_left_s: TimeLeft) -> _LongRun:
+def _long_run(
+    question: SizingQuestion, probe: FleetProbe, time_left_s: TimeLeft, *, is_once: bool = False
+) -> _LongRun:
     """A long run under the traffic, and longer ones while noise leaves it undecided and there is time."""
     load, effort = question.offered_load, SURE_EFFORT if time_left_s() > 0 else 0
     found: _LongRun | None = None
@@ -579,7 +546,7 @@ def _long_run(question: SizingQuestion, probe: FleetProbe, time_left_s: TimeLeft
         is_longest = n_requests <= n_before or (
             left_s < math.inf and left_s < EFFORT_RATIO * (before_s - left_s)
         )
-        if longer.known.reading.verdict != "undecided" or is_longest:
+        if longer.known.reading.verdict != "undecided" or is_longest or is_once:
             return longer
         found, effort = longer, effort + 1
 

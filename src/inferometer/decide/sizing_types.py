@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from inferometer.decide.candidates import Alike, Candidate, Fleets
 from inferometer.decide.capacity import Capacity, Reading, TimeLeft, no_limit
-from inferometer.decide.traffic import Traffic
+from inferometer.decide.traffic import Traffic, are_in_step
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.prices import ApiPrice
 from inferometer.inputs.types import Source
@@ -55,6 +55,11 @@ class SizingQuestion:
     def is_of_users(self) -> bool:
         """Is it a closed loop?"""
         return self.traffic.kind == "users"
+
+    @property
+    def are_users_in_step(self) -> bool:
+        """Do users of a closed loop stay together, so that more replicas may do worse?"""
+        return self.is_of_users and are_in_step(self.spec, self.offered_load)
 
     @property
     def is_dealt_alike(self) -> bool:
@@ -138,6 +143,9 @@ class SizedKind:
     """Whole traffic: requests per second, or users."""
     without_one: ServedBy | None
     """Results with one replica less under the same traffic; None with one replica."""
+    met_counts: tuple[int, ...] = ()
+    missed_counts: tuple[int, ...] = ()
+    """Numbers of replicas whose long runs meet the SLO, and miss it."""
 
     @property
     def is_of_users(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from inferometer.decide.capacity import LoadKind
 from inferometer.inputs.workload import reading, replay, types
-from inferometer.inputs.workload.plan import NONE, RequestPlan
+from inferometer.inputs.workload.plan import NONE, RequestPlan, is_in_step
 from inferometer.records.columns import Bools
 from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.tables import select
@@ -131,6 +131,13 @@ def users_at_work(
 def _n_recorded(spec: types.WorkloadSpec) -> int:
     """The number of requests of a trace; reading it may take seconds."""
     return replay.draw_workload(spec).plan.n_requests
+
+
+@lru_cache(maxsize=8)
+def are_in_step(spec: types.WorkloadSpec, n_users: float) -> bool:
+    """Do this number of users stay together: equal prompts, equal answers, no pauses?"""
+    n_requests = max(N_REQUESTS, LEAST_OF_EACH_USER * round(n_users))
+    return is_in_step(replay.draw_workload(at_load(spec, n_users, n_requests)))
 
 
 @lru_cache(maxsize=16)

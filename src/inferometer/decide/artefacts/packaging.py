@@ -108,6 +108,8 @@ class Fleet:
     """Users of a closed loop; None in an open loop."""
     gate: GateSpec | None = None
     """The part of a gate that the router implements: waiting and order."""
+    is_eager: bool = False
+    """Without CUDA graphs?"""
 
     @property
     def has_priorities(self) -> bool:

@@ -78,6 +78,7 @@ def fleet_of(
         kv_origin=deployment.kv_origin,
         usd_per_hour=kind.usd_per_hour,
         price_from=_price_from(kind.candidate.offer),
+        is_eager=deployment.step_times.likely.singly_s > 0,
         cautions=cautions,
         tool_version=tool_version,
     )

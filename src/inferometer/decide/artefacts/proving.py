@@ -104,6 +104,7 @@ def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
         "replicas": fleet.n_replicas,
         "router": fleet.router,
         "datasheet": fleet.step_times_basis == "datasheet" or None,
+        "enforce_eager": fleet.is_eager or None,
     }
     server: ServerTable = {name: value for name, value in said.items() if value is not None}
     n_requests = round(fleet.rate_per_s * duration_s(fleet))

@@ -62,6 +62,11 @@ class Replica(Protocol):
         """``gpu_memory_utilization``"""
         ...
 
+    @property
+    def is_eager(self) -> bool:
+        """Without CUDA graphs?"""
+        ...
+
 
 def serve_arguments(fleet: Fleet, packaging: Packaging) -> tuple[str, ...]:
     """Arguments of ``vllm serve``: the model, then flags with their values.
@@ -168,6 +173,7 @@ def _flag_words(fleet: Replica) -> list[str]:
         words
         + ["--long-prefill-token-threshold-adaptive"]
         * scheduler.long_prefill_token_threshold_adaptive
+        + ["--enforce-eager"] * fleet.is_eager
     )
 
 
@@ -260,6 +266,7 @@ class _Replica:
     engine: EngineSpec
     scheduler: SchedulerConfig
     utilization_fraction: float
+    is_eager: bool
 
 
 def serve_command(deployment: Deployment, *, has_expert_parallelism: bool = False) -> str:
@@ -289,10 +296,10 @@ def serve_command(deployment: Deployment, *, has_expert_parallelism: bool = Fals
             engine=deployment.engine,
             scheduler=config,
             utilization_fraction=deployment.knobs.share_fraction,
+            is_eager=is_eager,
         )
         spread = ["--data-parallel-size", str(n_sharing)] if n_sharing > 1 else []
         spread += ["--enable-expert-parallel"] if is_spread or n_sharing > 1 else []
-        spread += ["--enforce-eager"] if is_eager else []
         return shlex.join(["vllm", "serve", name, *engine_flags(replica), *spread])
     if isinstance(config, SglangConfig):
         flags = _sglang_flags(deployment, config)

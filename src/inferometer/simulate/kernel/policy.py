@@ -9,7 +9,15 @@ from typing import Final
 
 from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import batches, decode_run, requests, sglang, trtllm, vllm
+from inferometer.simulate.kernel import (
+    batches,
+    decode_run,
+    requests,
+    sglang,
+    trtllm,
+    trtllm_run,
+    vllm,
+)
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import Status, StepLog
@@ -104,11 +112,13 @@ def update(state: State, i_batch: int) -> int:
 def take_decodes(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> None:
     """Run the decode steps before the next event at once, where the engine's rules let them.
 
-    Those are vLLM's with an undivided KV cache, and those of static batches.
+    Those are vLLM's with an undivided KV cache, TensorRT-LLM's, and those of static batches.
     """
     kind, is_pooled = KIND, IS_POOLED
     if kind == _VLLM and not is_pooled:
         decode_run.take(state, cost, log, until_ns)
+    elif kind == _TRTLLM:
+        trtllm_run.take(state, cost, log, until_ns)
     elif kind == _BATCHES:
         batches.take_decodes(state, cost, log, until_ns)
 

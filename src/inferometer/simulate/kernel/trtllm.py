@@ -352,7 +352,7 @@ def _fit_to_completion(state: State) -> int:
     for i_active in range(counters.n_active):
         index = state.queue.running[i_active]
         if _is_generating(state, index):
-            n_available -= _n_blocks_to_completion(state, index)
+            n_available -= n_blocks_to_completion(state, index)
             fitting[n_fitting] = index
             n_fitting += 1
     is_static = state.config[0].capacity_policy == _STATIC_BATCH
@@ -363,7 +363,7 @@ def _fit_to_completion(state: State) -> int:
         index = state.queue.running[i_active]
         if _is_generating(state, index) or (not is_static and _is_worth_waiting(state, index)):
             continue
-        n_needed = _n_blocks_to_completion(state, index)
+        n_needed = n_blocks_to_completion(state, index)
         if n_needed > n_available:
             break
         n_available -= n_needed
@@ -474,7 +474,7 @@ def _n_blocks(state: State, num_tokens: int) -> int:
 
 
 @compiled
-def _n_blocks_to_completion(state: State, index: int) -> int:
+def n_blocks_to_completion(state: State, index: int) -> int:
     """The number of free blocks that the request still needs up to its last allowed token."""
     n_more: int = _n_blocks(state, _n_most_tokens(state, index)) - _n_blocks_at_hand(state, index)
     return n_more
