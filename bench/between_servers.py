@@ -40,7 +40,7 @@ from inferometer.fit.published.efficiencies import ServersFile, ServersOfOthers
 from inferometer.perfmodel import steptime_levels
 from inferometer.stats.estimate import Z_90
 
-FILES = ("elsewhere", "unseen", "unseen_2", "unseen_3", "unseen_4")
+FILES = ("elsewhere", "unseen", "unseen_2", "unseen_3", "unseen_4", "unseen_5")
 NAMES = tuple(f"published_{name}.csv" for name in FILES)
 RESULTS = Path(__file__).with_name("results")
 WRITTEN = Path(efficiencies.__file__).with_name(efficiencies.SERVERS_FILE)

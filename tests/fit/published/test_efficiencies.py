@@ -227,7 +227,9 @@ def test_more_work_takes_longer_and_a_narrower_format_does_not(model, device):
         assert (np.diff(prefill_s) > 0).all()
     assert (narrow[0] <= 1.05 * wide[0]).all()
     if find_model(model).moe is None:  # grouped products in 8 bit gain little, and rows scatter
-        assert (narrow[1] <= 1.05 * wide[1]).all()
+        is_unpacked = find_hardware(device).peak_flop_per_s("float8") is None
+        most_ratio = 1.15 if is_unpacked else 1.05  # prompts compute in 16 bit, and unpack besides
+        assert (narrow[1] <= most_ratio * wide[1]).all()
 
 
 @pytest.mark.parametrize("device", ["v100_sxm2_32gb", "b300_sxm", "gb300"])

@@ -112,6 +112,13 @@ On Blackwell engines fuse the all-reduce with the norm behind it (FlashInfer; ``
 InferenceX's scripts of vLLM). The all-reduce that the kernel tables time there, 8.1 µs on B200, is
 vLLM's own without the fusion: expected with it, eight B200 were a fifth faster by rows of H100 and
 H200 than expected, and one B200 was not."""
+_BLEND_OF_DENSE: Final[dict[DType, float]] = {"bfloat16": 2.1, "float16": 2.1, "float8": 1.5}
+_SAG_SD, _SAG_OF_EXPERTS_SD = 0.02, 0.1
+"""Of dense matrices of 25 to 800 MB at 1 to 8,192 rows (aic-kernels: A100, H100, H200, B200, L40S, RTX
+PRO 6000): reading and multiplying overlap with an exponent of 1.5 to 3.2 in 16 bit and 0.9 to 2.2 in 8,
+more in larger ones, and the rate at many rows is that at 1,024 to an exponent of 0.01. With a sag of 0.1
+free, published rows, hardly any of steps with 50 to 500 rows, made steps with short prompts a fifth too
+slow: 16 requests/s of ShareGPT lengthened those of Qwen2.5-14B on H100 PCIe by 41 %, measured 12 %."""
 _LAUNCH_S: Final = 3e-3
 _FRONT_END_S: Final = 4e-3
 """HTTP, tokenizing and queues between processes: 1 to 12 ms in others' load tests at one request at
@@ -180,9 +187,9 @@ def device_prior(
         "floor_s": (SMALL_KERNEL_S * _n_small_kernels(model), 0.6),
         "prefill_ratio": (_prefill_ratio(model, framework), 0.5),
         "overlap_ratio": (4.0, 0.0),
-        "blend_ratio": (BLEND_OF_GPU, 0.15),
+        "blend_ratio": _blend(model, engine, hardware),
         "mixed_kv_ratio": (1.2, 0.3),
-        "sag_ratio": (1.0, 0.1),
+        "sag_ratio": (1.0, _SAG_SD if model.moe is None else _SAG_OF_EXPERTS_SD),
         "front_end_s": (_FRONT_END_S, 0.8),
         "prompt_token_s": (2e-6, 1.0),
     }
@@ -191,6 +198,15 @@ def device_prior(
         sd=np.array([table[name][1] for name in UNKNOWNS]),
         upper=np.log([bounds.get(name, np.inf) for name in UNKNOWNS]),
     )
+
+
+def _blend(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> tuple[float, float]:
+    """Mean, and standard deviation of the logarithm."""
+    weights = engine.quantization or engine.dtype
+    product = weights if hardware.peak_flop_per_s(weights) is not None else engine.dtype
+    if model.moe is None and product in _BLEND_OF_DENSE:
+        return _BLEND_OF_DENSE[product], 0.1
+    return BLEND_OF_GPU, 0.15
 
 
 def _n_small_kernels(model: ModelSpec) -> int:
