@@ -113,7 +113,7 @@ def count_on_meta(config):
 UNBUILT = {
     "apertus", "baichuan", "bailing_moe", "bailing_moe_v2", "chatglm", "dbrx", "deepseek",
     "exaone", "glm5_next_text", "grok", "hunyuan_v1_dense", "hunyuan_v1_moe", "inkling_text", "internlm2", "internlm3", "longcat_flash",
-    "minicpm", "mllama_text_model", "muse_glimmer_text", "nanbeige", "nemotron-nas", "ouro",
+    "minicpm", "mllama_text_model", "muse_glimmer_text", "muse_spark_text", "nanbeige", "nemotron-nas", "ouro",
     "phi3small", "qwen",
     "step3_text", "step3p5", "telechat",
 }  # fmt: skip
