@@ -119,8 +119,9 @@ UNBUILT = {
 }  # fmt: skip
 
 # The classes of transformers 5.23 are Kimi Linear's, without gates and latent experts of Kimi K3, and
-# Ling 3's, without the lightning attention of Ling 2.5.
-OTHERS_CLASS = {"kimi-k3", "ling-2.5-1t", "ling-2.6-1t"}
+# Ling 3's, without the lightning attention of Ling 2.5. MiMo-V2's gives sliding layers twice as many
+# KV heads, whatever the file says.
+OTHERS_CLASS = {"kimi-k3", "ling-2.5-1t", "ling-2.6-1t", "mimo-v2.5-pro"}
 OTHERS_CASE = ("bailing_hybrid", 1)
 BUILT = [
     model
