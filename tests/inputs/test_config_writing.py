@@ -113,14 +113,15 @@ def count_on_meta(config):
 UNBUILT = {
     "apertus", "baichuan", "bailing_moe", "bailing_moe_v2", "chatglm", "dbrx", "deepseek",
     "exaone", "glm5_next_text", "grok", "hunyuan_v1_dense", "hunyuan_v1_moe", "inkling_text", "internlm2", "internlm3", "longcat_flash",
-    "minicpm", "mllama_text_model", "muse_glimmer_text", "nanbeige", "nemotron-nas", "ouro",
+    "minicpm", "mllama_text_model", "muse_glimmer_text", "muse_spark_text", "nanbeige", "nemotron-nas", "ouro",
     "phi3small", "qwen",
     "step3_text", "step3p5", "telechat",
 }  # fmt: skip
 
 # The classes of transformers 5.23 are Kimi Linear's, without gates and latent experts of Kimi K3, and
-# Ling 3's, without the lightning attention of Ling 2.5.
-OTHERS_CLASS = {"kimi-k3", "ling-2.5-1t", "ling-2.6-1t"}
+# Ling 3's, without the lightning attention of Ling 2.5. MiMo-V2's gives sliding layers twice as many
+# KV heads, whatever the file says.
+OTHERS_CLASS = {"kimi-k3", "ling-2.5-1t", "ling-2.6-1t", "mimo-v2.5-pro"}
 OTHERS_CASE = ("bailing_hybrid", 1)
 BUILT = [
     model

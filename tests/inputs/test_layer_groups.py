@@ -194,6 +194,11 @@ def test_blocks_that_are_not_understood_are_refused(blocks, what):
     assert caught.value.allowed
 
 
+def test_an_empty_list_of_a_file_without_layers_gets_one_error():
+    with pytest.raises(SpecError, match="num_hidden_layers"):
+        read(LLAMA | {"num_hidden_layers": None, "intermediate_size": []})
+
+
 DIFFERING = {
     "1": {"intermediate_size": 128},
     "2": {"num_key_value_heads": 1, "intermediate_size": 32},

@@ -295,6 +295,7 @@ def read_mixture(fields: ConfigFields, family: Family) -> MoeSpec:
         has_only_experts_quantised=family.has_only_experts_quantised,
         n_empty_experts=n_empty,
         latent_size=fields.optional_count("moe_latent_size"),
+        has_latent_norms=family.has_latent_norms,
     )
 
 

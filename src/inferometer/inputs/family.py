@@ -63,6 +63,7 @@ class Family:
     router_bias: bool | Flag = False
     has_shared_expert_gate: bool = False
     has_only_experts_quantised: bool = False
+    has_latent_norms: bool = False
     has_latent_attention: bool = False
     recurrent: RecurrentKind = "delta"
     """The kind of recurrence in its layers with a state."""

@@ -348,6 +348,13 @@ def fill_lfm2(config: Config) -> dict[str, object]:
     }
 
 
+def fill_lfm3(config: Config) -> dict[str, object]:
+    """LFM3: as LFM2, but the file states the width of the MLP, and ties as others do."""
+    filled = fill_lfm2({**config, "conv_L_cache": config.get("conv_L_cache", 7)})
+    tied = config.get("tie_embedding", config.get("tie_word_embeddings", True))
+    return filled | {"mlp_size": config.get("intermediate_size"), "tie_word_embeddings": tied}
+
+
 def fill_lfm2_moe(config: Config) -> dict[str, object]:
     """LFM2-MoE: as LFM2, but the file states the width of the MLP."""
     return fill_lfm2(config) | {"mlp_size": config.get("intermediate_size", 7168)}

@@ -59,7 +59,7 @@ def differing_layers(fields: ConfigFields) -> list[dict[str, object]]:
     differing = {
         name: one
         for name, one in lists.items()
-        if isinstance(one, list) and len(one) == n_layers and one.count(one[0]) < n_layers
+        if isinstance(one, list) and 0 < len(one) == n_layers > one.count(one[0])
     }
     return [
         {name: one[index] for name, one in differing.items()}

@@ -563,9 +563,10 @@ def _window(fields: ConfigFields, family: Family) -> tuple[int | None, int | Non
     is_off = family.window == "switch" and not fields.flag("use_sliding_window", default=False)
     if family.window == "none" or window_tokens is None or is_off:
         return None, 1, None
-    if family.is_hybrid and family.window == "all":
-        return window_tokens, None, None  # of every layer that attends
     kinds = fields.texts("layer_types")
+    if family.is_hybrid:  # "all": every layer that attends
+        is_listed = kinds is not None and family.window != "all"
+        return window_tokens, None, kinds.count("full_attention") if kinds and is_listed else None
     if kinds is not None and fields.value("compress_ratios") is None:
         return _listed_window(kinds, window_tokens, n_layers, where=fields.where)
     if family.window == "all":

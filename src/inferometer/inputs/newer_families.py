@@ -307,6 +307,18 @@ NEWER_FAMILIES: Final[dict[str, Family]] = {
         experts="num_local_experts",
         expert_size="intermediate_size",
     ),
+    # Its norms of a layer are three; two gates of the residual are as large.
+    "muse_spark_text": replace(
+        PLAIN,
+        class_name="MuseSparkForConditionalGeneration",
+        names={"moe_latent_size": "moe_hidden_size"},
+        norms_per_layer=5,
+        output_gate=True,
+        window="pattern",
+        experts="num_local_experts",
+        router_bias=True,
+        has_latent_norms=True,
+    ),
     "nanbeige": replace(LLAMA, class_name="NanbeigeForCausalLM", names={"n_loops": "num_loops"}),
     # Its gate, which may leave the loop early, has a number for each channel: not counted.
     "ouro": replace(

@@ -247,6 +247,29 @@ def _kolibri(model: ModelSpec) -> dict[str, object]:
     return listed_kinds(model) | {"shared_expert_intermediate_size": _shared_width(model)}
 
 
+def _muse_spark(model: ModelSpec) -> dict[str, object]:
+    return _mellum(model) | {
+        "moe_hidden_size": None if model.moe is None else model.moe.latent_size
+    }
+
+
+def _lfm3(model: ModelSpec) -> dict[str, object]:
+    """LFM3's fields: convolutions first, then full attention, then attention to a window."""
+    state, n_full = model.recurrent, model.attention.n_full_attention_layers
+    n_full = model.n_attention_layers if n_full is None else n_full
+    n_states = model.n_layers - model.n_attention_layers
+    kinds = ["conv"] * n_states + ["full_attention"] * n_full
+    return {
+        "layer_types": kinds + ["sliding_attention"] * (model.n_layers - len(kinds)),
+        "intermediate_size": model.mlp.intermediate_size,
+        "head_dim": model.attention.head_dim,
+        "block_auto_adjust_ff_dim": False,
+        "tie_embedding": model.tie_word_embeddings,
+        "use_attention_gate": model.attention.has_head_gate,
+        "conv_L_cache": 7 if state is None else state.conv_kernel,
+    }
+
+
 def _mellum(model: ModelSpec) -> dict[str, object]:
     return listed_kinds(model) | _dense_first(model)
 
@@ -338,9 +361,11 @@ OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "inkling_text": _inkling,
     "kolibri1": _kolibri,
     "laguna": _laguna,
+    "lfm3": _lfm3,
     "longcat_flash": _longcat,
     "mellum": _mellum,
     "mllama_text_model": _mllama,
+    "muse_spark_text": _muse_spark,
     "nanbeige": partial(_loops, "num_loops"),
     "nemotron-nas": _nemotron_nas,
     "ouro": partial(_loops, "total_ut_steps"),

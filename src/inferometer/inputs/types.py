@@ -189,6 +189,8 @@ class MoeSpec:
     only weights. ``n_experts_per_token`` is the mean number of those with weights (LongCat)."""
     latent_size: int | None = None
     """Width of what routed experts see, if projected for all of them (Nemotron 3 Super)."""
+    has_latent_norms: bool = False
+    """Norms of that width before and after the routed experts (Muse Spark)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

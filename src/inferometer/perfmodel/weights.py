@@ -414,6 +414,8 @@ def _small_vectors_of_variants(model: ModelSpec) -> int:
             + n_streams
             + 1
         )
+    if (moe := model.moe) is not None and moe.has_latent_norms:
+        n_elements += model.n_expert_layers * 2 * (moe.latent_size or model.hidden_size)
     if model.shared is not None:  # norms before attention, twice as wide, and before the MLP
         n_elements += model.shared.n_stored * 3 * model.hidden_size
     if linear is not None:

@@ -173,7 +173,7 @@ _NEWER: Final[dict[str, object]] = {
 """Fields of models that are newer than the first seals, with their defaults."""
 _NEWER_IN: Final[dict[str, dict[str, object]]] = {
     "attention": {"has_head_gate": False, "query_rank": None},
-    "moe": {"latent_size": None, "n_empty_experts": 0},
+    "moe": {"latent_size": None, "n_empty_experts": 0, "has_latent_norms": False},
     "indexer": {"chooses_blocks": False, "key_tokens": 1, "has_key_gate": False},
     "recurrent": {"has_wide_decays": False, "has_qk_norm": False},
     "per_layer_inputs": {"n_streams": 1, "laurel_rank": None},
