@@ -1,9 +1,11 @@
 """What becomes of requests when a replica dies: are they sent again, do others wait, is it as before in the end?"""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from inferometer.decide import failure
 from inferometer.decide.candidates import Grid, Offer, candidates_of
 from inferometer.decide.failure import failure_of
 from inferometer.decide.sizing import size_device
@@ -11,6 +13,7 @@ from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.inputs import catalog
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload.reading import resolve_workload, with_changes
+from inferometer.simulate import hooks
 
 START_UP_S = 60.0
 _SAME = {"kind": "constant", "value": 100}
@@ -44,6 +47,29 @@ def kind(question):
             ).possible,
         )
     ).best
+
+
+def test_a_failure_ends_in_time(question, monkeypatch):
+    """Requests of a quarter of an hour were simulated twice, however long that took."""
+
+    class Clock:
+        left_s = 10.0
+
+        def __call__(self):
+            return self.left_s
+
+    clock = Clock()
+
+    def simulated(*_given):
+        hooks.check_poll()
+        clock.left_s -= 5.0
+        hooks.check_poll()
+
+    monkeypatch.setattr(failure, "_simulated", simulated)
+    several = SimpleNamespace(n_replicas=3)
+    found = failure_of(replace(question, time_limit=lambda: clock), several, START_UP_S)
+    assert found.outcome is None
+    assert found.why_not == "5,040 requests take longer than the time limit (--time-limit)"
 
 
 @pytest.mark.slow

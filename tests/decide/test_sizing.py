@@ -1,7 +1,7 @@
 """Are the fewest replicas found, is nothing pruned that was better, and does a longer simulation agree?"""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import msgspec
@@ -501,6 +501,33 @@ def test_a_fixed_number_that_noise_leaves_open_is_not_missed(verdict, found):
     runs = SimpleNamespace(verdict={4: verdict}.get)
     question = SimpleNamespace(fleets=SimpleNamespace(n_replicas=4))
     assert sizing._replicas_that_last(question, 4, runs, None) == found
+
+
+@pytest.mark.parametrize(
+    ("slow", "likely", "fast", "settled"),
+    [
+        ("met", "undecided", "undecided", ("met", "met")),
+        ("met", "missed", "undecided", ("missed", "undecided")),
+        ("undecided", "undecided", "undecided", ("undecided", "undecided")),
+        ("missed", "met", "undecided", ("met", "met")),
+    ],
+)
+def test_what_slower_steps_meet_is_not_left_open_at_faster_ones(slow, likely, fast, settled):
+    """Out of time the runs at likely step times were short, and a met SLO was called undecided."""
+
+    @dataclass(frozen=True)
+    class Answer:
+        served: object
+
+    @dataclass(frozen=True)
+    class Served:
+        verdict: str
+
+    verdicts = {"likely": likely, "fast": fast, "slow": slow}
+    paces = {pace: Answer(Served(verdict)) for pace, verdict in verdicts.items()}
+    found = sizing._decided(paces)
+    assert tuple(found[pace].served.verdict for pace in ("likely", "fast")) == settled
+    assert found["slow"].served.verdict == slow
 
 
 def test_settings_of_the_engine_share_their_step_times(monkeypatch):

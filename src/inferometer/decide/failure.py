@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.decide import elastic, probing, traffic
+from inferometer.decide.capacity import OutOfTimeError, Phases
 from inferometer.decide.elastic import Course
 from inferometer.decide.probing import run_plan
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
@@ -31,6 +32,8 @@ _SETTLED_S: Final = 120.0
 """Until the queues are as they are under this traffic."""
 _MOST_ROUTED: Final = 2_000_000
 """Requests times replicas that a router looks at: what is computed in some two seconds."""
+_TIME_FRACTION: Final = 0.3
+"""Share of a device's time limit that the two simulations may take, after the search."""
 _AFTER_RATIO: Final = 4
 """Start-ups after the first, for the queue to drain in."""
 _LEAST_WINDOW_S: Final = 10.0
@@ -81,7 +84,13 @@ def failure_of(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> 
         return FailureFound(None, "requests of its traffic follow one another")
     if int(drawn.arrival_ns.max()) <= started_ns:
         return FailureFound(None, "the traffic ends before another replica has started")
-    return FailureFound(_simulated(question, kind, start_up_s, drawn), None)
+    try:
+        with Phases(question.time_limit()).until(_TIME_FRACTION):
+            return FailureFound(_simulated(question, kind, start_up_s, drawn), None)
+    except OutOfTimeError:
+        return FailureFound(
+            None, f"{drawn.n_requests:,} requests take longer than the time limit (--time-limit)"
+        )
 
 
 def _why_not(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> str | None:

@@ -67,6 +67,8 @@ OVERRUN_FRACTION: Final = 0.3
 _LAST_FRACTION: Final = 1.3
 """A simulation that was begun within the time of a phase may take this share more; the last phase
 ends at ``_LAST_FRACTION``."""
+_FASTER: Final[tuple[tuple[Pace, Pace], ...]] = (("slow", "likely"), ("likely", "fast"))
+"""Step times, and the next faster ones."""
 _NEARLY_EQUAL: Final = 0.1
 """Margins of short runs that are this near are noise."""
 
@@ -392,13 +394,14 @@ def sized(question: SizingQuestion, found: Searched, runs: _LongRuns, phases: Ph
 
 
 def _decided(paces: dict[Pace, PacedAnswer]) -> dict[Pace, PacedAnswer]:
-    """Settle undecided verdicts: what is met at likely step times is met at fast ones.
+    """Settle undecided verdicts: what is met at slow step times is met at likely and fast ones.
 
-    Where likely ones meet the SLO, what noise leaves open at fast ones is met.
+    What noise leaves open at the faster of two is met where the slower meets the SLO.
     """
-    fast = paces["fast"]
-    if fast.served.verdict == "undecided" and paces["likely"].served.verdict == "met":
-        paces["fast"] = replace(fast, served=replace(fast.served, verdict="met"))
+    for slower, faster in _FASTER:
+        answer = paces[faster]
+        if answer.served.verdict == "undecided" and paces[slower].served.verdict == "met":
+            paces[faster] = replace(answer, served=replace(answer.served, verdict="met"))
     return paces
 
 
