@@ -203,10 +203,8 @@ def test_nothing_known_is_an_error(pages, complaint):
 
 
 def test_one_scrape_is_no_window():
-    samples = samples_of(*["tgi_queue_size 1"] * 5)
-    assert summarise_server(samples, start_ns=2_500_000_000, end_ns=3_100_000_000).start_s == 2.0
     with pytest.raises(RecordError, match="1 scrapes of the server in the window"):
-        summarise_server(samples, start_ns=2_500_000_000, end_ns=2_600_000_000)
+        summarise_server(samples_of("tgi_queue_size 1"))
 
 
 def counted(*values):
@@ -216,7 +214,6 @@ def counted(*values):
 def test_a_counter_that_fell_was_reset():
     summary = summarise_server(counted(10, 30, 5, 12))
     assert (summary.output_tokens, summary.n_restarts) == (32, 1)
-    assert summarise_server(counted(10, 30, 5, 12), start_ns=3_000_000_000).output_tokens == 7
 
 
 def test_the_start_time_tells_restarts_that_counters_do_not():

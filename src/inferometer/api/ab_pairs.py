@@ -262,12 +262,10 @@ def each(pairs: Pairs, *, takes_invalid: bool) -> Generator[tuple[types.Run, typ
 
 
 def _open(pairs: Pairs) -> None:
-    path, question = (
-        pairs.folder / _QUESTION,
-        _Question(
-            (plans.without_secrets(pairs.loads[0]), plans.without_secrets(pairs.loads[1])),
-            pairs.n_pairs,
-        ),
+    path = pairs.folder / _QUESTION
+    question = _Question(
+        (plans.without_secrets(pairs.loads[0]), plans.without_secrets(pairs.loads[1])),
+        pairs.n_pairs,
     )
     run_folder.make_folder(pairs.folder)
     if not path.exists():

@@ -9,7 +9,7 @@ from inferometer.api.capacity import SLO_OF_ALL, objective_words
 from inferometer.api.fleet import start_load_of
 from inferometer.api.load_request import Load, LoadRequest, request_of
 from inferometer.api.progress import command_line, talk
-from inferometer.api.question import DURATION, SERVER, Option, option
+from inferometer.api.question import SERVER, Option, duration_option, option
 from inferometer.api.workload import objective_for, required_slo, workload_of
 from inferometer.decide import capacity, probing
 from inferometer.errors import SpecError, StoppedError
@@ -82,14 +82,8 @@ class ServerCapacity:
     resolution: float = option(
         0.1, "How closely to look.", "Limits", is_common=True, least=0, most=1, is_open=True
     )
-    probe_for: float = option(
-        30.0,
-        "A short probe; a long one takes twice as long. [30s]",
-        "Limits",
-        is_common=True,
-        metavar="DURATION",
-        shows_default=False,
-        parse=DURATION,
+    probe_for: float = duration_option(
+        30.0, "A short probe; a long one takes twice as long. [30s]", "Limits", is_common=True
     )
     max_probes: int = option(
         20, "The search ends with what is known then.", "Limits", is_common=True, least=1

@@ -235,10 +235,7 @@ class Groups:
 
 
 class Servers(NamedTuple):
-    """Servers behind a router, and prefill replicas.
-
-    Before them others may compute the prompts.
-    """
+    """Servers behind a router, and prefill replicas; before them others may compute the prompts."""
 
     deployment: Deployment
     rules: ClusterConfig
@@ -503,10 +500,8 @@ def equals_cautions(gate: GateSpec | None, workload: DrawnWorkload) -> tuple[Cau
     if gate.order == "fair" and len(np.unique(workload.plan.tenant_index)) < 2:
         what, remedy = "all requests are of one tenant", "a workload file with tenants"
     elif gate.order == "priority" and not has_bands and len(np.unique(workload.plan.priority)) < 2:
-        what, remedy = (
-            "all requests have the same priority",
-            "a workload file whose classes have a priority",
-        )
+        what = "all requests have the same priority"
+        remedy = "a workload file whose classes have a priority"
     else:
         return ()
     return (

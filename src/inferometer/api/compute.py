@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from inferometer.api.progress import PartsDone, talk
-from inferometer.api.question import DURATION, Option, option, refuse_unused
+from inferometer.api.question import Option, duration_flag, option, refuse_unused
 from inferometer.measure.executors import local, ray_cluster
 from inferometer.simulate import hooks
 
@@ -146,12 +146,5 @@ class TimeLimit:
 
 def time_limit_field(default: str) -> Option:
     """The option ``--time-limit`` of a search with this default."""
-    return Option(
-        "Limit on computing time: the search ends then, and names what it did not examine."
-        f" [{default}]",
-        heading="Limits",
-        is_common=True,
-        metavar="DURATION",
-        shows_default=False,
-        parse=DURATION,
-    )
+    words = "Limit on computing time: the search ends then, and names what it did not examine."
+    return duration_flag(f"{words} [{default}]", is_common=True)

@@ -316,9 +316,9 @@ def write_size_page(
     answer: SizeAnswer,
     question: sizing_types.SizingQuestion,
     best: Sequence[sizing_types.SizedKind],
-    path: Path | None,
+    path: Path,
 ) -> None:
-    """The page of a sizing, where one was requested.
+    """The page of a sizing.
 
     The best of each device is simulated at more loads and limits for it.
 
@@ -327,8 +327,6 @@ def write_size_page(
     RecordError
         The page cannot be written.
     """
-    if path is None:
-        return
     ordered = [
         next(kind for kind in best if kind.hardware_id == row.hardware_id) for row in answer.kinds
     ]

@@ -21,7 +21,7 @@ from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
 from inferometer.api.known_facts import known_facts
 from inferometer.api.load_sending import is_open
 from inferometer.api.progress import talk
-from inferometer.api.question import DURATION, SERVER, Option, option
+from inferometer.api.question import SERVER, Option, duration_option, option
 from inferometer.decide.diagnosis import rebuilding, step_pace
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server import Limit
@@ -53,15 +53,8 @@ class Diagnose:
         is_common=True,
         metavar="SLO",
     )
-    duration: float = option(
-        60.0,
-        "For how long the metrics are read. [60s]",
-        "Limits",
-        is_common=True,
-        flags=("--for",),
-        metavar="DURATION",
-        parse=DURATION,
-        shows_default=False,
+    duration: float = duration_option(
+        60.0, "For how long the metrics are read. [60s]", "Limits", is_common=True, flags=("--for",)
     )
     known: str | None = option(
         None,
@@ -109,13 +102,8 @@ class Diagnose:
         is_common=True,
         metavar="START..END",
     )
-    last: float | None = option(
-        None,
-        "With --prometheus: this long until now. [10min]",
-        "Runs",
-        is_common=True,
-        metavar="DURATION",
-        parse=DURATION,
+    last: float | None = duration_option(
+        None, "With --prometheus: this long until now. [10min]", "Runs", is_common=True
     )
     replica: str | None = option(
         None,

@@ -55,10 +55,8 @@ def curves(analysis: Analysis) -> tuple[Curve, ...]:
         return ()
     points = [summary.point for summary in analysis.points]
     gen_tokens = max((point.gen_tokens for point in points), default=1)
-    prompts, batches = (
-        sorted({point.prompt_tokens for point in points}),
-        sorted({point.batch_size for point in points}),
-    )
+    prompts = sorted({point.prompt_tokens for point in points})
+    batches = sorted({point.batch_size for point in points})
     along_prompts = [
         [(prompt, batch) for prompt in _between(prompts)] for batch in batches if len(prompts) > 1
     ]

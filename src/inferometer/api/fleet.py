@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from inferometer import suggestions
 from inferometer.api import cluster as replicas, groups, server as servers_
 from inferometer.api.cluster import Gate, gate_of
-from inferometer.api.question import DURATION, Option, option, refuse_unused
+from inferometer.api.question import Option, duration_option, option, refuse_unused
 from inferometer.api.workload import check_answers, required_slo
 from inferometer.decide import candidates, traffic
 from inferometer.errors import SpecError
@@ -60,13 +60,8 @@ class PrefillReplicas:
         metavar="SPEED",
         parse=lambda text, where: parse_bytes_per_s(text, where=where),
     )
-    kv_link_latency: float = option(
-        0.0,
-        "Time from the last byte of a KV transfer to the first decode step. [0s]",
-        "Cluster",
-        metavar="DURATION",
-        shows_default=False,
-        parse=DURATION,
+    kv_link_latency: float = duration_option(
+        0.0, "Time from the last byte of a KV transfer to the first decode step. [0s]", "Cluster"
     )
     kv_link_shape: LinkShape = option(
         "ports",

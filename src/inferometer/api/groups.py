@@ -5,7 +5,9 @@ for its own ``[groups.server]``; the first group whose rules let a request in ge
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -13,9 +15,9 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 
 from inferometer.api.cluster import Group, Groups, Servers
-from inferometer.api.question import Option, asked_in, question_of, refuse_unused
+from inferometer.api.question import Option, fields_of, question_of, refuse_unused
 from inferometer.api.server import Server, Settings, deployment_of
-from inferometer.errors import SpecError
+from inferometer.errors import COMMAND, InferometerError, SpecError
 from inferometer.inputs.file_tables import table_from_text, text_of
 from inferometer.inputs.workload.distributions import Natural
 
@@ -198,3 +200,62 @@ def _values(table: Server | Settings, left_out: Sequence[str]) -> dict[str, obje
 
 def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# How do errors about options name the keys of a file?
+
+
+_FLAG: Final = re.compile(r"(--[a-z][a-z0-9-]*)(?: .*)?|(MODEL)")
+_CLASS_NAME: Final = re.compile(r"_?[A-Z][a-z]\w*")
+_FLAG_AND_VALUE: Final = re.compile(r"(--[a-z][a-z0-9-]*) ([^\s,;]+)")
+
+
+@contextmanager
+def asked_in(place: str, question: type[Any]) -> Generator[None]:
+    """Errors within name the keys of a file, ``place``, where they would name flags.
+
+    The file has the fields of ``question`` as keys. Other errors, such as those of another file,
+    stay as they are.
+    """
+    try:
+        yield
+    except InferometerError as error:
+        keys = {flag: field.name for field in fields_of(question) for flag in field.flags}
+        where = _keys_of(error.where, place, keys)
+        if where is None:
+            raise
+        allowed, try_ = (_settings_of(text, keys) for text in (error.allowed, error.try_))
+        raise type(error)(error.what, where=where, allowed=allowed, try_=try_) from None
+
+
+def _key_of(flag: str, keys: Mapping[str, str]) -> str:
+    return "own" if flag == "--set" else keys.get(flag, flag.strip("-").replace("-", "_"))
+
+
+def _keys_of(where: str | None, place: str, keys: Mapping[str, str]) -> str | None:
+    """``--hardware, --gpus`` is the key ``hardware``; None where no flag is named."""
+    if where is None or _CLASS_NAME.fullmatch(where):
+        return place
+    flags = [_FLAG.fullmatch(word.strip()) for word in where.split(",")]
+    names = dict.fromkeys(
+        _key_of(flag[1] or flag[2].lower(), keys) for flag in flags if flag is not None
+    )
+    if None in flags:
+        return None
+    if "hardware" in names:
+        names.pop("gpus", None)  # size calls it so, and a file never does
+    return f"{place}: {', '.join(names)}"
+
+
+def _settings_of(text: str | None, keys: Mapping[str, str]) -> str | None:
+    """``--tp 2`` is ``tp = 2`` in a file; whole commands stay."""
+    if text is None or COMMAND in text:
+        return text
+
+    def setting(found: re.Match[str]) -> str:
+        name, value = _key_of(found[1], keys), found[2]
+        is_number = value.replace(".", "", 1).isdigit()
+        return f"{name} = {value}" if is_number else f'{name} = "{value}"'
+
+    is_flags = text.startswith("--")
+    return _FLAG_AND_VALUE.sub(setting, text.replace(" --", ", --") if is_flags else text)

@@ -9,7 +9,7 @@ import msgspec
 from inferometer import suggestions
 from inferometer.api.compute import RAY_ADDRESS_OPTION
 from inferometer.api.progress import talk
-from inferometer.api.question import DURATION, option
+from inferometer.api.question import duration_option, option
 from inferometer.api.workload import Replayed, Workload, replay_changes, workload_of
 from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door
@@ -121,36 +121,18 @@ class Load:
         "Limits",
         least=1,
     )
-    timeout: float = option(
+    timeout: float = duration_option(
         600.0,
         "Longest time of a request; a longer one is cancelled. [600s]",
         "Limits",
         is_common=True,
-        metavar="DURATION",
-        shows_default=False,
-        parse=DURATION,
     )
-    connect_timeout: float = option(
-        10.0,
-        "Longest wait for a connection. [10s]",
-        "Limits",
-        metavar="DURATION",
-        shows_default=False,
-        parse=DURATION,
+    connect_timeout: float = duration_option(10.0, "Longest wait for a connection. [10s]", "Limits")
+    head_timeout: float | None = duration_option(
+        None, "Longest wait for the first byte of an answer. [--timeout]", "Limits"
     )
-    head_timeout: float | None = option(
-        None,
-        "Longest wait for the first byte of an answer. [--timeout]",
-        "Limits",
-        metavar="DURATION",
-        parse=DURATION,
-    )
-    read_timeout: float | None = option(
-        None,
-        "Longest wait for the next byte of an answer. [--timeout]",
-        "Limits",
-        metavar="DURATION",
-        parse=DURATION,
+    read_timeout: float | None = duration_option(
+        None, "Longest wait for the next byte of an answer. [--timeout]", "Limits"
     )
     max_body: int | None = option(
         None,
@@ -159,14 +141,8 @@ class Load:
         metavar="SIZE",
         parse=lambda text, where: parse_bytes(text, where=where),
     )
-    drain: float = option(
-        60.0,
-        "Longest wait after --for for requests in flight. [60s]",
-        "Limits",
-        is_common=True,
-        metavar="DURATION",
-        shows_default=False,
-        parse=DURATION,
+    drain: float = duration_option(
+        60.0, "Longest wait after --for for requests in flight. [60s]", "Limits", is_common=True
     )
     preflight: bool = option(
         True,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, cast, get_args
 
-from inferometer.api.question import DURATION, Option, option
+from inferometer.api.question import Option, duration_option, option
 from inferometer.errors import SpecError
 from inferometer.inputs.types import (
     AttentionKernel,
@@ -61,11 +61,6 @@ ALL_REDUCE_OPTION: Final = Option(
     heading="Hardware",
     least=0,
 )
-
-
-def all_reduce_s(all_reduce_us: float | None) -> float | None:
-    """The stated latency in seconds."""
-    return None if all_reduce_us is None else all_reduce_us * 1e-6
 
 
 def refuse_links(*, link: str | None, all_reduce_us: float | None) -> None:
@@ -180,14 +175,11 @@ class Quick:
 
     model: Annotated[str, MODEL_OPTION]
     engine: Engine = field(default_factory=Engine)
-    budget: float = option(
+    budget: float = duration_option(
         120.0,
         "About how long it may take, loading included; two points are measured in any case. [2min]",
         "Limits",
         is_common=True,
-        metavar="DURATION",
-        shows_default=False,
-        parse=DURATION,
     )
     out: Path | None = option(
         None, "Folder of the run; or X.csv: the table, with the run in folder X.", is_common=True

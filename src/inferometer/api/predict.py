@@ -17,7 +17,6 @@ from inferometer.api.model_options import (
     SLO_OPTION,
     TP_FLAGS,
     TRANSFER_OPTION,
-    all_reduce_s,
     refuse_changed_steps,
 )
 from inferometer.api.prediction import (
@@ -35,7 +34,7 @@ from inferometer.api.prediction import (
     sparsity_gain,
     too_fast,
 )
-from inferometer.api.question import DURATION, option
+from inferometer.api.question import duration_option, option, s_from_us
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.fit.published.efficiencies import ENGINES, has_stated_links, published_steps
@@ -159,11 +158,8 @@ class Predict:
     transfer: Annotated[bool, TRANSFER_OPTION] = False
     datasheet: Annotated[bool, DATASHEET_OPTION] = False
     what_if: bool = option(False, "Also predict what the usual changes would gain.", is_common=True)
-    measured_tpot: float | None = option(
-        None,
-        "A TPOT that was measured at this batch: which share of the bandwidth it uses (MBU).",
-        metavar="DURATION",
-        parse=DURATION,
+    measured_tpot: float | None = duration_option(
+        None, "A TPOT that was measured at this batch: which share of the bandwidth it uses (MBU)."
     )
     slo: Annotated[str | None, SLO_OPTION] = None
     """All requests of a static batch are equal, so each percentile is the latency itself."""
@@ -439,7 +435,7 @@ def _scenario(subject: _Subject, question: Predict) -> Scenario:
         prefix_hit_fraction=question.prefix_hit,
         mode=question.mode,
         max_step_tokens=_max_step_tokens(subject, plan.n_devices),
-        all_reduce_s=all_reduce_s(question.all_reduce_us),
+        all_reduce_s=s_from_us(question.all_reduce_us),
         has_all_logits=question.all_logits,
     )
 

@@ -13,8 +13,7 @@ import math
 import os
 import re
 import types
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -34,7 +33,7 @@ from typing import (
 )
 
 from inferometer import suggestions
-from inferometer.errors import COMMAND, InferometerError, SpecError
+from inferometer.errors import SpecError
 from inferometer.inputs.option_names import in_our_names, nearest_option
 from inferometer.inputs.synonyms import number_format, plain_number
 from inferometer.units import check_number, parse_duration_s
@@ -241,62 +240,6 @@ def by_field(question: type[Any], values: Mapping[str, object]) -> dict[str, obj
     return found
 
 
-_FLAG: Final = re.compile(r"(--[a-z][a-z0-9-]*)(?: .*)?|(MODEL)")
-_CLASS_NAME: Final = re.compile(r"_?[A-Z][a-z]\w*")
-_FLAG_AND_VALUE: Final = re.compile(r"(--[a-z][a-z0-9-]*) ([^\s,;]+)")
-
-
-@contextmanager
-def asked_in(place: str, question: type[Any]) -> Generator[None]:
-    """Errors within name the keys of a file, ``place``, where they would name flags.
-
-    The file has the fields of ``question`` as keys. Other errors, such as those of another file,
-    stay as they are.
-    """
-    try:
-        yield
-    except InferometerError as error:
-        keys = {flag: field.name for field in fields_of(question) for flag in field.flags}
-        where = _keys_of(error.where, place, keys)
-        if where is None:
-            raise
-        allowed, try_ = (_settings_of(text, keys) for text in (error.allowed, error.try_))
-        raise type(error)(error.what, where=where, allowed=allowed, try_=try_) from None
-
-
-def _key_of(flag: str, keys: Mapping[str, str]) -> str:
-    return "own" if flag == "--set" else keys.get(flag, flag.strip("-").replace("-", "_"))
-
-
-def _keys_of(where: str | None, place: str, keys: Mapping[str, str]) -> str | None:
-    """``--hardware, --gpus`` is the key ``hardware``; None where no flag is named."""
-    if where is None or _CLASS_NAME.fullmatch(where):
-        return place
-    flags = [_FLAG.fullmatch(word.strip()) for word in where.split(",")]
-    names = dict.fromkeys(
-        _key_of(flag[1] or flag[2].lower(), keys) for flag in flags if flag is not None
-    )
-    if None in flags:
-        return None
-    if "hardware" in names:
-        names.pop("gpus", None)  # size calls it so, and a file never does
-    return f"{place}: {', '.join(names)}"
-
-
-def _settings_of(text: str | None, keys: Mapping[str, str]) -> str | None:
-    """``--tp 2`` is ``tp = 2`` in a file; whole commands stay."""
-    if text is None or COMMAND in text:
-        return text
-
-    def setting(found: re.Match[str]) -> str:
-        name, value = _key_of(found[1], keys), found[2]
-        is_number = value.replace(".", "", 1).isdigit()
-        return f"{name} = {value}" if is_number else f'{name} = "{value}"'
-
-    is_flags = text.startswith("--")
-    return _FLAG_AND_VALUE.sub(setting, text.replace(" --", ", --") if is_flags else text)
-
-
 def _built(owner: type[Q], values: Mapping[str, object], given: frozenset[str]) -> Q:
     hints = get_type_hints(owner, include_extras=True)
     own = dict[str, Any]()
@@ -459,6 +402,26 @@ def SERVER(text: str, where: str) -> str:  # noqa: N802 -- reads as a type in op
 def DURATION(text: str, where: str) -> float:  # noqa: N802 -- reads as a type in options
     """Seconds, of ``60s`` or ``10min``."""
     return parse_duration_s(text, where=where)
+
+
+def s_from_us(duration_us: float | None) -> float | None:
+    """Seconds of an option in microseconds; None where it is not given."""
+    return None if duration_us is None else duration_us * 1e-6
+
+
+def duration_flag(
+    words: str,
+    heading: Heading = "Limits",
+    *,
+    is_common: bool = False,
+    flags: tuple[str, ...] = (),
+) -> Option:
+    """An option that is a duration, whose help names its default with a unit."""
+    metavar = "DURATION"
+    return Option(words, heading, is_common, flags, metavar, shows_default=False, parse=DURATION)
+
+
+duration_option = _with_default(duration_flag)
 
 
 def is_listed(text: str) -> bool:

@@ -18,11 +18,10 @@ from inferometer.api.model_options import (
     PP_FLAGS,
     TP_FLAGS,
     TRANSFER_OPTION,
-    all_reduce_s,
     refuse_changed_steps,
     refuse_links,
 )
-from inferometer.api.question import option
+from inferometer.api.question import option, s_from_us
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs import resolve
@@ -319,7 +318,7 @@ def step_times_of(
             framework=policy,
             n_sharing=n_sharing,
             is_datasheet=server.datasheet or is_spread,
-            all_reduce_s=all_reduce_s(server.all_reduce_us),
+            all_reduce_s=s_from_us(server.all_reduce_us),
         )
         times = _with_whole_experts(times, model.spec) if is_spread else times
         is_single = server.enforce_eager and hardware.kind != "cpu"

@@ -12,7 +12,7 @@ from inferometer.api.fleet import FleetOptions, servers_described
 from inferometer.api.groups import GROUPS_OPTION
 from inferometer.api.model_options import SLO_OPTION
 from inferometer.api.progress import talk
-from inferometer.api.question import DURATION, option
+from inferometer.api.question import duration_option, option
 from inferometer.api.server import Server
 from inferometer.api.simulation import (
     SimulateAnswer,
@@ -39,27 +39,19 @@ class Simulate:
     fleet: FleetOptions = field(default_factory=FleetOptions)
     groups: Annotated[Path | None, GROUPS_OPTION] = None
     slo: Annotated[str | None, SLO_OPTION] = None
-    until: float | None = option(
-        None,
-        "End the simulation at this time; requests not done by then are unfinished.",
-        "Limits",
-        metavar="DURATION",
-        parse=DURATION,
+    until: float | None = duration_option(
+        None, "End the simulation at this time; requests not done by then are unfinished.", "Limits"
     )
-    network: float | None = option(
+    network: float | None = duration_option(
         None,
         "Network round trip between client and server, added to each latency. [none]",
         "Cluster",
-        metavar="DURATION",
-        parse=DURATION,
     )
-    post: float | None = option(
+    post: float | None = duration_option(
         None,
         "Time to detokenise and send a request's tokens; inferometer catalog workloads FILE"
         " --tokenizer MODEL measures it. [none]",
         "Cluster",
-        metavar="DURATION",
-        parse=DURATION,
     )
     parts: bool = option(
         False,

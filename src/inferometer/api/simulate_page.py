@@ -15,7 +15,7 @@ from inferometer.report import request_page, request_tables
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.tails import percentiles_chart
 from inferometer.report.page import Chip, Number, Page, Section, lines_of, spanned
-from inferometer.report.tables import TextTable
+from inferometer.report.tables import ABSENT_TEXT, TextTable, known_cell, number_cell
 from inferometer.report.views import FactGroup, Statement
 from inferometer.simulate.simulated_run import Role
 from inferometer.stats.estimate import Estimate
@@ -30,7 +30,6 @@ from inferometer.units import (
 _HEADLINE: Final[tuple[Latency, ...]] = ("ttft", "tpot")
 _FRACTIONS: Final = (0.5, 0.9, 0.95, 0.99)
 _OF_CLASSES: Final[tuple[Latency, ...]] = ("ttft", "tpot", "e2e")
-_ABSENT: Final = "–"
 _ROLES: Final[dict[Role, str]] = {"both": "all", "prefill": "prompts", "decode": "answers"}
 
 
@@ -305,7 +304,13 @@ def _rates(answer: simulation.SimulateAnswer) -> TextTable:
     ) -> None:
         ends = (of(level.summary) for level in ends_of_rate(answer.levels, of))
         likely = request_tables.rate_text(of(answer.levels[0].summary), unit)
-        rows.append((label, likely, " … ".join(_shown(end) for end in ends)))
+        rows.append(
+            (
+                label,
+                likely,
+                " … ".join(number_cell(None if end is None else end.value) for end in ends),
+            )
+        )
         rate = of(answer.levels[0].summary)
         if unit == "tok/s/user" and rate is not None:
             rows[-1] = (label, f"{likely}, {request_tables.reading_text(rate.value)}", rows[-1][2])
@@ -339,7 +344,7 @@ def _e2e_parts(parts: run_series.E2eParts) -> TextTable:
         if seconds is None and not absent:
             continue  # nobody's answer is computed elsewhere
         if seconds is None:
-            rows.append((words, _ABSENT, absent))
+            rows.append((words, ABSENT_TEXT, absent))
         else:
             share = seconds / parts.total_s if parts.total_s else 0.0
             rows.append((words, format_duration(seconds), f"{share:.0%}"))
@@ -367,15 +372,13 @@ def _groups(groups: tuple[simulated_record.GroupView, ...]) -> TextTable:
     for one in groups:
         where, found = one.deployment, one.summary
         latencies = [
-            _ABSENT
-            if found is None
-            else request_tables.percentile_text(found.latency(name).percentile(0.95))
+            request_tables.percentile_text(
+                None if found is None else found.latency(name).percentile(0.95)
+            )
             for name in _OF_CLASSES
         ]
-        output = (
-            _ABSENT
-            if found is None
-            else request_tables.rate_text(found.output_tokens_per_s, "tok/s")
+        output = request_tables.rate_text(
+            None if found is None else found.output_tokens_per_s, "tok/s"
         )
         n_requests = "0" if found is None else f"{found.n_requests:,}"
         rows.append((one.name, str(where.n_replicas), one.rule, n_requests, *latencies, output))
@@ -386,7 +389,9 @@ def _groups(groups: tuple[simulated_record.GroupView, ...]) -> TextTable:
 def _replicas(answer: simulation.SimulateAnswer) -> TextTable:
     rows = list[tuple[str, ...]]()
     for one in answer.replicas:
-        cached = f"{one.cached_tokens / one.prompt_tokens:.0%}" if one.prompt_tokens else _ABSENT
+        cached = (
+            f"{one.cached_tokens / one.prompt_tokens:.0%}" if one.prompt_tokens else ABSENT_TEXT
+        )
         counts = (
             f"{one.n_requests:,}",
             f"{one.prompt_tokens:,}",
@@ -457,10 +462,8 @@ def _block_words(view: simulated_record.DeploymentView) -> str:
 
 def _transfer_facts(view: simulated_record.DisaggregationView) -> list[tuple[str, str]]:
     """Facts on KV transfers."""
-    moved, link = (
-        view.transfers,
-        f"{format_number(view.link_bytes_per_s / 1e9)} GB/s, {view.link_from}",
-    )
+    moved = view.transfers
+    link = f"{format_number(view.link_bytes_per_s / 1e9)} GB/s, {view.link_from}"
     means = (
         (moved.mean_room_wait_s, "for room"),
         (moved.mean_link_wait_s, "for the link"),
@@ -532,16 +535,12 @@ def _offered_per_s(answer: simulation.SimulateAnswer) -> float | None:
 
 
 def _p95(summary: request_summaries.RequestSummary, name: Latency) -> str:
-    found = summary.latency(name).percentile(0.95)
-    return (
-        _ABSENT
-        if found is None
-        else f"{'≥ ' if found.is_lower_bound else ''}{format_duration(found.seconds.value)}"
+    return known_cell(
+        summary.latency(name).percentile(0.95),
+        lambda found: (
+            f"{'≥ ' if found.is_lower_bound else ''}{format_duration(found.seconds.value)}"
+        ),
     )
-
-
-def _shown(estimate: Estimate | None) -> str:
-    return _ABSENT if estimate is None else format_number(estimate.value)
 
 
 # Which two of the plausible servers are the ends of a number, and what are they called?

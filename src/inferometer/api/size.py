@@ -30,12 +30,11 @@ from inferometer.api.model_options import (
     MODEL_OPTION,
     TP_FLAGS,
     TRANSFER_OPTION,
-    all_reduce_s,
     refuse_changed_steps,
     refuse_links,
 )
 from inferometer.api.progress import talk
-from inferometer.api.question import fields_of, option, parse_counts, words_of
+from inferometer.api.question import fields_of, option, parse_counts, s_from_us, words_of
 from inferometer.api.server import Server, Settings, refuse_stages
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import OverTime, SizingProblem, Sought, problem_of
@@ -223,8 +222,9 @@ def _write(
     answer: SizeAnswer,
 ) -> None:
     """The page and the files, where they were requested."""
-    best = [done.best for done in found if done.best is not None]
-    decision_pages.write_size_page(answer, sized_for, best, question.report)
+    if question.report is not None:
+        best = [done.best for done in found if done.best is not None]
+        decision_pages.write_size_page(answer, sized_for, best, question.report)
     if question.out is not None:
         used_fraction = question.settings.knobs(question.engine, {}, {}).share_fraction
         deployment_folder.write_answer(
@@ -530,7 +530,7 @@ def _candidates(
         is_datasheet=question.datasheet,
         link=question.link,
     )
-    latency_s = all_reduce_s(question.all_reduce_us)
+    latency_s = s_from_us(question.all_reduce_us)
     joined = [
         replace(one, all_reduce_s=latency_s, is_eager=question.enforce_eager) for one in offers
     ]

@@ -10,7 +10,7 @@ from inferometer.inputs.objectives import Metric, Threshold, parse_objective, pe
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of, spanned
 from inferometer.report.request_page import slo_words
 from inferometer.report.request_tables import LATENCY_NAMES
-from inferometer.report.tables import ABSENT_TEXT, TextTable
+from inferometer.report.tables import ABSENT_TEXT, TextTable, known_cell, number_cell
 from inferometer.report.views import FactGroup
 from inferometer.units import format_number, format_request_rate
 
@@ -189,9 +189,9 @@ def _latencies(sized: SizedGroups) -> TextTable:
     rows = [
         (
             row.name,
-            _count(row.n_replicas),
+            known_cell(row.n_replicas, "{:,}".format),
             _devices(row),
-            _usd(row),
+            known_cell(row.usd_per_hour, "{:.2f}".format),
             _spanned(row.ttft),
             _spanned(row.tpot),
             row.verdict,
@@ -214,13 +214,9 @@ def _costs(sized: SizedGroups) -> TextTable:
             row.name,
             row.rule,
             f"{row.share_fraction:.1%}",
-            ABSENT_TEXT if row.requests_per_s is None else format_number(row.requests_per_s),
-            *(
-                [ABSENT_TEXT if row.users_load is None else format_number(row.users_load)]
-                if has_users
-                else []
-            ),
-            ABSENT_TEXT if row.in_flight_load is None else format_number(row.in_flight_load),
+            number_cell(row.requests_per_s),
+            *([number_cell(row.users_load)] if has_users else []),
+            number_cell(row.in_flight_load),
             f"{row.parallelism} {row.weights_dtype}",
         )
         for row in (*sized.rows, sized.whole)
@@ -278,12 +274,4 @@ def _spanned(found: SpannedLatency | None) -> str:
 def _devices(row: GroupRow) -> str:
     if row.n_devices is None:
         return row.hardware
-    return _count(row.n_devices) + ("" if row.name == ALL_GROUPS else f" × {row.hardware}")
-
-
-def _count(number: int | None) -> str:
-    return ABSENT_TEXT if number is None else f"{number:,}"
-
-
-def _usd(row: GroupRow) -> str:
-    return ABSENT_TEXT if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}"
+    return f"{row.n_devices:,}" + ("" if row.name == ALL_GROUPS else f" × {row.hardware}")

@@ -21,7 +21,7 @@ from inferometer.report.decision_page import decision_sections, rate_charts
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of, spanned
 from inferometer.report.request_page import slo_words
 from inferometer.report.request_tables import LATENCY_NAMES, share_cell
-from inferometer.report.tables import ABSENT_TEXT, TextTable, estimate_cell
+from inferometer.report.tables import ABSENT_TEXT, TextTable, estimate_cell, known_cell, number_cell
 from inferometer.report.views import DecisionView, FactGroup
 from inferometer.units import counted, format_duration, format_number, format_request_rate
 
@@ -139,10 +139,9 @@ def _sized_at(pick: KindRow) -> str:
 
 def _headroom(row: KindRow) -> str:
     """Further traffic that the replicas can carry: ``45% [0%, 53%]``."""
-    value, low, high = (
-        *(row.headroom_fraction, row.headroom_low_fraction),
-        row.headroom_high_fraction,
-    )
+    value = row.headroom_fraction
+    low = row.headroom_low_fraction
+    high = row.headroom_high_fraction
     if value is None or low is None:
         return ABSENT_TEXT
     return f"{value:.0%} or more" if high is None else f"{value:.0%} [{low:.0%}, {high:.0%}]"
@@ -217,11 +216,9 @@ def _why(answer: SizeAnswer) -> list[str]:
     pick = answer.pick
     if pick is None:
         return [f"{one.hardware}, {one.layout}: {one.why}" for one in answer.impossible]
-    weakest, breaks_first, at = (
-        pick.sized_pace.served.weakest,
-        pick.sized_pace.breaks_first,
-        _sized_at(pick),
-    )
+    weakest = pick.sized_pace.served.weakest
+    breaks_first = pick.sized_pace.breaks_first
+    at = _sized_at(pick)
     lines = [f"nearest its limit{at}: {weakest}"] if weakest else []
     lines += [f"more traffic breaks first{at}: {breaks_first}"] if breaks_first else []
     return [*lines, *_failure(answer)]
@@ -494,8 +491,8 @@ def _rates(answer: SizeAnswer) -> TextTable:
         (
             row.hardware_id,
             format_number(row.in_flight_load),
-            _number(row.instance_requests_per_s),
-            _number(row.device_requests_per_s),
+            number_cell(row.instance_requests_per_s),
+            number_cell(row.device_requests_per_s),
             _capacity(row.sized_pace),
             _headroom(row),
             str(row.n_replicas_if_one_fails),
@@ -515,7 +512,7 @@ def _prices(answer: SizeAnswer) -> TextTable:
             _usd(row.costs.input_usd_per_million_tokens),
             _usd(row.costs.output_usd_per_million_tokens),
             _usd(row.costs.usd_per_million_output_tokens),
-            _number(row.costs.output_joule_per_token),
+            number_cell(row.costs.output_joule_per_token),
         )
         for row in answer.kinds
     ]
@@ -531,7 +528,7 @@ def policy_table(over_time: OverTime) -> TextTable:
             _span(row.n_replicas),
             _usd(row.usd),
             f"{row.slo_met_fraction:.1%}",
-            ABSENT_TEXT if row.good is None else f"{row.good.value:.2%}",
+            known_cell(row.good, lambda good: f"{good.value:.2%}"),
             row.verdict,
         )
         for row in over_time.policies
@@ -571,11 +568,7 @@ def _most(answer: SizeAnswer) -> str:
 
 
 def _usd(value: float | None) -> str:
-    return ABSENT_TEXT if value is None else f"{value:.2f}"
-
-
-def _number(value: float | None) -> str:
-    return ABSENT_TEXT if value is None else format_number(value)
+    return known_cell(value, "{:.2f}".format)
 
 
 def _span(counts: Sequence[int]) -> str:

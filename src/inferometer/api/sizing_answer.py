@@ -266,11 +266,9 @@ def kv_blocks_words(pick: KindRow) -> str:
 def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
     """The row of these replicas."""
     candidate, served = kind.candidate, kind.sized_at.served
-    engine, config, offer = (
-        candidate.deployment.engine,
-        candidate.deployment.config,
-        candidate.offer,
-    )
+    engine = candidate.deployment.engine
+    config = candidate.deployment.config
+    offer = candidate.offer
     tokens_in, tokens_out = mean_tokens(served)
     fewest, most = candidate.deployment.kv_block_ends
     met = None if kind.is_of_users else kind.sized_at.capacity.met_load

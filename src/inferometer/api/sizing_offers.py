@@ -11,7 +11,7 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.api import named_fit
-from inferometer.api.question import DURATION, option, refuse_unused
+from inferometer.api.question import duration_option, option, refuse_unused
 from inferometer.decide import sizing_types, traffic
 from inferometer.decide.candidates import Offer
 from inferometer.decide.elastic import Course, course_of
@@ -220,20 +220,13 @@ def formats_to_try(text: str) -> list[str]:
 class OverTime:
     """Options of scaling with varying traffic."""
 
-    window: float | None = option(
+    window: float | None = duration_option(
         None,
         "How often the number of replicas changes, for traffic that varies. [1/96 of it, from 30s]",
         "Workload",
-        metavar="DURATION",
-        parse=DURATION,
     )
-    start_up: float = option(
-        180.0,
-        "From a replica's start to its first request. [3min]",
-        "Cluster",
-        metavar="DURATION",
-        shows_default=False,
-        parse=DURATION,
+    start_up: float = duration_option(
+        180.0, "From a replica's start to its first request. [3min]", "Cluster"
     )
     target: float = option(
         0.7,

@@ -18,7 +18,7 @@ from inferometer.records import reading, slot_timeline
 from inferometer.records.types import Run, RunManifest
 from inferometer.report import html, perfetto, request_tables, terminal as drawing, timeline_page
 from inferometer.report.page import Line
-from inferometer.report.tables import TextTable
+from inferometer.report.tables import TextTable, number_cell
 from inferometer.simulate.ticks import (
     TICK_NS,
     Batching,
@@ -62,7 +62,6 @@ DEFINITIONS: Final = (
 )
 Metric: TypeAlias = Literal["requests_per_1000_ticks", "ttft_ticks", "e2e_ticks"]
 
-_ABSENT: Final = "–"
 _NOT_RECORDED: Final = "what each slot did was not recorded (`simulate --parts`)"
 _TIE_RATIO: Final = 1.005
 _BEST_WORDS: Final[dict[Metric, tuple[str, str]]] = {
@@ -388,7 +387,7 @@ def tick_sentence(report: TickReport) -> str:
         f" {format_number(report.output_tokens_per_1000_ticks)} tokens"
     )
     means = ", ".join(
-        f"{name} {_shown(value)}"
+        f"{name} {number_cell(value)}"
         for name, value in (
             ("TTFT", report.ttft_ticks),
             ("ITL", report.itl_ticks),
@@ -466,7 +465,11 @@ def _row(name: str, report: TickReport) -> tuple[str, ...]:
         format_number(report.requests_per_1000_ticks),
         format_number(report.output_tokens_per_1000_ticks),
     )
-    means = (_shown(report.ttft_ticks), _shown(report.itl_ticks), _shown(report.e2e_ticks))
+    means = (
+        number_cell(report.ttft_ticks),
+        number_cell(report.itl_ticks),
+        number_cell(report.e2e_ticks),
+    )
     return (
         name,
         *rates,
@@ -474,7 +477,3 @@ def _row(name: str, report: TickReport) -> tuple[str, ...]:
         str(report.n_queued_at_end),
         format_fraction(report.busy_slot_fraction),
     )
-
-
-def _shown(ticks: float | None) -> str:
-    return _ABSENT if ticks is None else format_number(ticks)

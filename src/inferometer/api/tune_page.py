@@ -10,7 +10,7 @@ from inferometer.records.pitfalls import found_sentence
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.predicted import Effect, effects_chart
 from inferometer.report.page import Chip, Line, Number, Page, Section, duration_number, lines_of
-from inferometer.report.tables import TextTable
+from inferometer.report.tables import TextTable, known_cell
 from inferometer.stats.estimate import Estimate
 from inferometer.units import counted, format_duration
 
@@ -252,7 +252,7 @@ def _tried(answer: TuneAnswer) -> TextTable:
         (
             step.name,
             one.words,
-            "–" if one.gain_ratio is None else interval_words(one.gain_ratio),
+            known_cell(one.gain_ratio, interval_words),
             one.why_not,
         )
         for step in answer.steps
@@ -362,8 +362,8 @@ def _measured_steps(answer: MeasuredTune, *, is_short: bool) -> TextTable:
             one.title if one.title != "of your own" else one.name,
             _MEASURED_WORDS.get(one.decision, one.decision),
             one.change or "–",
-            _words(one.predicted_gain_fraction),
-            _words(one.gain_fraction),
+            known_cell(one.predicted_gain_fraction, interval_words),
+            known_cell(one.gain_fraction, interval_words),
             one.why,
         )
         for one in answer.steps
@@ -371,10 +371,6 @@ def _measured_steps(answer: MeasuredTune, *, is_short: bool) -> TextTable:
     )
     header = ("step", "decision", "change", "predicted", "measured", "reason")
     return TextTable(caption="The playbook, step by step", header=header, rows=rows)
-
-
-def _words(gain: Estimate | None) -> str:
-    return "–" if gain is None else interval_words(gain)
 
 
 def _measured_why(answer: MeasuredTune) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer.api.load_request import Load
-from inferometer.api.question import DURATION, option
+from inferometer.api.question import duration_option, option
 from inferometer.api.tune_measured import N_LEAST_PAIRS, Job, measured, most_servers
 from inferometer.api.tune_measured_answer import answer_of, plan_words
 from inferometer.api.tune_paired import default_folder, tuning_folder
@@ -59,13 +59,8 @@ class Starting:
     usd_per_hour: float | None = option(
         None, "With --start: price of one device, to print the cost of tuning.", "Runs", least=0
     )
-    start_timeout: float = option(
-        600.0,
-        "With --start: until the server must be ready. [10min]",
-        "Runs",
-        metavar="DURATION",
-        shows_default=False,
-        parse=DURATION,
+    start_timeout: float = duration_option(
+        600.0, "With --start: until the server must be ready. [10min]", "Runs"
     )
     endpoint: Endpoint = option("chat", "With --start: chats, or completions of a prompt.", "Runs")
     prompts: PromptForm = option("words", "With --start: how prompts are written.", "Runs")

@@ -7,8 +7,8 @@ from typing import Annotated, Final
 from inferometer import suggestions
 from inferometer.api.cluster import Servers, gate_of, gate_text
 from inferometer.api.fleet import FleetOptions
-from inferometer.api.groups import GROUPS_OPTION, read_groups, rules_of, server_of_group
-from inferometer.api.question import asked_in, question_of
+from inferometer.api.groups import GROUPS_OPTION, asked_in, read_groups, rules_of, server_of_group
+from inferometer.api.question import question_of
 from inferometer.api.server import Server
 from inferometer.errors import ModelError, SpecError
 from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, is_server_fit

@@ -130,10 +130,8 @@ def _of_sweep(
         raise _other(
             run, "it is no sweep that names its model and engine", "inferometer sweep or quick"
         )
-    believed, seen = (
-        resolve.resolve_model(sealed.plan.model, load_format="dummy").spec,
-        run.manifest.model,
-    )
+    believed = resolve.resolve_model(sealed.plan.model, load_format="dummy").spec
+    seen = run.manifest.model
     if (believed.n_layers, believed.hidden_size) != (seen.n_layers, seen.hidden_size):
         raise _other(run, f"it measured {seen.model_id!r}", believed.model_id)
     if fit is not None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from inferometer import __version__
 from inferometer.api import named_fit, verify_belief, verify_loads
-from inferometer.api.question import asked_in
+from inferometer.api.groups import asked_in
 from inferometer.api.server import Server, step_times_of
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import catalog, resolve

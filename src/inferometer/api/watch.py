@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from inferometer.api.answer import Paged
 from inferometer.api.known_facts import known_facts
 from inferometer.api.progress import Screen, talk
-from inferometer.api.question import DURATION, SERVER, Option, option
+from inferometer.api.question import SERVER, Option, duration_option, option
 from inferometer.api.watch_exporter import WatchExporter, exporting
 from inferometer.api.watch_prediction import prediction_of
 from inferometer.api.watch_state import (
@@ -64,32 +64,17 @@ class Watch:
         metavar="FILE",
     )
     once: bool = option(False, "Watch one window, print the state, and end.", is_common=True)
-    duration: float | None = option(
+    duration: float | None = duration_option(
         None,
         "Stop after this time. [when stopped; with --once: --window]",
         "Limits",
         is_common=True,
         flags=("--for",),
-        metavar="DURATION",
-        parse=DURATION,
     )
-    window: float = option(
-        60.0,
-        "Time that percentiles and rates cover. [60s]",
-        "Limits",
-        is_common=True,
-        metavar="DURATION",
-        parse=DURATION,
-        shows_default=False,
+    window: float = duration_option(
+        60.0, "Time that percentiles and rates cover. [60s]", "Limits", is_common=True
     )
-    every: float = option(
-        1.0,
-        "Time between two scrapes. [1s]",
-        "Limits",
-        metavar="DURATION",
-        parse=DURATION,
-        shows_default=False,
-    )
+    every: float = duration_option(1.0, "Time between two scrapes. [1s]", "Limits")
     replica: str | None = option(
         None,
         "Which of several engines, models or servers on one page of metrics: engine=1."

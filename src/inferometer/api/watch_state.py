@@ -20,7 +20,6 @@ from inferometer.stats.estimate import Verdict
 
 Scrapes: TypeAlias = list[tuple[int, tuple[exposition.PageSample, ...] | None]]
 """Pages, with ns since the watching began; None: no answer."""
-_ALL: Final = slice(None)
 _USUAL: Final = (0.5, 0.95)
 
 
@@ -224,7 +223,7 @@ def _latency(
     """One latency; None where the server has no buckets of it, or no request ended."""
     metric, fraction = name
     histogram = _histogram(record, metric)
-    growth = None if histogram is None else server_series.histogram_growth(record, histogram, _ALL)
+    growth = None if histogram is None else server_series.histogram_growth(record, histogram)
     bucket = None if growth is None else server_summaries.bucket_percentile(growth, fraction)
     if histogram is None or growth is None or bucket is None:
         return None

@@ -331,10 +331,8 @@ class OneServer:
                 slo_verdict=verdict_of((), self._wanted.objective),
             )
         table = server_series.table_of(self._scrapes)
-        record, summary = (
-            server_series.server_record(table),
-            server_summaries.summarise_server(table),
-        )
+        record = server_series.server_record(table)
+        summary = server_summaries.summarise_server(table)
         prediction = self._wanted.prediction
         took_s = summary.end_s - summary.start_s
         latencies = latencies_of(record, self._wanted.objective, prediction)

@@ -93,10 +93,10 @@ class Workload:
         "Workload",
         is_common=True,
         flags=("--for",),
-        metavar="DURATION",
-        parse=DURATION,
         least=0,
         is_open=True,
+        metavar="DURATION",
+        parse=DURATION,
     )
     seed: int | None = option(
         None, "Seed of the random numbers. [the workload's]", "Workload", least=0

@@ -11,7 +11,7 @@ import numpy as np
 from inferometer.api.cluster import Servers
 from inferometer.api.fleet import FleetOptions, servers_described
 from inferometer.api.groups import GROUPS_OPTION
-from inferometer.api.question import DURATION, option
+from inferometer.api.question import duration_option, option
 from inferometer.api.server import Server
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
@@ -117,13 +117,8 @@ class Emulate:
     served_model_name: str | None = option(
         None, "What clients call the model. [MODEL]", metavar="NAME"
     )
-    duration: float | None = option(
-        None,
-        "Stop after this time. [when stopped]",
-        is_common=True,
-        flags=("--for",),
-        metavar="DURATION",
-        parse=DURATION,
+    duration: float | None = duration_option(
+        None, "Stop after this time. [when stopped]", is_common=True, flags=("--for",)
     )
     seed: int = option(
         0, "Seed of answers and faults: the n-th request always gets the same.", least=0

@@ -468,10 +468,8 @@ class _Search:
     def _show(self, wanted: Verdict, probe: Probe, furthest_ratio: float, *, towards: int) -> None:
         """Probe at growing distance until the verdict is as wanted."""
         question, load, reading = self._question, probe.offered_load, probe.reading
-        furthest, step_ratio = (
-            load * furthest_ratio**towards * (1 + 1e-9) ** towards,
-            1 + question.resolution_ratio / 4,
-        )
+        furthest = load * furthest_ratio**towards * (1 + 1e-9) ** towards
+        step_ratio = 1 + question.resolution_ratio / 4
         while reading.verdict != wanted:
             ends = reading.margin_interval
             expected_ratio = (

@@ -72,10 +72,8 @@ def _offered_per_s(question: SizingQuestion, load: float, summary: RequestSummar
 
 def limit_curve(question: SizingQuestion, kind: SizedKind) -> tuple[LimitPoint, ...]:
     """Replicas that the traffic needs under stricter and laxer limits."""
-    points, probe = (
-        list[LimitPoint](),
-        probe_of(question, kind.candidate, question.pace, kind.n_replicas),
-    )
+    points = list[LimitPoint]()
+    probe = probe_of(question, kind.candidate, question.pace, kind.n_replicas)
     for ratio in LIMIT_RATIOS:
         objective = with_limits(question.objective, ratio)
         load = locate(replace(probe, objective=objective), question.offered_load)

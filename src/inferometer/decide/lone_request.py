@@ -135,10 +135,8 @@ def least_s_of_request(question: SizingQuestion, candidate: Candidate) -> float:
 def request_times(question: SizingQuestion, candidate: Candidate) -> RequestTimes:
     """Device time of a mean request's prompt and output, each as its share of full steps."""
     plan = plan_at(question.spec, question.offered_load, question.n_requests)
-    steps, config = (
-        getattr(candidate.deployment.step_times, question.pace),
-        candidate.deployment.config,
-    )
+    steps = getattr(candidate.deployment.step_times, question.pace)
+    config = candidate.deployment.config
     prompt_tokens = max(round(float((plan.prompt_tokens - plan.prefix_tokens).mean())), 1)
     output_tokens = max(round(float(plan.output_tokens.mean())), 1)
     held_tokens = candidate.deployment.n_kv_tokens

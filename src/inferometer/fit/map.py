@@ -12,8 +12,6 @@ kinds of problems, which differ in how the posterior is found:
   instead, and take the noise of those slopes out of the information.
 
 Letters of shapes: N residuals, K unknowns.
-
-``parameter_estimate`` reports a posterior: value, 90 % interval, and whether data or prior decided it.
 """
 
 import math
@@ -25,7 +23,6 @@ import scipy
 
 from inferometer.perfmodel.steptime import InformedBy
 from inferometer.records.columns import F64, I64
-from inferometer.stats.estimate import Z_90, Estimate
 
 Residuals: TypeAlias = Callable[[F64], F64]
 """From K unknowns to N residuals in standard deviations."""
@@ -66,8 +63,6 @@ _WALK: Final = 1.2
 which this is not."""
 _N_WALKED: Final = 2000
 _SEED: Final = 20261121
-LINEAR: Final = frozenset({"sag_ratio"})
-"""Parameters that are normal themselves; of all others the logarithm is."""
 _DATA_SHARE = 0.3
 _PRIOR_SHARE = 0.8
 
@@ -421,29 +416,3 @@ def information_source(sd: float, prior_sd: float) -> InformedBy:
         return "fixed"
     share = sd / prior_sd
     return "data" if share < _DATA_SHARE else "data and prior" if share < _PRIOR_SHARE else "prior"
-
-
-def plain_value(name: str, place: float) -> float:
-    """The parameter in its own unit, from its value on the scale on which it is normal."""
-    return place if name in LINEAR else math.exp(place)
-
-
-def parameter_estimate(
-    name: str,
-    place: float,
-    sd: float,
-    *,
-    n_samples: int,
-    method: str,
-    lower: float = -math.inf,
-    upper: float = math.inf,
-) -> Estimate:
-    """Value and 90 % interval, bounded by ``lower`` and ``upper`` on the scale of ``place``."""
-    return Estimate(
-        value=plain_value(name, place),
-        low=plain_value(name, max(place - Z_90 * sd, lower)),
-        high=plain_value(name, min(place + Z_90 * sd, upper)),
-        confidence_fraction=0.9,
-        n_samples=n_samples,
-        method=method,
-    )

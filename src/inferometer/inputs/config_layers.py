@@ -219,10 +219,8 @@ def read_indexer(fields: ConfigFields) -> IndexerSpec | None:
         return None
     compressed = None if fields.value("compress_ratios") is None else read_compressed(fields)
     if compressed is not None:
-        n_layers, top_k_tokens = (
-            compressed.n_fine_layers,
-            top_k_tokens * compressed.fine_tokens,
-        )
+        n_layers = compressed.n_fine_layers
+        top_k_tokens = top_k_tokens * compressed.fine_tokens
     return IndexerSpec(
         n_heads=fields.count("index_n_heads"),
         head_dim=fields.count("index_head_dim"),

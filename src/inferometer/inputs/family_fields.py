@@ -54,10 +54,8 @@ def fill_falcon(config: Config) -> dict[str, object]:
     """Falcon: MLP size, KV heads, norms and positions, by ``new_decoder_architecture``."""
     width = config.get("hidden_size")
     filled: dict[str, object] = {"intermediate_size": 4 * width} if isinstance(width, int) else {}
-    is_new, n_parallel_norms = (
-        bool(config.get("new_decoder_architecture")),
-        config.get("num_ln_in_parallel_attn"),
-    )
+    is_new = bool(config.get("new_decoder_architecture"))
+    n_parallel_norms = config.get("num_ln_in_parallel_attn")
     # The old architecture's class has one KV head, whatever value `num_kv_heads` has.
     if not is_new and config.get("multi_query", True):
         filled["num_kv_heads"] = 1
@@ -279,10 +277,8 @@ def fill_nemotron_h(config: Config) -> dict[str, object]:
         blocks = [kind for kind in kinds if kind in {"mlp", "moe"}]
         filled["num_hidden_layers"] = len(kinds)
         filled["mlp_layer_types"] = ["dense" if kind == "mlp" else "sparse" for kind in blocks]
-    shared, n_shared = (
-        config.get("moe_shared_expert_intermediate_size"),
-        config.get("n_shared_experts", 1),
-    )
+    shared = config.get("moe_shared_expert_intermediate_size")
+    n_shared = config.get("n_shared_experts", 1)
     if isinstance(shared, int) and isinstance(n_shared, int):
         filled["all_shared_experts_size"] = shared * n_shared
     own = {

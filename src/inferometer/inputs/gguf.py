@@ -364,11 +364,9 @@ def _latent_dims(
             f"{architecture}.attention.{name}_mla", metadata.get(f"{architecture}.attention.{name}")
         )
 
-    query, value, rotary = (
-        number("key_length"),
-        number("value_length"),
-        config.get("qk_rope_head_dim"),
-    )
+    query = number("key_length")
+    value = number("value_length")
+    rotary = config.get("qk_rope_head_dim")
     if not (isinstance(query, int) and isinstance(rotary, int)):
         return {}
     return {"qk_nope_head_dim": query - rotary, "v_head_dim": value}

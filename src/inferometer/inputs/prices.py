@@ -138,10 +138,8 @@ def read_prices(path: Path) -> PriceTable:
                 allowed="above 0",
                 try_=_EXAMPLE,
             )
-    source, date_utc = (
-        Source(kind="config", where=f"{path.name}: {read.source}"),
-        str(read.date_utc),
-    )
+    source = Source(kind="config", where=f"{path.name}: {read.source}")
+    date_utc = str(read.date_utc)
     rented = {
         catalog.find_hardware(device, where=f"{path}: usd_per_hour").hardware_id: PriceSpec(
             usd_per_hour=price, basis=read.source, source=source, date_utc=date_utc

@@ -55,10 +55,8 @@ def fill_recurrent_gemma(config: Config) -> dict[str, object]:
     Its file has both halves of the MLP's width.
     """
     n_layers, n_heads = config.get("num_hidden_layers", 26), config.get("num_attention_heads", 10)
-    width, size = (
-        config.get("lru_width") or config.get("hidden_size"),
-        config.get("intermediate_size", 15_360),
-    )
+    width = config.get("lru_width") or config.get("hidden_size")
+    size = config.get("intermediate_size", 15_360)
     repeated = config.get("block_types") or ["recurrent", "recurrent", "attention"]
     kinds = None
     if isinstance(repeated, list) and isinstance(n_layers, int) and n_layers <= MOST_LISTED_LAYERS:

@@ -121,10 +121,7 @@ class Sampler:
         return tuple(sorted(self._throttled))
 
     def between(self, start_ns: int, end_ns: int) -> Telemetry:
-        """Telemetry between these instants.
-
-        Waits for the sample that follows the second.
-        """
+        """Telemetry between these instants; waits for the sample that follows the second."""
         for _ in range(_PATIENCE_SAMPLES):
             if not self._cpu_s.at_ns or self._cpu_s.at_ns[-1] >= end_ns:
                 break

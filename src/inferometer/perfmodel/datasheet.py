@@ -240,11 +240,9 @@ def _sizes(scenario: Scenario, *, utilization_fraction: float) -> Sizes:
 
 
 def _speeds(scenario: Scenario) -> Speeds:
-    best, likely, worst = (
-        phases_at(scenario, BEST),
-        phases_at(scenario, LIKELY),
-        phases_at(scenario, WORST),
-    )
+    best = phases_at(scenario, BEST)
+    likely = phases_at(scenario, LIKELY)
+    worst = phases_at(scenario, WORST)
 
     def estimate(pick: Callable[[Phases], float]) -> Estimate:
         return Estimate(

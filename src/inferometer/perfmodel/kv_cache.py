@@ -195,11 +195,9 @@ def _compressed_rows(model: ModelSpec, compressed: CompressedSpec) -> tuple[Cach
 
     Source: the class of transformers 5.23 (deepseek_v4), which cites the technical report.
     """
-    width, window, indexer = (
-        model.attention.head_dim,
-        model.attention.sliding_window_tokens,
-        model.indexer,
-    )
+    width = model.attention.head_dim
+    window = model.attention.sliding_window_tokens
+    indexer = model.indexer
     flop = 4.0 * model.attention.n_heads * width
     fine, coarse = compressed.fine_tokens, compressed.coarse_tokens
     rows = [

@@ -204,10 +204,8 @@ def step_work(
     """
     plan = plan or plan_of(engine)
     n_devices = checked_tensor_parallel(model, engine)
-    n_kv, n_requests = (
-        n_kv_shards(model, engine),
-        shape.n_prefill_requests + shape.n_decode_requests,
-    )
+    n_kv = n_kv_shards(model, engine)
+    n_requests = shape.n_prefill_requests + shape.n_decode_requests
     states = 2 * n_requests * state_bytes(model, engine.dtype) / n_devices  # read and written
     traffic = step_traffic(
         model, engine.dtype, plan, n_rows=shape.n_rows, n_logit_positions=shape.n_logit_positions

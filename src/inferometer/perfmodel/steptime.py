@@ -512,3 +512,33 @@ so that a text never matches."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Versioned:
     schema_version: int
+
+
+_LINEAR: Final = frozenset({"sag_ratio"})
+"""Parameters that are normal themselves; of all others the logarithm is."""
+
+
+def plain_value(name: str, place: float) -> float:
+    """The parameter in its own unit, from its value on the scale on which it is normal."""
+    return place if name in _LINEAR else math.exp(place)
+
+
+def parameter_estimate(
+    name: str,
+    place: float,
+    sd: float,
+    *,
+    n_samples: int,
+    method: str,
+    lower: float = -math.inf,
+    upper: float = math.inf,
+) -> Estimate:
+    """Value and 90 % interval, bounded by ``lower`` and ``upper`` on the scale of ``place``."""
+    return Estimate(
+        value=plain_value(name, place),
+        low=plain_value(name, max(place - Z_90 * sd, lower)),
+        high=plain_value(name, min(place + Z_90 * sd, upper)),
+        confidence_fraction=0.9,
+        n_samples=n_samples,
+        method=method,
+    )

@@ -10,6 +10,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from inferometer.errors import SpecError
+from inferometer.inputs.types import EngineSpec, HardwareSpec
+from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.steptime_terms import (
     PARAMETERS,
     Staircase,
@@ -305,4 +308,55 @@ def _log_seconds(
     }
     return np.asarray(
         np.log(np.maximum(np.stack([seconds[name] for name in names]), _TINY)), dtype=np.float64
+    )
+
+
+# What bounds the parameters: the peaks of a device.
+
+
+NO_TIME_S: Final = 1e-12
+_NO_BOUND: Final = 1e30
+"""No time and no bound, where the closed form takes logarithms."""
+
+
+def peak_rates(hardware: HardwareSpec, engine: EngineSpec) -> dict[str, float]:
+    """Upper bounds of one device's rates, by parameter.
+
+    Of products, the peak of the fastest format that takes part.
+    """
+    memory = hardware.memory_bytes_per_s.value
+    found = {"weight_bytes_per_s": memory, "kv_bytes_per_s": memory}
+    try:
+        peaks = peaks_of(hardware, engine)
+    except SpecError:  # the catalogue has no peak in this format, so nothing bounds its products
+        return found
+    of_weights = (
+        None if engine.quantization is None else hardware.peak_flop_per_s(engine.quantization)
+    )
+    flop_per_s = max(peaks.flop_per_s, 0.0 if of_weights is None else of_weights.value)
+    found |= {"matmul_flop_per_s": flop_per_s, "attention_flop_per_s": flop_per_s}
+    return (
+        found
+        if peaks.link_bytes_per_s is None
+        else found | {"link_bytes_per_s": peaks.link_bytes_per_s}
+    )
+
+
+def fastest_steps(hardware: HardwareSpec, engine: EngineSpec) -> StepParameters:
+    """Step times at the peaks of ``peak_rates``, where nothing else takes time."""
+    rates = peak_rates(hardware, engine)
+    return StepParameters(
+        launch_s=NO_TIME_S,
+        weight_bytes_per_s=rates["weight_bytes_per_s"],
+        kv_bytes_per_s=rates["kv_bytes_per_s"],
+        matmul_flop_per_s=rates.get("matmul_flop_per_s", _NO_BOUND),
+        attention_flop_per_s=rates.get("attention_flop_per_s", _NO_BOUND),
+        per_sequence_s=NO_TIME_S,
+        link_bytes_per_s=rates.get("link_bytes_per_s", _NO_BOUND),
+        message_s=NO_TIME_S,
+        floor_s=NO_TIME_S,
+        prefill_ratio=1.0,
+        overlap_ratio=64.0,
+        blend_ratio=64.0,
+        sag_ratio=0.0,
     )

@@ -184,11 +184,9 @@ def _fit(positions: _Floats, times: _Floats, scale: _Floats) -> tuple[_Floats, _
     """
     n_rows = len(times)
     best = np.full(n_rows, np.inf)
-    coefficients, hinges, misfits = (
-        np.zeros((n_rows, 3)),
-        np.full(n_rows, positions[-1]),
-        np.zeros(n_rows),
-    )
+    coefficients = np.zeros((n_rows, 3))
+    hinges = np.full(n_rows, positions[-1])
+    misfits = np.zeros(n_rows)
     # The hinge is between the second and the last but one point, so that each segment has two.
     candidates = positions[-1:]
     if positions.size >= _MIN_POINTS_OF_TWO_SEGMENTS:

@@ -171,10 +171,8 @@ def _prefill_vs_decode(points: list[PointRepetitions]) -> list[Finding]:
     if not shares:
         return []
     sides = {point: _side(share, 0.5) for point, share in shares.items()}
-    least, most = (
-        min(shares, key=lambda point: shares[point].value),
-        max(shares, key=lambda point: shares[point].value),
-    )
+    least = min(shares, key=lambda point: shares[point].value)
+    most = max(shares, key=lambda point: shares[point].value)
     ends = [
         f"{format_fraction(shares[point].value)} of the time at {_name(point)}"
         for point in (least, most)
@@ -402,10 +400,8 @@ def _resampled(groups: list[F64], statistic: Callable[[F64], F64], name: str) ->
     method = f"{name}; {n} repetitions are too few for an interval, which needs {_MIN_REPEATS}"
     if n >= _MIN_REPEATS:
         drawn = statistic(resampled_medians(groups, seed=_SEED))
-        low, high = (
-            min(value, float(np.quantile(drawn, 0.025))),
-            max(value, float(np.quantile(drawn, 0.975))),
-        )
+        low = min(value, float(np.quantile(drawn, 0.025)))
+        high = max(value, float(np.quantile(drawn, 0.975)))
         method = f"{name}; percentile bootstrap over {n} repetitions, seed {_SEED}"
     return Estimate(
         value=value,

@@ -60,10 +60,7 @@ class LatencySamples(NamedTuple):
 
 
 def end_ns(run: Run) -> int:
-    """Last known instant of the run, in nanoseconds since its start.
-
-    0 for an empty run.
-    """
+    """Last known instant of the run, in nanoseconds since its start; 0 for an empty run."""
     ends = [0]
     if run.requests is not None and len(run.requests.status):
         ends += [

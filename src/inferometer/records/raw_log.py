@@ -130,10 +130,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(Frame)
 
 
 def file_name(session_index: int, process_index: int) -> str:
-    """Name of this process's file in this session.
-
-    Names sort by session, then by process.
-    """
+    """Name of this process's file in this session; names sort by session, then by process."""
     return f"session-{session_index:03d}-process-{process_index:02d}.raw"
 
 

@@ -324,10 +324,8 @@ def noise_of(run: Run) -> NoiseSummary:
         for values in (point.prefill_s, point.tpot_s)
         if (spread := relative_spread_ratio(values)) is not None
     ]
-    read, matmul = (
-        probes_of(run.ceilings, ProbeKind.READ),
-        probes_of(run.ceilings, ProbeKind.MATMUL),
-    )
+    read = probes_of(run.ceilings, ProbeKind.READ)
+    matmul = probes_of(run.ceilings, ProbeKind.MATMUL)
     read_per_s = (
         None if read is None else read.value_per_s[np.argsort(read.started_ns, kind="stable")]
     )

@@ -302,7 +302,7 @@ def _of_server(
     except RecordError:  # the metrics are not those of a known server
         return
     for instrument, histogram in _OF_SERVER:
-        growth = histogram_growth(record, histogram, slice(None))
+        growth = histogram_growth(record, histogram)
         if growth is None or not growth.n:
             continue
         counts = np.round(growth.counts).astype(np.int64)

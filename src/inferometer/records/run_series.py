@@ -206,10 +206,7 @@ def _clipped(places: F64, n_windows: int) -> NDArray[np.intp]:
 
 
 def latency_windows(requests: RequestTable, samples: LatencySamples) -> LatencyWindows:
-    """A latency over the time of the run.
-
-    Censored samples count with their lower bounds.
-    """
+    """A latency over the time of the run; censored samples count with their lower bounds."""
     sent_ns = requests.intended_send_ns[samples.rows]
     n_windows = max(
         1, min(_N_LATENCY_WINDOWS, len(sent_ns) // (2 * MIN_OF_A_WINDOW))
@@ -314,17 +311,13 @@ def lateness(requests: RequestTable, lags: LagTable | None) -> Lateness | None:
     was_sent = requests.sent_ns != ABSENT
     if not bool(was_sent.any()):
         return None
-    due_ns, late_ns = (
-        requests.intended_send_ns[was_sent],
-        (requests.sent_ns - requests.intended_send_ns)[was_sent],
-    )
+    due_ns = requests.intended_send_ns[was_sent]
+    late_ns = (requests.sent_ns - requests.intended_send_ns)[was_sent]
     probes_ns, lag_ns = (due_ns[:0], late_ns[:0]) if lags is None else (lags.due_ns, lags.lag_ns)
     both = np.concatenate([due_ns, probes_ns])
     edges = np.linspace(float(both.min()), float(both.max()) + 1, N_LOAD_WINDOWS + 1)
-    send_s, loop_s = (
-        _largest_in_windows(due_ns, late_ns, edges),
-        _largest_in_windows(probes_ns, lag_ns, edges),
-    )
+    send_s = _largest_in_windows(due_ns, late_ns, edges)
+    loop_s = _largest_in_windows(probes_ns, lag_ns, edges)
     return Lateness(edges[:-1] / NS_PER_S, float(edges[1] - edges[0]) / NS_PER_S, send_s, loop_s)
 
 
@@ -389,10 +382,7 @@ class StepMemorySummary:
 
 
 def summarise_memory(run: Run) -> StepMemorySummary | None:
-    """Use of the KV cache.
-
-    None where the run has no steps, or no counts of used blocks.
-    """
+    """Use of the KV cache; None where the run has no steps, or no counts of used blocks."""
     steps, memory = run.steps, run.step_memory
     if steps is None or not len(steps.start_ns) or bool(np.all(steps.kv_blocks_used == ABSENT)):
         return None

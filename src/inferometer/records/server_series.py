@@ -149,33 +149,21 @@ def counter_series(record: ServerRecord, counter: Counter) -> TimeSeries | None:
     )
 
 
-def histogram_growth(
-    record: ServerRecord, histogram: Histogram | TokenHistogram, rows: slice
-) -> Growth | None:
-    """Growth of a histogram between the first and the last of these scrapes.
-
-    None where the server has none.
-    """
-    for name in record.names.names_of(histogram):
-        counts = _with_label(record.families.get(f"{name.family}_count", ()), name)
-        sums = _with_label(record.families.get(f"{name.family}_sum", ()), name)
-        if counts and sums:
-            edges, in_buckets = _buckets(
-                _with_label(record.families.get(f"{name.family}_bucket", ()), name), rows
-            )
-            return Growth(round(_growth(counts, rows)), _growth(sums, rows), edges, in_buckets)
+def histogram_growth(record: ServerRecord, histogram: Histogram | TokenHistogram) -> Growth | None:
+    """Growth of a histogram over the record; None where the server has none."""
+    seen = histogram_series(record, histogram)
+    if seen is not None:
+        n, total = (float(one.value[-1]) for one in seen)
+        edges = np.array(sorted(_cumulative(record, histogram)))
+        return Growth(round(n), total, edges, bucket_series(record, histogram)[-1])
     spread = next((one for name, one in record.names.spreads.items() if name == histogram), None)
-    if (
-        spread is None
-        or spread.took not in record.families
-        or spread.observed not in record.families
-    ):
+    if spread is None or not {spread.took, spread.observed} <= record.families.keys():
         return None
-    n, took_s = (
-        _growth(record.families[spread.observed], rows),
-        _growth(record.families[spread.took], rows) * spread.unit_s,
+    n, took = (
+        float(sum(_grown(one.value)[-1] for one in record.families[family]))
+        for family in (spread.observed, spread.took)
     )
-    return Growth(round(n), took_s, np.empty(0), np.empty(0))
+    return Growth(round(n), took * spread.unit_s, np.empty(0), np.empty(0))
 
 
 def histogram_series(
@@ -205,14 +193,7 @@ def bucket_series(record: ServerRecord, histogram: Histogram | TokenHistogram) -
 
     The buckets are those of ``histogram_growth``; none where the server has none.
     """
-    within: dict[float, F64] = {}
-    for name in record.names.names_of(histogram):
-        for one in _with_label(record.families.get(f"{name.family}_bucket", ()), name):
-            edge = _edge(one.labels.get("le"))
-            if edge is not None:
-                within[edge] = within.get(edge, 0.0) + _grown(one.value)
-        if within:
-            break
+    within = _cumulative(record, histogram)
     if not within:
         return np.empty((len(record.scraped_ns), 0))
     cumulative = np.stack([within[edge] for edge in sorted(within)], axis=1)
@@ -370,24 +351,17 @@ def _grown(value: F64) -> F64:
     return np.cumsum(np.where(steps < 0, filled, steps))
 
 
-def _growth(series: tuple[Series, ...], rows: slice) -> float:
-    return float(sum(_between(_grown(one.value), rows) for one in series))
-
-
-def _between(grown: F64, rows: slice) -> float:
-    window = grown[rows]
-    return float(window[-1] - window[0])
-
-
-def _buckets(series: tuple[Series, ...], rows: slice) -> tuple[F64, F64]:
-    within: dict[float, float] = defaultdict(float)
-    for one in series:
-        edge = _edge(one.labels.get("le"))
-        if edge is not None:
-            within[edge] += _between(_grown(one.value), rows)
-    edges = np.array(sorted(within))
-    cumulative = np.array([within[edge] for edge in edges.tolist()])
-    return edges, np.diff(cumulative, prepend=0.0)
+def _cumulative(record: ServerRecord, histogram: Histogram | TokenHistogram) -> dict[float, F64]:
+    """(T) Growth of what is at most each edge, since the first scrape."""
+    within: dict[float, F64] = {}
+    for name in record.names.names_of(histogram):
+        for one in _with_label(record.families.get(f"{name.family}_bucket", ()), name):
+            edge = _edge(one.labels.get("le"))
+            if edge is not None:
+                within[edge] = within.get(edge, 0.0) + _grown(one.value)
+        if within:
+            break
+    return within
 
 
 def _edge(text: str | None) -> float | None:

@@ -1,4 +1,4 @@
-"""What does the server itself report of a window of a run, and where does the time to first token go?
+"""What does the server itself report of a run, and where does the time to first token go?
 
 Means are growth of sums / growth of counts between two scrapes; percentiles are intervals, the
 bucket in which they lie, because a histogram says no more (vLLM's queue, prefill and end-to-end
@@ -68,17 +68,16 @@ class ServerTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSummary:
-    """The server's own metrics over a window; None: not reported."""
+    """The server's own metrics; None: not reported."""
 
     kind: ServerKind
     start_s: float
-    """Start of the window, at a scrape, since the start of the run."""
+    """The first scrape, since the start of the run."""
     end_s: float
     n_scrapes: int
     n_failed_scrapes: int
-    """Count over the whole record."""
     n_restarts: int
-    """Count over the whole record: a run over a restart is two."""
+    """A run over a restart is two."""
     waiting: Level | None
     running: Level | None
     kv_usage: Level | None
@@ -101,10 +100,7 @@ class ServerSummary:
 
     @property
     def prefix_hit_fraction(self) -> float | None:
-        """Share of prompt tokens found in the prefix cache.
-
-        None where nothing was looked up.
-        """
+        """Share of prompt tokens found in the prefix cache; None where nothing was looked up."""
         if self.prefix_hits_tokens is None or not self.prefix_queries_tokens:
             return None
         return self.prefix_hits_tokens / self.prefix_queries_tokens
@@ -122,29 +118,29 @@ class ServerSummary:
         return None if self.moved_bytes_per_s is None else self.moved_bytes_per_s / peak_bytes_per_s
 
 
-def summarise_server(
-    samples: ServerSampleTable, *, start_ns: int | None = None, end_ns: int | None = None
-) -> ServerSummary:
-    """Summarise metrics from the last scrape before ``start_ns`` to the last before ``end_ns``.
-
-    Without them: of the whole record.
+def summarise_server(samples: ServerSampleTable) -> ServerSummary:
+    """Summarise metrics from the first scrape to the last.
 
     Raises
     ------
     RecordError
-        There is no sample, none of a known server, or fewer than two scrapes in the window.
+        There is no sample, none of a known server, or fewer than two scrapes.
     """
     record = server_record(samples)
-    rows = _window(record, start_ns, end_ns)
-    instants_ns = record.scraped_ns[rows]
+    instants_ns = record.scraped_ns
+    if len(instants_ns) < 2:
+        raise RecordError(
+            f"{len(instants_ns)} scrapes of the server in the window",
+            where=f"{len(instants_ns)} in the record",
+            allowed="at least two: counters are read as differences",
+        )
     took_s = (int(instants_ns[-1]) - int(instants_ns[0])) / NS_PER_S
-    output_tokens = _count(record, "output_tokens", rows)
-    block_tokens, blocks = _level(record, "block_tokens", rows), _level(record, "n_blocks", rows)
-    read, written = (
-        _estimated(record, counter, rows, output_tokens)
-        for counter in ("read_bytes", "write_bytes")
+    output_tokens = _count(record, "output_tokens")
+    block_tokens, blocks = _level(record, "block_tokens"), _level(record, "n_blocks")
+    flop, read, written = (
+        _estimated(record, counter, output_tokens)
+        for counter in ("flop", "read_bytes", "write_bytes")
     )
-    flop = _estimated(record, "flop", rows, output_tokens)
     return ServerSummary(
         kind=record.names.kind,
         start_s=int(instants_ns[0]) / NS_PER_S,
@@ -152,19 +148,19 @@ def summarise_server(
         n_scrapes=len(instants_ns),
         n_failed_scrapes=record.n_failed_scrapes,
         n_restarts=n_restarts(record),
-        waiting=_level(record, "waiting", rows),
-        running=_level(record, "running", rows),
-        kv_usage=_level(record, "kv_usage", rows),
+        waiting=_level(record, "waiting"),
+        running=_level(record, "running"),
+        kv_usage=_level(record, "kv_usage"),
         kv_block_tokens=None if block_tokens is None else round(block_tokens.highest),
         n_kv_blocks=None if blocks is None else round(blocks.highest),
-        n_preemptions=_count(record, "preemptions", rows),
-        n_finished=_count(record, "finished", rows),
-        n_rejected=_count(record, "rejected", rows),
-        prompt_tokens=_count(record, "prompt_tokens", rows),
+        n_preemptions=_count(record, "preemptions"),
+        n_finished=_count(record, "finished"),
+        n_rejected=_count(record, "rejected"),
+        prompt_tokens=_count(record, "prompt_tokens"),
         output_tokens=output_tokens,
-        prefix_queries_tokens=_count(record, "prefix_queries_tokens", rows),
-        prefix_hits_tokens=_count(record, "prefix_hits_tokens", rows),
-        times=_times(record, rows),
+        prefix_queries_tokens=_count(record, "prefix_queries_tokens"),
+        prefix_hits_tokens=_count(record, "prefix_hits_tokens"),
+        times=_times(record),
         flop_per_s=None if flop is None else flop / took_s,
         moved_bytes_per_s=None if read is None or written is None else (read + written) / took_s,
     )
@@ -187,58 +183,34 @@ def bucket_percentile(growth: Growth, fraction: float) -> BucketPercentile | Non
     return BucketPercentile(fraction, low_s, float(growth.edges[bucket]))
 
 
-def _window(record: ServerRecord, start_ns: int | None, end_ns: int | None) -> slice:
-    scraped_ns = record.scraped_ns
-    first = (
-        0
-        if start_ns is None
-        else max(0, int(np.searchsorted(scraped_ns, start_ns, side="right")) - 1)
-    )
-    beyond = (
-        len(scraped_ns)
-        if end_ns is None
-        else int(np.searchsorted(scraped_ns, end_ns, side="right"))
-    )
-    if beyond - first < 2:
-        raise RecordError(
-            f"{max(0, beyond - first)} scrapes of the server in the window",
-            where=f"{len(scraped_ns)} in the record",
-            allowed="at least two: counters are read as differences",
-        )
-    return slice(first, beyond)
-
-
-def _level(record: ServerRecord, gauge: Gauge, rows: slice) -> Level | None:
+def _level(record: ServerRecord, gauge: Gauge) -> Level | None:
     series = gauge_series(record, gauge)
     if series is None:
         return None
-    value = series.value[rows]
-    known = value[np.isfinite(value)]
+    known = series.value[np.isfinite(series.value)]
     return Level(float(known.mean()), float(known.max()), len(known)) if known.size else None
 
 
-def _increase(record: ServerRecord, counter: Counter, rows: slice) -> float | None:
+def _increase(record: ServerRecord, counter: Counter) -> float | None:
     series = counter_series(record, counter)
-    return None if series is None else float(series.value[rows][-1] - series.value[rows][0])
+    return None if series is None else float(series.value[-1])
 
 
-def _count(record: ServerRecord, counter: Counter, rows: slice) -> int | None:
-    grown = _increase(record, counter, rows)
+def _count(record: ServerRecord, counter: Counter) -> int | None:
+    grown = _increase(record, counter)
     return None if grown is None else round(grown)
 
 
-def _estimated(
-    record: ServerRecord, counter: Counter, rows: slice, output_tokens: int | None
-) -> float | None:
+def _estimated(record: ServerRecord, counter: Counter, output_tokens: int | None) -> float | None:
     """Servers that do not estimate their work may show its counters at 0 all the same."""
-    grown = _increase(record, counter, rows)
+    grown = _increase(record, counter)
     return None if grown == 0 and output_tokens != 0 else grown
 
 
-def _times(record: ServerRecord, rows: slice) -> tuple[ServerTime, ...]:
+def _times(record: ServerRecord) -> tuple[ServerTime, ...]:
     times: list[ServerTime] = []
     for name in get_args(Histogram):
-        growth = histogram_growth(record, name, rows)
+        growth = histogram_growth(record, name)
         if growth is not None and growth.n > 0:
             found = (bucket_percentile(growth, fraction) for fraction in PERCENTILES)
             percentiles = tuple(one for one in found if one is not None)

@@ -99,11 +99,9 @@ def slot_timeline(
     begin, end = np.searchsorted(parts.step_index, [first_step, last_step])
     window = StepPartTable._make(column[begin:end] for column in parts)
     shape = (int(window.slot.max(initial=-1)) + 1, last_step - first_step)
-    states, requests, tokens = (
-        np.zeros(shape, np.int8),
-        np.full(shape, NOBODY, np.int32),
-        np.zeros(shape, np.int32),
-    )
+    states = np.zeros(shape, np.int8)
+    requests = np.full(shape, NOBODY, np.int32)
+    tokens = np.zeros(shape, np.int32)
     place = (window.slot, window.step_index - first_step)
     states[place] = np.array([CellState.CONTEXT, CellState.GENERATION, CellState.END], np.int8)[
         window.kind

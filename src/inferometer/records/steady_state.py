@@ -77,12 +77,10 @@ def steady_state(run: Run) -> SteadyState | None:
     n_steady = int(((sent_ns >= start_ns) & (sent_ns <= last_ns)).sum())
     is_reached = n_steady > _MOST_CUT_FRACTION * len(sent_ns)
     if not is_reached:
-        start_ns, informed_by, last_ns, n_steady = (
-            int(sent_ns[0]),
-            None,
-            int(sent_ns[-1]),
-            len(sent_ns),
-        )
+        start_ns = int(sent_ns[0])
+        informed_by = None
+        last_ns = int(sent_ns[-1])
+        n_steady = len(sent_ns)
     return SteadyState(
         start_ns=start_ns,
         end_ns=last_ns,

@@ -94,10 +94,7 @@ class RunWriter:
 
     @property
     def done_parts(self) -> frozenset[int]:
-        """Numbers of the stored parts.
-
-        A complete run has none: it is merged.
-        """
+        """Numbers of the stored parts; a complete run has none: it is merged."""
         return frozenset(self._done_parts)
 
     @property

@@ -131,10 +131,8 @@ def _summarise(
 ) -> PointSummary:
     prefill_s, tpot_s = median_estimate(point.prefill_s), median_estimate(point.tpot_s)
     n_decode_steps = point.n_decode_steps[~np.isnan(point.n_decode_steps)]
-    batch, n_prompt_tokens = (
-        point.point.batch_size,
-        point.point.batch_size * point.point.prompt_tokens,
-    )
+    batch = point.point.batch_size
+    n_prompt_tokens = point.point.batch_size * point.point.prompt_tokens
     return PointSummary(
         point_index=point.point_index,
         point=point.point,

@@ -156,10 +156,7 @@ _FLAGS: Final = {"seq_len": "--prompt", "batch": "--batch", "gen_tokens": "--gen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """Facts about a table that it does not contain itself.
-
-    What it does say, counts more.
-    """
+    """Facts about a table that it does not contain itself; what it does say, counts more."""
 
     prompt_tokens: int | None = None
     batch_size: int | None = None
@@ -382,10 +379,8 @@ def _row(line: _Line, point: SweepPoint, where: str) -> dict[str, object]:
     prefill_ms, decode_ms, step_ms, median_ms = (
         _number(line, name, where) for name in ("prefill_ms", "decode_ms", "step_ms", "median_ms")
     )
-    reserved_mb, allocated_mb = (
-        _number(line, "reserved_mb", where),
-        _number(line, "allocated_mb", where),
-    )
+    reserved_mb = _number(line, "reserved_mb", where)
+    allocated_mb = _number(line, "allocated_mb", where)
     is_out_of_memory = any(word in line.fields.get("flag", "").lower() for word in _OUT_OF_MEMORY)
     if prefill_ms is None and decode_ms is None and step_ms is None and not is_out_of_memory:
         raise RecordError(

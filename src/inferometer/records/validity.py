@@ -73,10 +73,8 @@ _MOVED_PERCENTILES: Final = (0.5, 0.75, 0.9, 0.95)
 
 def coalescing(evidence: LoadEvidence) -> ValidityReason | None:
     """The number of chunks that came in one read with the chunk before."""
-    n_chunks, n_coalesced = (
-        int(evidence.exchanges.n_chunks.sum()),
-        int(evidence.exchanges.n_coalesced_chunks.sum()),
-    )
+    n_chunks = int(evidence.exchanges.n_chunks.sum())
+    n_coalesced = int(evidence.exchanges.n_coalesced_chunks.sum())
     if not n_chunks:
         return None
     text = f"{share_text(n_coalesced, n_chunks)} chunks came together with the one before"
@@ -128,10 +126,8 @@ def false_counts(evidence: LoadEvidence) -> ValidityReason | None:
 
     Then none of its counts can be relied on.
     """
-    n, n_false = (
-        len(evidence.exchanges.error),
-        int((evidence.exchanges.error == "too_many_tokens").sum()),
-    )
+    n = len(evidence.exchanges.error)
+    n_false = int((evidence.exchanges.error == "too_many_tokens").sum())
     if not n_false:
         return reason("false counts", "VALID", "no answer has more tokens than can be", "")
     text = f"the server reports more tokens than can be for {share_text(n_false, n)} answers"
@@ -448,10 +444,7 @@ def is_invalid(run: Run) -> bool:
 
 
 def require_valid(run: Run, *, forced: bool = False) -> None:
-    """Refuse an INVALID load test.
-
-    ``forced``: accept it all the same.
-    """
+    """Refuse an INVALID load test; ``forced``: accept it all the same."""
     verdict = run.manifest.validity
     if forced or verdict is None or not is_invalid(run):
         return

@@ -299,10 +299,8 @@ def dispersion(evidence: LoadEvidence) -> ValidityReason | None:
     edges = np.linspace(
         intended_ns.min(), intended_ns.max() + 1, len(intended_ns) // _GAPS_OF_A_WINDOW + 1
     )
-    planned_ratio, sent_ratio = (
-        _dispersion_ratio(intended_ns, edges),
-        _dispersion_ratio(np.minimum(sent_ns, intended_ns.max()), edges),
-    )
+    planned_ratio = _dispersion_ratio(intended_ns, edges)
+    sent_ratio = _dispersion_ratio(np.minimum(sent_ns, intended_ns.max()), edges)
     apart = abs(sent_ratio - planned_ratio) / max(planned_ratio, 1.0)
     text = (
         f"index of dispersion of arrivals: {sent_ratio:.2f} as sent, {planned_ratio:.2f} as planned"

@@ -3,12 +3,12 @@
 from typing import Final
 
 from inferometer.inputs.objectives import percentile_name
-from inferometer.records.request_summaries import GapSummary, InterTokenSummary
+from inferometer.records.request_summaries import InterTokenSummary
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.tool_views import Spread
 from inferometer.records.types import Validity
 from inferometer.report.request_tables import LATENCY_NAMES, percentile_text
-from inferometer.report.tables import ABSENT_TEXT, TextTable
+from inferometer.report.tables import TextTable, known_cell, number_cell
 from inferometer.report.views import OnlineView
 from inferometer.units import NS_PER_S, format_duration, format_fraction, format_number
 
@@ -101,7 +101,7 @@ def inter_token_table(summary: InterTokenSummary) -> TextTable:
         (
             name,
             f"{one.n_samples:,}",
-            _mean(one),
+            known_cell(one.mean_s, format_duration),
             *(percentile_text(percentile) for percentile in one.percentiles),
         )
         for name, one in (("per chunk", summary.per_chunk), ("per token", summary.per_token))
@@ -144,9 +144,9 @@ def tools_table(view: OnlineView) -> TextTable | None:
         (
             one.tool,
             _median(one.ttft),
-            _tail(one.ttft),
+            known_cell(one.ttft, lambda known: format_duration(known.p99_s)),
             _median(one.tpot),
-            _average(one.itl),
+            known_cell(one.itl, lambda known: format_duration(known.mean_s)),
             _median(one.itl),
             _median(one.e2e),
             one.definitions,
@@ -179,9 +179,9 @@ def tool_rates_table(view: OnlineView) -> TextTable | None:
     rows = tuple(
         (
             one.tool,
-            _number(one.rates.requests_per_s),
-            _number(one.rates.output_tokens_per_s),
-            _number(one.rates.total_tokens_per_s),
+            number_cell(one.rates.requests_per_s),
+            number_cell(one.rates.output_tokens_per_s),
+            number_cell(one.rates.total_tokens_per_s),
             format_duration(one.rates.span_s),
             one.rates.span,
             one.rates.source,
@@ -205,21 +205,5 @@ def tool_rates_table(view: OnlineView) -> TextTable | None:
     )
 
 
-def _mean(one: GapSummary) -> str:
-    return ABSENT_TEXT if one.mean_s is None else format_duration(one.mean_s)
-
-
 def _median(spread: Spread | None) -> str:
-    return ABSENT_TEXT if spread is None else format_duration(spread.median_s)
-
-
-def _average(spread: Spread | None) -> str:
-    return ABSENT_TEXT if spread is None else format_duration(spread.mean_s)
-
-
-def _number(value: float | None) -> str:
-    return ABSENT_TEXT if value is None else format_number(value)
-
-
-def _tail(spread: Spread | None) -> str:
-    return ABSENT_TEXT if spread is None else format_duration(spread.p99_s)
+    return known_cell(spread, lambda known: format_duration(known.median_s))

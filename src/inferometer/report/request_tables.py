@@ -19,7 +19,7 @@ from inferometer.records.request_summaries import (
 )
 from inferometer.records.server_summaries import Level, ServerSummary, TtftParts
 from inferometer.records.slot_timeline import CellState, SlotTimeline
-from inferometer.report.tables import ABSENT_TEXT, N_TOO_SMALL, TextTable
+from inferometer.report.tables import ABSENT_TEXT, N_TOO_SMALL, TextTable, known_cell, number_cell
 from inferometer.report.views import OnlineView, RequestReportView, ServerUse
 from inferometer.stats.autocorrelated import ONE_BURST
 from inferometer.stats.estimate import Estimate
@@ -87,9 +87,9 @@ def kv_pools_table(pools: Sequence[KvPoolView]) -> TextTable:
     rows = list[tuple[str, ...]]()
     for one in pools:
         latencies = [
-            ABSENT_TEXT
-            if one.summary is None
-            else percentile_text(one.summary.latency(name).percentile(0.95))
+            percentile_text(
+                None if one.summary is None else one.summary.latency(name).percentile(0.95)
+            )
             for name in _OF_POOLS
         ]
         shares = (
@@ -104,7 +104,7 @@ def kv_pools_table(pools: Sequence[KvPoolView]) -> TextTable:
                 f"{one.n_blocks:,} × {one.block_size}",
                 one.kv_dtype or ABSENT_TEXT,
                 "0" if one.summary is None else f"{one.summary.n_requests:,}",
-                *(ABSENT_TEXT if share is None else f"{share:.1%}" for share in shares),
+                *(known_cell(share, "{:.1%}".format) for share in shares),
                 f"{one.n_preemptions:,}",
                 *latencies,
             )
@@ -223,9 +223,9 @@ def counts_table(view: RequestReportView) -> TextTable:
             summary.name,
             f"{summary.n_requests:,}",
             *(f"{dict(summary.n_by_status).get(status, 0):,}" for status in statuses),
-            _count(summary.n_preemptions),
+            known_cell(summary.n_preemptions, "{:,}".format),
             f"{summary.input_tokens:,}",
-            _count(summary.cached_tokens),
+            known_cell(summary.cached_tokens, "{:,}".format),
             f"{summary.output_tokens:,}",
         )
         for summary in view.summaries
@@ -240,10 +240,6 @@ def counts_table(view: RequestReportView) -> TextTable:
         "output tokens",
     )
     return TextTable(caption="Requests by how they ended", header=header, rows=rows)
-
-
-def _count(value: int | None) -> str:
-    return ABSENT_TEXT if value is None else f"{value:,}"
 
 
 def latency_table(view: RequestReportView) -> TextTable:
@@ -358,11 +354,7 @@ def _traffic_cell(view: RequestReportView, summary: RequestSummary) -> str:
     """The offered load: a rate, or the users of a closed loop, by class where each has its own."""
     if view.concurrency is not None:
         return str(view.class_users.get(summary.name, view.concurrency))
-    return (
-        ABSENT_TEXT
-        if summary.offered_requests_per_s is None
-        else format_number(summary.offered_requests_per_s)
-    )
+    return number_cell(summary.offered_requests_per_s)
 
 
 def promises_table(judgement: Judgement, of_class: str = "") -> TextTable:
@@ -386,10 +378,8 @@ def promises_table(judgement: Judgement, of_class: str = "") -> TextTable:
 
 def goodput_text(judgement: Judgement, of_class: str = "") -> str:
     """Goodput in one sentence: of all requests, or of a class's."""
-    rate = (
-        ABSENT_TEXT
-        if judgement.good_requests_per_s is None
-        else f"{format_number(judgement.good_requests_per_s)} requests/s"
+    rate = known_cell(
+        judgement.good_requests_per_s, lambda per_s: f"{format_number(per_s)} requests/s"
     )
     share = (
         ""

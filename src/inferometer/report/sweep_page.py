@@ -19,7 +19,7 @@ from inferometer.report.page import (
     lines_of,
     rate_number,
 )
-from inferometer.report.tables import ABSENT_TEXT, TextTable, has_several_runs
+from inferometer.report.tables import ABSENT_TEXT, TextTable, has_several_runs, known_cell
 from inferometer.report.views import FiveLines, PointRow, SweepReportView
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number
@@ -154,7 +154,7 @@ def brief_points_table(view: SweepReportView) -> TextTable | None:
             *((row.run_label,) if has_runs else ()),
             str(row.prompt_tokens),
             str(row.batch_size),
-            ABSENT_TEXT if row.ttft_s is None else format_duration(row.ttft_s.value),
+            known_cell(row.ttft_s, lambda ttft_s: format_duration(ttft_s.value)),
             _with_interval(row.tpot_s, 1e3),
             _with_interval(row.decode_tokens_per_s, 1.0),
             _predicted_text(row),

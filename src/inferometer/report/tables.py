@@ -4,9 +4,9 @@ Which tables say how predictions and measurements agree, and what do their words
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from inferometer.report.views import FactGroup, HeldOutRow, PointRow, SweepReportView
 from inferometer.stats.estimate import Estimate
@@ -15,10 +15,21 @@ from inferometer.units import format_fraction, format_number
 # How is a number with its interval written in a cell of a table or under a chart?
 
 
+T = TypeVar("T")
 ABSENT_TEXT: Final = "–"
 N_TOO_SMALL: Final = "n too small"
 LEAST_FOR_P95: Final = 20
 """With fewer points, the 95th percentile is the largest error."""
+
+
+def known_cell(value: T | None, shown: Callable[[T], str]) -> str:
+    """The value as ``shown`` writes it; ``–`` where it is not known."""
+    return ABSENT_TEXT if value is None else shown(value)
+
+
+def number_cell(value: float | None) -> str:
+    """The number; ``–`` where it is not known."""
+    return known_cell(value, format_number)
 
 
 def estimate_cell(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
@@ -54,10 +65,7 @@ def statistic_text(estimates: Iterable[Estimate | None]) -> str:
 def notes_text(
     estimates: Iterable[Estimate | None], *, has_curve: bool = False, has_flags: bool = False
 ) -> str:
-    """Meaning of dashes, hollow marks and missing bars in a chart.
-
-    Empty where it has none.
-    """
+    """Meaning of dashes, hollow marks and missing bars in a chart; empty where it has none."""
     present = [estimate for estimate in estimates if estimate is not None]
     n_bare = sum(estimate.low is None for estimate in present)
     notes = [f"no bar: {N_TOO_SMALL}"] if 0 < n_bare < len(present) else []
@@ -503,7 +511,7 @@ def promises_table(view: VerifyView) -> TextTable | None:
 
 def error_cell(error_fraction: float | None) -> str:
     """``+3.1%``"""
-    return ABSENT_TEXT if error_fraction is None else f"{error_fraction:+.1%}"
+    return known_cell(error_fraction, "{:+.1%}".format)
 
 
 def _row(claim: ClaimRow) -> tuple[str, ...]:

@@ -422,11 +422,9 @@ class Desk:
 
     def _answer(self, parsed: ParsedRequest, number: int, place: int) -> Answer:
         mean_tokens = None if parsed.ignores_eos else self._plan.mean_output_tokens
-        seed, vocabulary, most_tokens = (
-            self._plan.seed,
-            self.tokenizer.vocabulary,
-            parsed.most_tokens[place // parsed.n_choices],
-        )
+        seed = self._plan.seed
+        vocabulary = self.tokenizer.vocabulary
+        most_tokens = parsed.most_tokens[place // parsed.n_choices]
         drawn = draw_answer(
             vocabulary, mean_tokens, most_tokens, seed=seed, number=number, place=place
         )

@@ -298,10 +298,8 @@ def write_file(started: explore_states.Started, path: Path) -> int:
     RecordError
         The file cannot be written.
     """
-    states, executor = (
-        tuple(explore_states.around(started.question)),
-        Inline(lambda _done, _all: None),
-    )
+    states = tuple(explore_states.around(started.question))
+    executor = Inline(lambda _done, _all: None)
     grid = list[object]()
     for state in states:
         grid.append(answer_parts("refined", exploring.refined(state, executor), started.measured))

@@ -515,10 +515,8 @@ def replica_shares(
         return ()
     shares = list[ReplicaShare]()
     for replica, busy_ns in enumerate(simulation.busy_ns.tolist()):
-        own, role = (
-            requests_of(simulation.requests, simulation.visits, replica),
-            _role(replica, pools),
-        )
+        own = requests_of(simulation.requests, simulation.visits, replica)
+        role = _role(replica, pools)
         shares.append(
             ReplicaShare(
                 replica=replica,

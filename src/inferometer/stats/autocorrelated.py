@@ -112,10 +112,8 @@ def _quantile_alone(
     plan = interval_plan(lower.size, worth, quantile_fraction)
     low = high = None
     if plan.low_rank is not None and plan.high_rank is not None:
-        low, high = (
-            min(float(sorted_lower[plan.low_rank]), value),
-            max(float(sorted_above[plan.high_rank]), value),
-        )
+        low = min(float(sorted_lower[plan.low_rank]), value)
+        high = max(float(sorted_above[plan.high_rank]), value)
     return Estimate(
         value=value,
         low=low,

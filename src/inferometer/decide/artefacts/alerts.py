@@ -231,10 +231,8 @@ def alerts_of(fleet: Fleet, packaging: Packaging) -> list[Alert]:
 
 def _promise(threshold: Threshold, fleet: Fleet, packaging: Packaging) -> list[Alert]:
     edges, share = edges_of(threshold), threshold.percentile_fraction or 0.0
-    of, labels = (
-        f"{{{selector(packaging, promise=threshold.text)}}}",
-        (("promise", threshold.text),),
-    )
+    of = f"{{{selector(packaging, promise=threshold.text)}}}"
+    labels = (("promise", threshold.text),)
     enough_per_s = requests_needed(threshold) / (60 * window_min(fleet))
     is_known = f"and on (model_name) {ENDED}{{{selector(packaging)}}} >= {enough_per_s:.6g}"
     remedy = (

@@ -40,7 +40,6 @@ from inferometer.units import NS_PER_S
 _FEWEST_SCRAPES: Final = 12
 _FEWEST_REQUESTS: Final = 20
 _TAIL_FRACTION: Final = 0.95
-_ALL: Final = slice(None)
 _WORDS: Final = {
     "finished": "how many requests ended",
     "running": "how many requests are in the batch",
@@ -418,7 +417,7 @@ def _lengths(record: ServerRecord, name: TokenHistogram) -> Lengths | None:
     Between two scrapes few requests end: what the sum grew by is the counts of the buckets times
     their means, which lie within the buckets (least squares with bounds).
     """
-    seen = histogram_growth(record, name, _ALL)
+    seen = histogram_growth(record, name)
     totals, buckets = histogram_series(record, name), bucket_series(record, name)
     if seen is None or totals is None or not seen.edges.size or not seen.counts.sum():
         return None if seen is None or not seen.edges.size else Lengths(seen, seen.edges)
@@ -461,7 +460,7 @@ def _bounds(edges: F64) -> tuple[F64, F64]:
 
 
 def _spreads(record: ServerRecord) -> dict[Histogram, Growth]:
-    found = ((name, histogram_growth(record, name, _ALL)) for name in get_args(Histogram))
+    found = ((name, histogram_growth(record, name)) for name in get_args(Histogram))
     return {name: one for name, one in found if one is not None and one.counts.sum() > 0}
 
 

@@ -34,10 +34,10 @@ from inferometer.fit.loads.server import (
     steps_at,
 )
 from inferometer.fit.loads.server_fit import SeenLoad, ServerFit, plain_base
-from inferometer.fit.map import information_source, parameter_estimate
+from inferometer.fit.map import information_source
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
-from inferometer.perfmodel.steptime import FittedParameter
+from inferometer.perfmodel.steptime import FittedParameter, parameter_estimate
 from inferometer.perfmodel.types import NOTHING_STATED, FitSubject
 
 _FURTHER: Final = 2

@@ -231,11 +231,9 @@ class Profiles:
         self, knobs: ServerKnobs, start: F64 | None = None, root_weights: F64 | float = 1.0
     ) -> _Reoptimised:
         """Residuals with these knobs after two Gauss-Newton steps of the step times."""
-        residuals, prior, slopes = (
-            self._problem.residuals(knobs),
-            self._problem.prior,
-            self._slopes * np.reshape(root_weights, (-1, 1)),
-        )
+        residuals = self._problem.residuals(knobs)
+        prior = self._problem.prior
+        slopes = self._slopes * np.reshape(root_weights, (-1, 1))
         x = self._x if start is None else start
         seen = residuals(x) * root_weights
         for _ in range(_N_YIELDS):

@@ -119,10 +119,8 @@ def _by_record(runs: Sequence[Run]) -> ReportedSettings:
         switches |= {
             name: value for name in SWITCHES if (value := getattr(facts, name)) is not None
         }
-        block_tokens, max_model_len = (
-            engine.kv_block_tokens or block_tokens,
-            facts.max_model_len or max_model_len,
-        )
+        block_tokens = engine.kv_block_tokens or block_tokens
+        max_model_len = facts.max_model_len or max_model_len
     return ReportedSettings(
         limits=limits, switches=switches, block_tokens=block_tokens, max_model_len=max_model_len
     )

@@ -14,15 +14,14 @@ import numpy as np
 
 from inferometer.errors import ModelError
 from inferometer.fit.loads.load_tests import Replay, latencies
-from inferometer.fit.map import (
-    Posterior,
-    Prior,
-    information_source,
+from inferometer.fit.map import Posterior, Prior, information_source, posterior_of
+from inferometer.perfmodel.steptime import (
+    FittedParameter,
+    StepTimeModel,
+    arrays_of,
     parameter_estimate,
     plain_value,
-    posterior_of,
 )
-from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, arrays_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.columns import F64, Bools
 from inferometer.records.types import RequestStatus, Run

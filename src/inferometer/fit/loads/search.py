@@ -134,11 +134,9 @@ class ServerProblem:
         """Systematic error that is left: no closed form of a few numbers is a server."""
         ttft, tpot = list[F64](), list[F64]()
         for one in self.loads:
-            found, reported, cells = (
-                self._simulated(one, candidate.knobs, candidate.x).latencies,
-                one.is_used,
-                cells_of(one),
-            )
+            found = self._simulated(one, candidate.knobs, candidate.x).latencies
+            reported = one.is_used
+            cells = cells_of(one)
             with np.errstate(divide="ignore", invalid="ignore"):
                 tpot.append(
                     _cell_means(np.log(found.tpot_s[reported] / one.seen.tpot_s[reported]), cells)
@@ -205,10 +203,8 @@ def explain(problem: ServerProblem) -> Explanation:
         candidate = min(better, key=problem.loss)
     seen = problem.residuals(candidate.knobs)(candidate.x)
     scatter = max(float(np.sqrt(np.mean(seen**2))), _LEAST_SCATTER_RATIO)
-    problem, found = (
-        replace(problem, scatter_ratio=scatter),
-        Optimum(candidate.x, seen / scatter, 0),
-    )
+    problem = replace(problem, scatter_ratio=scatter)
+    found = Optimum(candidate.x, seen / scatter, 0)
     posterior = refined(problem.residuals(candidate.knobs), problem.prior, problem.groups(), found)
     return Explanation(
         problem=problem, knobs=candidate.knobs, posterior=posterior, switched=switched

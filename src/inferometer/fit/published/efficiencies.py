@@ -17,9 +17,7 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.errors import SpecError
-from inferometer.fit.map import parameter_estimate
 from inferometer.fit.published.priors import UNKNOWNS, DevicePrior, device_prior
-from inferometer.fit.sweeps.priors import fastest_steps
 from inferometer.inputs.catalog import load_models, nameless
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.roofline import peaks_of
@@ -28,9 +26,10 @@ from inferometer.perfmodel.steptime import (
     HeldOutError,
     StepTimeModel,
     TrainedOn,
+    parameter_estimate,
 )
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, fitted_levels
-from inferometer.perfmodel.steptime_limits import BoxRange, PhaseUncertainty
+from inferometer.perfmodel.steptime_limits import BoxRange, PhaseUncertainty, fastest_steps
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.perfmodel.types import subject_of
 from inferometer.stats.estimate import Estimate

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.fit.published.loads import PublishedLoad
-from inferometer.fit.sweeps.priors import BLEND_OF_GPU, SMALL_KERNEL_S, peak_rates
+from inferometer.fit.sweeps.priors import BLEND_OF_GPU, SMALL_KERNEL_S
 from inferometer.inputs.catalog import load_hardware
 from inferometer.inputs.types import (
     DType,
@@ -24,6 +24,7 @@ from inferometer.inputs.types import (
     WeightFormat,
 )
 from inferometer.perfmodel.roofline import Peaks, peaks_of
+from inferometer.perfmodel.steptime_limits import peak_rates
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.columns import F64
 

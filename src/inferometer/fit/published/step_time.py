@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import ModelError, SpecError
-from inferometer.fit.map import information_source, parameter_estimate
+from inferometer.fit.map import information_source
 from inferometer.fit.published.loads import PublishedLoad
 from inferometer.fit.published.posterior import (
     HeldOutLatencies,
@@ -25,11 +25,10 @@ from inferometer.fit.published.posterior import (
     simulated,
 )
 from inferometer.fit.published.priors import TPOT, TTFT, UNKNOWNS, DevicePrior, device_prior
-from inferometer.fit.sweeps.priors import fastest_steps
 from inferometer.inputs.types import EngineSpec, HardwareSpec
 from inferometer.perfmodel import steptime, steptime_limits, steptime_terms
-from inferometer.perfmodel.steptime import FittedParameter, HeldOutError
-from inferometer.perfmodel.steptime_limits import PhaseName
+from inferometer.perfmodel.steptime import FittedParameter, HeldOutError, parameter_estimate
+from inferometer.perfmodel.steptime_limits import PhaseName, fastest_steps
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.perfmodel.types import (
     BatchShape,

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import OutOfRangeError
-from inferometer.fit.map import parameter_estimate
 from inferometer.fit.published.priors import (
     HOST,
     TPOT,
@@ -30,10 +29,9 @@ from inferometer.fit.published.priors import (
     has_same_chip,
     likeness,
 )
-from inferometer.fit.sweeps.priors import fastest_steps
 from inferometer.inputs.types import AskedFormat, DType, EngineSpec, HardwareSpec, ModelSpec
-from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
-from inferometer.perfmodel.steptime_limits import PhaseName, PhaseUncertainty
+from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, parameter_estimate
+from inferometer.perfmodel.steptime_limits import PhaseName, PhaseUncertainty, fastest_steps
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.perfmodel.types import FitSubject
 from inferometer.records.columns import F64, Bools
@@ -270,10 +268,8 @@ def _carried(
     n_parameters = len(PARAMETERS)
     model, differing = changed.model or fit.model, _differing(fit, engine, changed)
     framework = (None if fit.subject is None else fit.subject.engine) or "vllm"
-    here, there = (
-        device_prior(fit.model, fit.engine, source, framework),
-        device_prior(model, engine, target, changed.framework or framework),
-    )
+    here = device_prior(fit.model, fit.engine, source, framework)
+    there = device_prior(model, engine, target, changed.framework or framework)
     alike = np.array([likeness(source, target, is_host=name in HOST) for name in PARAMETERS])
     alone = {
         "is_model": "model" not in differing,

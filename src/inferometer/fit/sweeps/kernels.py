@@ -14,13 +14,18 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import ModelError
-from inferometer.fit.map import information_source, parameter_estimate
+from inferometer.fit.map import information_source
 from inferometer.fit.sweeps.priors import BLEND_OF_GPU, ParameterPrior, Priors
 from inferometer.fit.sweeps.regression import Data, StepTimePosterior, regress
 from inferometer.inputs.types import EngineSpec, ModelSpec
 from inferometer.perfmodel.matrices import linears, n_shards
 from inferometer.perfmodel.roofline import all_reduce
-from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn
+from inferometer.perfmodel.steptime import (
+    FittedParameter,
+    StepTimeModel,
+    TrainedOn,
+    parameter_estimate,
+)
 from inferometer.perfmodel.steptime_limits import PhaseUncertainty, box_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS, parameters_of, work_columns
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape

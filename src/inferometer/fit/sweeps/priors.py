@@ -11,14 +11,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.errors import SpecError
 from inferometer.fit.sweeps.observations import Observations
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec
-from inferometer.perfmodel.roofline import peaks_of
+from inferometer.perfmodel.steptime_limits import NO_TIME_S, peak_rates
 from inferometer.perfmodel.steptime_terms import (
     PARAMETERS,
     VLLM_CAPTURED_TOKENS,
-    StepParameters,
     WorkColumns,
 )
 from inferometer.records.columns import F64
@@ -26,9 +24,6 @@ from inferometer.records.repetitions import probes_of
 from inferometer.records.summaries import StepShares, step_shares
 from inferometer.records.types import ProbeKind, Run
 
-_NO_TIME_S: Final = 1e-12
-_NO_BOUND: Final = 1e30
-"""No time and no bound, where the closed form takes logarithms."""
 _SD_IN_TURNS: Final = 0.15
 """Steps in turns are of short contexts, and of the machine's quieter moments."""
 SMALL_KERNEL_S: Final = 2.8e-6
@@ -107,49 +102,6 @@ def ceilings_of(runs: Sequence[Run], engine: EngineSpec, hardware: HardwareSpec 
         flop_per_s=None if peak is None else peak.value,
         is_measured=False,
         peaks=peaks,
-    )
-
-
-def peak_rates(hardware: HardwareSpec, engine: EngineSpec) -> dict[str, float]:
-    """Upper bounds of one device's rates, by parameter.
-
-    Of products, the peak of the fastest format that takes part.
-    """
-    memory = hardware.memory_bytes_per_s.value
-    found = {"weight_bytes_per_s": memory, "kv_bytes_per_s": memory}
-    try:
-        peaks = peaks_of(hardware, engine)
-    except SpecError:  # the catalogue has no peak in this format, so nothing bounds its products
-        return found
-    of_weights = (
-        None if engine.quantization is None else hardware.peak_flop_per_s(engine.quantization)
-    )
-    flop_per_s = max(peaks.flop_per_s, 0.0 if of_weights is None else of_weights.value)
-    found |= {"matmul_flop_per_s": flop_per_s, "attention_flop_per_s": flop_per_s}
-    return (
-        found
-        if peaks.link_bytes_per_s is None
-        else found | {"link_bytes_per_s": peaks.link_bytes_per_s}
-    )
-
-
-def fastest_steps(hardware: HardwareSpec, engine: EngineSpec) -> StepParameters:
-    """Step times at the peaks of ``peak_rates``, where nothing else takes time."""
-    rates = peak_rates(hardware, engine)
-    return StepParameters(
-        launch_s=_NO_TIME_S,
-        weight_bytes_per_s=rates["weight_bytes_per_s"],
-        kv_bytes_per_s=rates["kv_bytes_per_s"],
-        matmul_flop_per_s=rates.get("matmul_flop_per_s", _NO_BOUND),
-        attention_flop_per_s=rates.get("attention_flop_per_s", _NO_BOUND),
-        per_sequence_s=_NO_TIME_S,
-        link_bytes_per_s=rates.get("link_bytes_per_s", _NO_BOUND),
-        message_s=_NO_TIME_S,
-        floor_s=_NO_TIME_S,
-        prefill_ratio=1.0,
-        overlap_ratio=64.0,
-        blend_ratio=64.0,
-        sag_ratio=0.0,
     )
 
 
@@ -242,7 +194,7 @@ def _weights_and_launches(steps: StepShares) -> tuple[_Guess, _Guess]:
     """
     launches = next(part.fraction for part in steps.parts if part.cause == "launch overhead")
     rows_s = steps.step_s.value * (1 - launches.value)
-    launches_s = max(steps.step_s.value * launches.value, _NO_TIME_S)
+    launches_s = max(steps.step_s.value * launches.value, NO_TIME_S)
     return (
         _Guess(
             steps.weight_bytes / rows_s, _SD_IN_TURNS, "steps of this model and of a narrow one"

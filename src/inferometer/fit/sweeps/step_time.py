@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import ModelError, SpecError
-from inferometer.fit.map import AT_BOUND, information_source, parameter_estimate
+from inferometer.fit.map import AT_BOUND, information_source
 from inferometer.fit.sweeps.observations import LEANER_TRAFFIC, Observations, observe
 from inferometer.fit.sweeps.priors import (
     Ceilings,
@@ -26,6 +26,7 @@ from inferometer.perfmodel.steptime import (
     HeldOutError,
     StepTimeModel,
     TrainedOn,
+    parameter_estimate,
 )
 from inferometer.perfmodel.steptime_limits import PhaseName, PhaseUncertainty, box_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS, parameters_of, work_columns

@@ -321,10 +321,8 @@ def profile_integral_s(profile: Profile, until_s: float) -> float:
 
 
 def _points(profile: Points) -> RateProfile:
-    at_s, ratios = (
-        np.array(profile.at_s, dtype=np.float64),
-        np.array(profile.ratios, dtype=np.float64),
-    )
+    at_s = np.array(profile.at_s, dtype=np.float64)
+    ratios = np.array(profile.ratios, dtype=np.float64)
     where = "arrivals.profile"
     if len(at_s) == 0 or len(at_s) != len(ratios):
         raise SpecError(

@@ -200,27 +200,19 @@ def _rational(coefficients: tuple[Sequence[float], Sequence[float]], x: Floats) 
     return _polynomial(numerator, x) / _polynomial(denominator, x)
 
 
-class Constant(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="constant",
+class Tagged(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"
 ):
+    """A table whose ``kind`` is that of its type."""
+
+
+class Constant(Tagged, frozen=True, kw_only=True, tag="constant"):
     """Always this value."""
 
     value: NotNegative
 
 
-class Uniform(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="uniform",
-):
+class Uniform(Tagged, frozen=True, kw_only=True, tag="uniform"):
     """Uniform between low and high."""
 
     low: NotNegative
@@ -230,14 +222,7 @@ class Uniform(
         _ordered(low=self.low, high=self.high)
 
 
-class Normal(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="normal",
-):
+class Normal(Tagged, frozen=True, kw_only=True, tag="normal"):
     """Normal around a mean, clipped to min and max."""
 
     mean: NotNegative
@@ -249,14 +234,7 @@ class Normal(
         _ordered(min=self.min, max=self.max)
 
 
-class Lognormal(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="lognormal",
-):
+class Lognormal(Tagged, frozen=True, kw_only=True, tag="lognormal"):
     """Log-normal around the median with standard deviation sigma, clipped to min and max."""
 
     median: Positive
@@ -268,14 +246,7 @@ class Lognormal(
         _ordered(min=self.min, max=self.max)
 
 
-class Exponential(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="exponential",
-):
+class Exponential(Tagged, frozen=True, kw_only=True, tag="exponential"):
     """Exponential with this mean, clipped to min and max."""
 
     mean: Positive
@@ -286,14 +257,7 @@ class Exponential(
         _ordered(min=self.min, max=self.max)
 
 
-class Pareto(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="pareto",
-):
+class Pareto(Tagged, frozen=True, kw_only=True, tag="pareto"):
     """From low on, with the fraction (low/x)^exponent beyond x; clipped to max."""
 
     low: Positive
@@ -304,14 +268,7 @@ class Pareto(
         _ordered(low=self.low, max=self.max)
 
 
-class Zipf(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="zipf",
-):
+class Zipf(Tagged, frozen=True, kw_only=True, tag="zipf"):
     """The whole numbers from low to high, k with a probability that goes as k^-exponent."""
 
     exponent: Annotated[float, msgspec.Meta(ge=0, le=100)]
@@ -322,14 +279,7 @@ class Zipf(
         _ordered(low=self.low, high=self.high)
 
 
-class Table(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="table",
-):
+class Table(Tagged, frozen=True, kw_only=True, tag="table"):
     """One of these values with its weight (equal without weights).
 
     An empirical sample or a probability table.
@@ -347,14 +297,7 @@ class Table(
             raise ValueError("every weight is 0: no value can come")
 
 
-class Quantiles(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="quantiles",
-):
+class Quantiles(Tagged, frozen=True, kw_only=True, tag="quantiles"):
     """Piecewise linear between values at these fractions (0 to 1)."""
 
     fractions: tuple[Annotated[float, msgspec.Meta(ge=0, le=1)], ...]
@@ -371,14 +314,7 @@ class Quantiles(
             raise ValueError("values fall as fractions grow")
 
 
-class TraceLengths(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="trace",
-):
+class TraceLengths(Tagged, frozen=True, kw_only=True, tag="trace"):
     """A column of a trace file, each row with equal weight."""
 
     path: str

@@ -177,11 +177,9 @@ def _timed(
 ) -> RequestPlan:
     """The trace's own arrivals, spread and sped up; or the workload's."""
     firsts = np.flatnonzero(plan.follows == NONE)
-    arrival_ns, follows, think_ns = (
-        plan.arrival_ns.copy(),
-        plan.follows.astype(np.int64),
-        plan.think_ns.copy(),
-    )
+    arrival_ns = plan.arrival_ns.copy()
+    follows = plan.follows.astype(np.int64)
+    think_ns = plan.think_ns.copy()
     if spec.arrivals is None:
         spread_ns = np.floor(
             uniforms(spec.seed, "jitter", len(firsts)) * (source.jitter_s * NS_PER_S)

@@ -477,10 +477,8 @@ def _without_empty(rows: Sequence[TraceRow]) -> list[TraceRow]:
 
 
 def _estimates(rows: Sequence[TraceRow]) -> Iterator[Caution]:
-    n_prompts, n_outputs = (
-        sum(row.prompt_is_estimate for row in rows),
-        sum(row.output_is_estimate for row in rows),
-    )
+    n_prompts = sum(row.prompt_is_estimate for row in rows)
+    n_outputs = sum(row.output_is_estimate for row in rows)
     n_capped = sum(row.output_is_estimate and row.max_tokens is not None for row in rows)
     if n_prompts or n_outputs - n_capped:
         yield Caution(

@@ -15,6 +15,7 @@ from inferometer.inputs.workload.distributions import (
     NotNegative,
     Positive,
     Rate,
+    Tagged,
 )
 
 TraceFormat: TypeAlias = Literal[
@@ -32,14 +33,7 @@ TraceFormat: TypeAlias = Literal[
 Process: TypeAlias = Literal["poisson", "gamma", "constant"]
 
 
-class Ramp(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="ramp",
-):
+class Ramp(Tagged, frozen=True, kw_only=True, tag="ramp"):
     """The rate ramps from ``from_ratio`` to ``to_ratio`` times ``rate_per_s`` in ``over_s``."""
 
     from_ratio: NotNegative
@@ -47,14 +41,7 @@ class Ramp(
     over_s: Positive
 
 
-class Bursts(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="bursts",
-):
+class Bursts(Tagged, frozen=True, kw_only=True, tag="bursts"):
     """``on_ratio`` times ``rate_per_s`` for ``on_s``, ``off_ratio`` times it for ``off_s``, and again."""
 
     on_s: Positive
@@ -63,14 +50,7 @@ class Bursts(
     off_ratio: NotNegative = 0.0
 
 
-class Points(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="points",
-):
+class Points(Tagged, frozen=True, kw_only=True, tag="points"):
     """``ratios`` times ``rate_per_s``, as steps or straight lines, repeated each ``repeat_s``."""
 
     at_s: tuple[NotNegative, ...]
@@ -82,14 +62,7 @@ class Points(
 Profile: TypeAlias = Ramp | Bursts | Points
 
 
-class OpenArrivals(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="open",
-):
+class OpenArrivals(Tagged, frozen=True, kw_only=True, tag="open"):
     """Requests arrive whether or not earlier ones are done.
 
     ``rate_per_s`` counts requests; sessions of several turns begin at a correspondingly lower rate.
@@ -104,14 +77,7 @@ class OpenArrivals(
     source: str | None = None
 
 
-class ClosedArrivals(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="closed",
-):
+class ClosedArrivals(Tagged, frozen=True, kw_only=True, tag="closed"):
     """``concurrency`` users; each sends, waits for the end, thinks, and sends again.
 
     They start evenly over ``start_over_s``.
@@ -123,14 +89,7 @@ class ClosedArrivals(
     source: str | None = None
 
 
-class TraceArrivals(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="trace",
-):
+class TraceArrivals(Tagged, frozen=True, kw_only=True, tag="trace"):
     """The arrival times of a trace, ``speed_up_ratio`` times as fast; lengths are the classes'."""
 
     path: str
@@ -139,14 +98,7 @@ class TraceArrivals(
     source: str | None = None
 
 
-class AtOnce(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="at_once",
-):
+class AtOnce(Tagged, frozen=True, kw_only=True, tag="at_once"):
     """All requests arrive at the start: an offline batch."""
 
     source: str | None = None
@@ -155,38 +107,17 @@ class AtOnce(
 Arrivals: TypeAlias = OpenArrivals | ClosedArrivals | TraceArrivals | AtOnce
 
 
-class Exact(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="exact",
-):
+class Exact(Tagged, frozen=True, kw_only=True, tag="exact"):
     """The client's limit is exactly the output length."""
 
 
-class Cap(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="cap",
-):
+class Cap(Tagged, frozen=True, kw_only=True, tag="cap"):
     """A fixed limit on output tokens; longer answers are cut."""
 
     tokens: Natural
 
 
-class Multiple(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="multiple",
-):
+class Multiple(Tagged, frozen=True, kw_only=True, tag="multiple"):
     """The client's limit is this multiple of the output length."""
 
     ratio: Annotated[float, msgspec.Meta(ge=1, le=1e6)]
@@ -297,14 +228,7 @@ class Tenants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     popularity_exponent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
 
 
-class TraceSource(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="file",
-):
+class TraceSource(Tagged, frozen=True, kw_only=True, tag="file"):
     """A trace to replay, with its own arrivals unless the workload has ``arrivals``.
 
     ``jitter_s`` spreads instants that the trace rounded down to multiples of it.
@@ -325,14 +249,7 @@ class TraceSource(
     output_tokens: Natural | None = None
 
 
-class ServeGenSource(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="servegen",
-):
+class ServeGenSource(Tagged, frozen=True, kw_only=True, tag="servegen"):
     """ServeGen's per-client rates and length tables, drawn from; each client is a tenant.
 
     ``without_lengths``: treatment of clients without length tables: ``refuse``, ``drop`` them, or

@@ -237,10 +237,7 @@ class OpenVinoEngine:
             )
 
     def _kv_cache_dtype(self) -> str | None:
-        """Number format of the KV cache.
-
-        From its bytes, not from what was asked for.
-        """
+        """Number format of the KV cache; from its bytes, not from what was asked for."""
         if self._model is None or self._model.mla is not None or not self._n_kv_blocks:
             return None
         attention = self._model.attention

@@ -18,11 +18,9 @@ from inferometer.measure.engines.transformers_ranks import MEMORY_EXIT, join, re
 
 def main() -> None:
     """Serve until rank 0 is gone."""
-    rank, store, load = (
-        int(sys.argv[1]),
-        Path(sys.argv[2]),
-        msgspec.json.decode(sys.argv[3], type=Load),
-    )
+    rank = int(sys.argv[1])
+    store = Path(sys.argv[2])
+    load = msgspec.json.decode(sys.argv[3], type=Load)
     threading.Thread(target=_die_with_parent, name="parent", daemon=True).start()
     join(rank, load.spec.tensor_parallel_size, store, load.spec.device)
     try:

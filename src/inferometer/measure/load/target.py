@@ -285,10 +285,8 @@ def _proxy_of_environment(scheme: str, host: str, variables: Mapping[str, str]) 
 def _refuse_endpoint(url: str, path: str) -> None:
     for endpoint, ending in _PATHS.items():
         if path.endswith(ending):
-            allowed, base = (
-                "the address before /v1",
-                url.rstrip("/").removesuffix(ending).removesuffix("/v1"),
-            )
+            allowed = "the address before /v1"
+            base = url.rstrip("/").removesuffix(ending).removesuffix("/v1")
             raise SpecError(
                 f"the URL names the endpoint: {ending}",
                 where="URL",

@@ -50,10 +50,7 @@ class Clients(Protocol):
         ...
 
     def why_ended(self, index: int) -> str | None:
-        """The reason why this client ended.
-
-        None: it was done, or said itself why it failed.
-        """
+        """The reason why this client ended; None: it was done, or said itself why it failed."""
         ...
 
 

@@ -284,11 +284,9 @@ def _moments(units: str, values: F64) -> JsonObject:
 
 
 def _throughput(summary: RequestSummary) -> JsonObject:
-    output, total, rate = (
-        summary.output_tokens_per_s,
-        summary.total_tokens_per_s,
-        summary.completed_requests_per_s,
-    )
+    output = summary.output_tokens_per_s
+    total = summary.total_tokens_per_s
+    rate = summary.completed_requests_per_s
     found = {
         "output_token_rate": ("tokens/s", None if output is None else output.value),
         "total_token_rate": ("tokens/s", None if total is None else total.value),

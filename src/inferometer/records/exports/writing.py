@@ -62,10 +62,8 @@ def vllm_bench_json(run: Run, *, judgement: Judgement | None = None) -> dict[str
         )
     is_done = is_one_of(requests, COMPLETED)
     took_s = (end_ns(run) - int(requests.intended_send_ns.min())) / NS_PER_S
-    inputs, outputs = (
-        int(requests.prompt_tokens[is_done].sum()),
-        int(requests.output_tokens[is_done].sum()),
-    )
+    inputs = int(requests.prompt_tokens[is_done].sum())
+    outputs = int(requests.output_tokens[is_done].sum())
     gaps_s = _chunk_gaps_s(run, requests)
     return {
         "date": _date(run.manifest.created_utc),
@@ -117,10 +115,8 @@ def _details(requests: RequestTable, gaps_s: list[list[float]] | None) -> dict[s
     VLLM's own readers take 0 for a time that there is not, so this is the one place where it is
     written.
     """
-    first_s, last_s = (
-        _since_send_s(requests, requests.first_token_ns),
-        _since_send_s(requests, requests.finished_ns),
-    )
+    first_s = _since_send_s(requests, requests.first_token_ns)
+    last_s = _since_send_s(requests, requests.finished_ns)
     details: dict[str, JsonValue] = {
         "input_lens": requests.prompt_tokens.tolist(),
         "output_lens": requests.output_tokens.tolist(),

@@ -186,10 +186,8 @@ def read_aiperf_requests(path: Path) -> Imported:
 def _request(line: JsonFields) -> ImportedRequest:
     metadata, metrics = line.child("metadata"), line.required("metrics").child("metrics")
     sent_ns = metadata.required("request_start_ns").whole("request_start_ns") or 0
-    ttft_ns, e2e_ns = (
-        _duration_ns(metrics, "time_to_first_token"),
-        _duration_ns(metrics, "request_latency"),
-    )
+    ttft_ns = _duration_ns(metrics, "time_to_first_token")
+    e2e_ns = _duration_ns(metrics, "request_latency")
     first_ns = None if ttft_ns is None else sent_ns + ttft_ns
     is_cancelled, is_failed = metadata.content.get("was_cancelled") is True, line.has("error")
     return ImportedRequest(

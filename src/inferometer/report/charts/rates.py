@@ -80,10 +80,8 @@ def goodput_rate_chart(view: RateView) -> Chart | None:
     shown = [point for point in _placed(view) if point.good_requests_per_s is not None]
     if not shown:
         return None
-    xs, ys = (
-        [_place(point) for point in shown],
-        [point.good_requests_per_s or 0.0 for point in shown],
-    )
+    xs = [_place(point) for point in shown]
+    ys = [point.good_requests_per_s or 0.0 for point in shown]
     end = 1.05 * max(*xs, *ys)
     tips = [
         tip(

@@ -7,7 +7,7 @@ from inferometer.records.server_summaries import TtftParts
 from inferometer.records.summaries import StepCause
 from inferometer.report.charts.plot import MAX_ROWS, Axis, Chart, Part, rows_plot, stacked
 from inferometer.report.request_tables import largest_part, named_parts
-from inferometer.report.tables import ABSENT_TEXT, estimate_cell, has_several_runs, statistic_text
+from inferometer.report.tables import estimate_cell, has_several_runs, known_cell, statistic_text
 from inferometer.report.views import (
     Explained,
     PhaseName,
@@ -91,7 +91,7 @@ def _first_token_finding(label: str, parts: TtftParts) -> str:
 def _first_token_cells(label: str, parts: TtftParts, names: Sequence[str]) -> tuple[str, ...]:
     known = dict(named_parts(parts))
     found = (known[name] for name in names)
-    cells = (ABSENT_TEXT if value_s is None else format_number(1e3 * value_s) for value_s in found)
+    cells = (known_cell(value_s, _ms) for value_s in found)
     return (label, f"{parts.n_requests:,}", format_number(1e3 * parts.total_s), *cells)
 
 
@@ -269,12 +269,13 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def _ms(value_s: float) -> str:
+    return format_number(1e3 * value_s)
+
+
 def _cells(row: Explained, names: Sequence[str], label: str) -> tuple[str, ...]:
     seconds = {_words(part.name): part.duration_s for part in row.parts}
-    parts = (
-        ABSENT_TEXT if seconds.get(name) is None else format_number(seconds[name] * 1e3)
-        for name in names
-    )
+    parts = (known_cell(seconds.get(name), _ms) for name in names)
     whole = (
         estimate_cell(row.measured_s, 1e3)
         if row.measured_s.n_samples > 1
