@@ -376,15 +376,12 @@ def _edge(text: str | None) -> float | None:
 # every try, 1 or 0.
 
 
-def sample_table(
-    pages: Iterable[tuple[int, bytes | None]], *, keeps_all: bool = False
-) -> ServerSampleTable:
+def sample_table(pages: Iterable[tuple[int, bytes | None]]) -> ServerSampleTable:
     """Samples of metrics pages with ns since the run's start; None where no answer came.
 
-    Families that no summary reads are left out unless ``keeps_all``. A page that cannot be read
-    counts as no answer.
+    Families that no summary reads are left out. A page that cannot be read counts as no answer.
     """
-    reader = PageReader(None if keeps_all else kept_series)
+    reader = PageReader(kept_series)
     return table_of((at_ns, _read(reader, page)) for at_ns, page in pages)
 
 
