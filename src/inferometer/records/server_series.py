@@ -154,8 +154,10 @@ def histogram_growth(record: ServerRecord, histogram: Histogram | TokenHistogram
     seen = histogram_series(record, histogram)
     if seen is not None:
         n, total = (float(one.value[-1]) for one in seen)
-        edges = np.array(sorted(_cumulative(record, histogram)))
-        return Growth(round(n), total, edges, bucket_series(record, histogram)[-1])
+        within = _cumulative(record, histogram)
+        edges = sorted(within)
+        counts = np.diff([float(within[edge][-1]) for edge in edges], prepend=0.0)
+        return Growth(round(n), total, np.array(edges), counts)
     spread = next((one for name, one in record.names.spreads.items() if name == histogram), None)
     if spread is None or not {spread.took, spread.observed} <= record.families.keys():
         return None
