@@ -222,7 +222,7 @@ COMMANDS = {
     "sweep": "--model smollm2-135m --load-format dummy --seq 16 --batch-sizes 1 --gen-tokens 2"
     " --reps 1 --out swept",
 }
-MOST_ENTERED = {"simulate": 81, "size": 87, "sweep": 74}
+MOST_ENTERED = {"simulate": 81, "size": 86, "sweep": 74}
 """How many files each of them enters. The numbers only shrink, unless a verb learns what
 others do by entering their files (`size` took grids, and users in step); the goal is 45."""
 

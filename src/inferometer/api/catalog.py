@@ -21,7 +21,7 @@ from inferometer.inputs.objectives import PresetObjective, find_presets
 from inferometer.inputs.types import Caution, Constant, HardwareSpec, ModelSpec, Source
 from inferometer.inputs.workload import description, reading, replay, traces, types
 from inferometer.inputs.workload.own_trace import table_heading
-from inferometer.inputs.workload.trace_formats import estimated_tokens, lines, text_of_parts
+from inferometer.inputs.workload.trace_formats import DOOR, estimated_tokens, text_of_parts
 from inferometer.measure.load.bodies import token_pace
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_active_parameters, n_parameters
@@ -109,7 +109,7 @@ def _has_instants(spec: types.WorkloadSpec) -> bool:
     source, kind = spec.replay, _kind(spec)
     if not isinstance(source, types.TraceSource) or kind != "table":
         return kind not in traces.WITH_TEXTS
-    _, first = next(lines(Path(source.path)), (0, b""))
+    _, first = next(DOOR.lines_of(Path(source.path)), (0, b""))
     heading = table_heading(first)
     return heading is None or heading.at is not None
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 
 from inferometer.api.cluster import Group, Groups, Servers
-from inferometer.api.question import Option, fields_of, question_of, refuse_unused
+from inferometer.api.question import Option, fields_of, question_of, refuse_unused, word_of
 from inferometer.api.server import Server, Settings, deployment_of
 from inferometer.errors import COMMAND, InferometerError, SpecError
 from inferometer.inputs.file_tables import table_from_text, text_of
@@ -177,7 +177,7 @@ def _server(
     if _OF_STEPS & changes.keys() and "fit" not in changes:
         base.pop("fit", None)
     base |= changes
-    settings = [*server.set, *(f"{name}={_word(value)}" for name, value in engine.items())]
+    settings = [*server.set, *(f"{name}={word_of(value)}" for name, value in engine.items())]
     with asked_in(where, _AsServer):
         return question_of(_AsServer, base | {"set": tuple(settings)}).server
 
@@ -196,10 +196,6 @@ def _values(table: Server | Settings, left_out: Sequence[str]) -> dict[str, obje
     return {
         name: value for name, value in found.items() if name not in left_out and value is not None
     }
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # How do errors about options name the keys of a file?

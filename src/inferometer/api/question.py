@@ -281,14 +281,15 @@ def named_parts(field: Field, values: Mapping[Any, object]) -> list[str]:
         return [f"{name}: {value}" for name, value in values.items()]
     if "JSON" in metavar:
         return [f"{name}={json.dumps(value)}" for name, value in values.items()]
-    return [f"{name}={','.join(map(_word, _several(value)))}" for name, value in values.items()]
+    return [f"{name}={','.join(map(word_of, _several(value)))}" for name, value in values.items()]
 
 
 def _several(value: object) -> Sequence[object]:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-def _word(value: object) -> str:
+def word_of(value: object) -> str:
+    """The value as a command line has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -7,8 +7,16 @@ from inferometer.api.cluster import group_words
 from inferometer.api.sized_fleets import ALL_GROUPS, GroupRow, SizedGroups, SpannedLatency
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.inputs.objectives import Metric, Threshold, parse_objective, percentile_name
-from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of, spanned
-from inferometer.report.request_page import slo_words
+from inferometer.report.page import (
+    Chip,
+    Number,
+    Page,
+    Section,
+    duration_number,
+    lines_of,
+    slo_words,
+    spanned,
+)
 from inferometer.report.request_tables import LATENCY_NAMES
 from inferometer.report.tables import ABSENT_TEXT, TextTable, known_cell, number_cell
 from inferometer.report.views import FactGroup

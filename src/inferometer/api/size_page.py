@@ -18,8 +18,16 @@ from inferometer.decide.probing import MOST_TOGETHER
 from inferometer.inputs.objectives import Metric, parse_objective, percentile_name
 from inferometer.records.request_summaries import Percentile
 from inferometer.report.decision_page import decision_sections, rate_charts
-from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of, spanned
-from inferometer.report.request_page import slo_words
+from inferometer.report.page import (
+    Chip,
+    Number,
+    Page,
+    Section,
+    duration_number,
+    lines_of,
+    slo_words,
+    spanned,
+)
 from inferometer.report.request_tables import LATENCY_NAMES, share_cell
 from inferometer.report.tables import ABSENT_TEXT, TextTable, estimate_cell, known_cell, number_cell
 from inferometer.report.views import DecisionView, FactGroup

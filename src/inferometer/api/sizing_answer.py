@@ -522,7 +522,7 @@ def _rank(kind: SizedKind) -> tuple[bool, float, int]:
 def _impossible(done: Done, refused: Sequence[Refusal]) -> Impossible:
     """The nearest kind of replica of this device, and why it misses the SLO."""
     nearest = min(
-        (one for one in done.searched if one.n_probes), key=_nearness, default=done.searched[0]
+        (one for one in done.searched if one.n_probes), key=_distance, default=done.searched[0]
     )
     hardware = nearest.candidate.offer.hardware.name
     tried = [one.candidate.deployment.engine.tensor_parallel_size for one in done.searched]
@@ -536,9 +536,5 @@ def _impossible(done: Done, refused: Sequence[Refusal]) -> Impossible:
     )
 
 
-def _nearness(searched: Searched) -> float:
-    return _NEVER if searched.margin_ratio is None else searched.margin_ratio
-
-
-def _distance(impossible: Impossible) -> float:
-    return _NEVER if impossible.margin_ratio is None else impossible.margin_ratio
+def _distance(one: Searched | Impossible) -> float:
+    return _NEVER if one.margin_ratio is None else one.margin_ratio

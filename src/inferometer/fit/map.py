@@ -239,14 +239,12 @@ def _loss(residuals: F64, x: F64, prior: Prior) -> float:
     return float(np.sum(student_loss(residuals)) + 0.5 * from_prior @ from_prior)
 
 
-def posterior_of(
-    residuals: Residuals, prior: Prior, groups: I64, start: F64 | None = None
-) -> Posterior:
+def posterior_of(residuals: Residuals, prior: Prior, groups: I64) -> Posterior:
     """Estimate and covariance of a simulated problem.
 
     ``groups`` (N) names residuals that are correlated: the sandwich counts each group once.
     """
-    x, seen, n_simulations = maximise(residuals, prior, start)
+    x, seen, n_simulations = maximise(residuals, prior)
     rng = np.random.default_rng(_SEED)
     n_pairs = _DRAWS_PER_UNKNOWN * x.size // 2
     floor = np.diag((_LEAST_SPREAD * prior.sd) ** 2)

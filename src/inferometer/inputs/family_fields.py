@@ -28,7 +28,7 @@ _MINIMAX_KINDS: Final = {"0": "linear_attention", "1": "full_attention"}
 
 
 def fill_gpt2(config: Config) -> dict[str, object]:
-    """GPT-2: the MLP is four times as wide as the hidden states."""
+    """GPT-2, CodeGen: the MLP is four times as wide as the hidden states."""
     width = config.get("n_embd")
     return {"intermediate_size": 4 * width} if isinstance(width, int) else {}
 

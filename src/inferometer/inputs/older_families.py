@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from inferometer.inputs.family import BIASED, GPT_NAMES, MOST_LISTED_LAYERS, Config, Family, Flag
+from inferometer.inputs.family_fields import fill_gpt2
 
 _UNSTATED_TOKENS: Final = 2048
 """The longest context that vLLM 0.32.0 assumes if the file states none."""
@@ -61,12 +62,6 @@ def fill_gpt_neo(config: Config) -> dict[str, object]:
     }
 
 
-def fill_codegen(config: Config) -> dict[str, object]:
-    """CodeGen: the MLP is four times as wide as the hidden states."""
-    width = config.get("n_embd")
-    return {"intermediate_size": 4 * width} if isinstance(width, int) else {}
-
-
 def fill_qwen(config: Config) -> dict[str, object]:
     """Qwen (the first): the stated size is that of gate and up together."""
     size = config.get("intermediate_size")
@@ -105,7 +100,7 @@ OLDER_FAMILIES: Final[dict[str, Family]] = {
         BIASED,
         class_name="CodeGenForCausalLM",
         names=GPT_NAMES,
-        fill=fill_codegen,
+        fill=fill_gpt2,
         norms_per_layer=1,
         has_head_bias=True,
         qkv_bias=False,

@@ -376,8 +376,8 @@ class Scraper:
             self._scrape()
             self._page.close()
 
-    def table(self, *, keeps_all: bool = False) -> ServerSampleTable:
-        """Samples so far, of known families or all; ``up`` tells whether an attempt succeeded.
+    def table(self) -> ServerSampleTable:
+        """Samples so far, of known families; ``up`` tells whether an attempt succeeded.
 
         A sample is there where a value changed, NaN where a series went away. A page that cannot be
         read counts as not answered.
@@ -386,7 +386,7 @@ class Scraper:
             (one.at_ns - self._started_ns, None if one.page is None else zlib.decompress(one.page))
             for one in list(self._scrapes)
         )
-        return sample_table(pages, keeps_all=keeps_all)
+        return sample_table(pages)
 
     def _kind_of(self, first: Scrape) -> ServerKind:
         """Kind of the model server; raises where it is unknown."""

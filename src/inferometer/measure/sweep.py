@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 from inferometer import __version__
@@ -244,14 +243,9 @@ class PointMeasurer:
         self._sampler.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End sampling."""
-        self._sampler.__exit__(kind, error, trace)
+        self._sampler.__exit__()
 
     def device_samples(self, *, start_ns: int) -> ServerSampleTable | None:
         """Counters of the accelerators since the last call; None where not reported."""

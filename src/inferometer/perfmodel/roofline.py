@@ -25,7 +25,7 @@ from inferometer.perfmodel.matrices import linears, n_shards
 from inferometer.perfmodel.types import BatchShape, StepBound, StepWork
 from inferometer.perfmodel.weights import (
     checked_tensor_parallel,
-    head_elements,
+    embedding_elements,
     step_weight_bytes,
     stored_weight_bits,
 )
@@ -213,7 +213,7 @@ def step_work(
     return StepWork(
         matmul_flop=matmul_flop_per_row(model, n_devices) * shape.n_rows,
         attention_flop=attention_flop(model, shape) / n_devices,
-        logits_flop=2.0 * head_elements(model) * shape.n_logit_positions / n_devices,
+        logits_flop=2.0 * embedding_elements(model) * shape.n_logit_positions / n_devices,
         weight_bytes=step_weight_bytes(
             model,
             engine,

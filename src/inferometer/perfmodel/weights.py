@@ -27,9 +27,9 @@ def n_parameters(model: ModelSpec) -> int:
     >>> n_parameters(find_model("qwen2.5-3b"))
     3085938688
     """
-    head = 0 if model.tie_word_embeddings else _embedding_elements(model)
+    head = 0 if model.tie_word_embeddings else embedding_elements(model)
     return (
-        _embedding_elements(model)
+        embedding_elements(model)
         + head
         + _positions(model)
         + _per_layer_elements(model)
@@ -53,7 +53,7 @@ def n_active_parameters(model: ModelSpec) -> int:
         (part.n_weights + part.n_biases) * (part.n_copies - part.n_active_copies) // part.n_copies
         for part in linears(model)
     )
-    lookup = (0 if model.tie_word_embeddings else _embedding_elements(model)) + _positions(model)
+    lookup = (0 if model.tie_word_embeddings else embedding_elements(model)) + _positions(model)
     return n_parameters(model) - idle - lookup - _per_layer_elements(model)
 
 
@@ -119,10 +119,10 @@ def weight_bytes(
     )
     total_bits += (_small_vectors(model) + _positions(model)) * plain_bits
     n_embedding_shards = n_devices if engine.engine == "vllm" else 1
-    looked_up = _embedding_elements(model) + _per_layer_elements(model) + model.n_tower_weights
+    looked_up = embedding_elements(model) + _per_layer_elements(model) + model.n_tower_weights
     total_bits += looked_up * plain_bits / n_embedding_shards
     if not model.tie_word_embeddings:
-        total_bits += _embedding_elements(model) * _head_bits(model, engine) / n_devices
+        total_bits += embedding_elements(model) * _head_bits(model, engine) / n_devices
     return round(total_bits / 8)
 
 
@@ -193,7 +193,7 @@ def step_weight_bytes(
             * share_fraction
         )
     if n_logit_positions > 0:
-        bits += _embedding_elements(model) * _head_bits(model, engine) / n_devices
+        bits += embedding_elements(model) * _head_bits(model, engine) / n_devices
     return (bits + _small_vectors(model) * plain_bits) / 8
 
 
@@ -313,12 +313,8 @@ def _query_heads(model: ModelSpec) -> tuple[int, ...]:
     return (*(one.n_heads for one in shapes), *(n for n in fulls if n))
 
 
-def head_elements(model: ModelSpec) -> int:
-    """Elements of the output head, the matrix that turns hidden states into logits."""
-    return _embedding_elements(model)
-
-
-def _embedding_elements(model: ModelSpec) -> int:
+def embedding_elements(model: ModelSpec) -> int:
+    """Elements of the embedding, and of the head that turns hidden states into logits."""
     return model.vocab_size * (model.embedding_size or model.hidden_size)
 
 

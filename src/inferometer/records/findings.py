@@ -83,7 +83,7 @@ def _length_vs_concurrency(views: list[list[PointRepetitions]]) -> list[Finding]
     """Finding: does doubling the prompt or the batch add more time, from the smallest point?"""
     corners = [_corners(points) for points in views]
     measured = corners[0]
-    if measured is None or not all(_present(point.total_s).size for point in measured):
+    if measured is None or not all(present_samples(point.total_s).size for point in measured):
         return []
     ratios = [_growth_ratio(corner) for corner in corners if corner is not None]
     method = (
@@ -93,7 +93,7 @@ def _length_vs_concurrency(views: list[list[PointRepetitions]]) -> list[Finding]
     )
     ratio = envelope(ratios, method=method)
     base, long, wide = (point.point for point in measured)
-    medians_s = [float(np.median(_present(point.total_s))) for point in measured]
+    medians_s = [float(np.median(present_samples(point.total_s))) for point in measured]
     length_ratio = (medians_s[1] / medians_s[0]) ** (
         1 / np.log2(long.prompt_tokens / base.prompt_tokens)
     )
@@ -155,7 +155,7 @@ def _growth_ratio(corner: tuple[PointRepetitions, PointRepetitions, PointRepetit
         return np.asarray(width / length)
 
     return _resampled(
-        [_present(point.total_s) for point in corner],
+        [present_samples(point.total_s) for point in corner],
         statistic,
         "growth per doubling of the batch / of the prompt",
     )
@@ -227,7 +227,7 @@ def _batch_lines(points: list[PointRepetitions]) -> list[list[PointRepetitions]]
     """Lines of three or more points that differ only in their batch."""
     lines: dict[tuple[int, int], list[PointRepetitions]] = {}
     for point in points:
-        if _present(point.decode_tokens_per_s).size:
+        if present_samples(point.decode_tokens_per_s).size:
             lines.setdefault((point.point.prompt_tokens, point.point.gen_tokens), []).append(point)
     return [line for line in lines.values() if len(line) > 2]
 
@@ -309,7 +309,7 @@ def _collapse(run: Run) -> list[Finding]:
 
 def _memory_growth(points: list[PointRepetitions]) -> list[Finding]:
     """Finding: growth of the peak reserved memory over the sweep."""
-    known = [point for point in points if _present(point.reserved_bytes).size]
+    known = [point for point in points if present_samples(point.reserved_bytes).size]
     if len(known) < 2:
         return []
     least, most = (
@@ -420,10 +420,6 @@ def _side(estimate: Estimate, limit: float) -> Literal["above", "below"] | None:
     if estimate.low > limit:
         return "above"
     return "below" if estimate.high < limit else None
-
-
-def _present(values: F64) -> F64:
-    return present_samples(values)
 
 
 def _name(point: SweepPoint) -> str:

@@ -154,8 +154,10 @@ def histogram_growth(record: ServerRecord, histogram: Histogram | TokenHistogram
     seen = histogram_series(record, histogram)
     if seen is not None:
         n, total = (float(one.value[-1]) for one in seen)
-        edges = np.array(sorted(_cumulative(record, histogram)))
-        return Growth(round(n), total, edges, bucket_series(record, histogram)[-1])
+        within = _cumulative(record, histogram)
+        edges = sorted(within)
+        counts = np.diff([float(within[edge][-1]) for edge in edges], prepend=0.0)
+        return Growth(round(n), total, np.array(edges), counts)
     spread = next((one for name, one in record.names.spreads.items() if name == histogram), None)
     if spread is None or not {spread.took, spread.observed} <= record.families.keys():
         return None
@@ -376,15 +378,12 @@ def _edge(text: str | None) -> float | None:
 # every try, 1 or 0.
 
 
-def sample_table(
-    pages: Iterable[tuple[int, bytes | None]], *, keeps_all: bool = False
-) -> ServerSampleTable:
+def sample_table(pages: Iterable[tuple[int, bytes | None]]) -> ServerSampleTable:
     """Samples of metrics pages with ns since the run's start; None where no answer came.
 
-    Families that no summary reads are left out unless ``keeps_all``. A page that cannot be read
-    counts as no answer.
+    Families that no summary reads are left out. A page that cannot be read counts as no answer.
     """
-    reader = PageReader(None if keeps_all else kept_series)
+    reader = PageReader(kept_series)
     return table_of((at_ns, _read(reader, page)) for at_ns, page in pages)
 
 

@@ -193,25 +193,18 @@ class TokenCostChange:
         return f"COLLAPSE_{self.phase.upper()}(x{self.ratio.value:.1f})"
 
 
-def collapses(run: Run, *, factor_ratio: float | None = None) -> tuple[TokenCostChange, ...]:
-    """Collapses of the run, by its plan's factor unless another is given."""
-    return tuple(
-        change
-        for change in token_cost_changes(run, factor_ratio=factor_ratio)
-        if change.is_collapse
-    )
+def collapses(run: Run) -> tuple[TokenCostChange, ...]:
+    """Collapses of the run, by its plan's factor."""
+    return tuple(change for change in token_cost_changes(run) if change.is_collapse)
 
 
-def token_cost_changes(
-    run: Run, *, factor_ratio: float | None = None
-) -> tuple[TokenCostChange, ...]:
+def token_cost_changes(run: Run) -> tuple[TokenCostChange, ...]:
     """All pairs of neighbouring points on both axes, prefill and decode separately."""
-    planned = (
+    factor_ratio = (
         run.manifest.plan.collapse_factor_ratio
         if run.manifest.plan
         else DEFAULT_COLLAPSE_FACTOR_RATIO
     )
-    factor_ratio = planned if factor_ratio is None else factor_ratio
     views = [_changes_of(list(points), factor_ratio) for points in steady_views(run)]
     changes = [_steady(same) for same in zip(*views, strict=True)]
     return tuple(

@@ -16,7 +16,7 @@ from inferometer.records.request_summaries import LatencyMean, Percentile
 from inferometer.report.charts.plot import Chart
 from inferometer.report.tables import TextTable
 from inferometer.report.views import FactGroup, Statement
-from inferometer.stats.estimate import Estimate
+from inferometer.stats.estimate import Estimate, Verdict
 from inferometer.units import format_duration, format_number
 
 Tone: TypeAlias = Literal["good", "bad", "open", "plain"]
@@ -78,6 +78,12 @@ class Chip:
 
 _SECONDS_PER_UNIT: Final = {"µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _MANY_DIGITS: Final = 1e5
+
+
+def slo_words(verdict: Verdict) -> str:
+    """The verdict on an SLO, for a chip."""
+    words = {"met": "meets the SLO", "missed": "misses the SLO"}
+    return words.get(verdict, "undecided whether it meets the SLO")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,12 +26,12 @@ from inferometer.report.page import (
     lines_of,
     method_section,
     rate_number,
+    slo_words,
 )
 from inferometer.report.request_tables import LATENCY_NAMES, percentile_text
 from inferometer.report.sweep_page import Drawn, drawn_of, files_of
 from inferometer.report.tables import TextTable
 from inferometer.report.views import OnlineView, RateView, RequestReportView, Statement
-from inferometer.stats.estimate import Verdict
 from inferometer.units import format_fraction, format_number
 
 _Judged: TypeAlias = tuple[Metric, float | None, Percentile | None, float | None]
@@ -79,12 +79,6 @@ def answer_words(summary: RequestSummary) -> str:
     rate = summary.output_tokens_per_s
     parts += [] if rate is None else [f"{format_number(rate.value)} output tok/s"]
     return ", ".join(parts) or "no request gave a token"
-
-
-def slo_words(verdict: Verdict) -> str:
-    """The verdict on an SLO, for a chip."""
-    words = {"met": "meets the SLO", "missed": "misses the SLO"}
-    return words.get(verdict, "undecided whether it meets the SLO")
 
 
 def slo_chips(judgement: Judgement | None) -> tuple[Chip, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from inferometer.report.views import FactGroup, HeldOutRow, PointRow, SweepReportView
+from inferometer.report.views import Explained, FactGroup, HeldOutRow, PointRow, SweepReportView
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_fraction, format_number
 
@@ -113,7 +113,7 @@ def error_text(name: str, median_fraction: float, n_points: int, coverage_fracti
     return f"{name} {format_fraction(median_fraction)} (median of {n_points}{narrow})"
 
 
-def point_label(row: PointRow, *, has_runs: bool) -> str:
+def point_label(row: PointRow | Explained, *, has_runs: bool) -> str:
     """A short label of this point."""
     label = f"{row.prompt_tokens} × {row.batch_size}"
     return f"{row.run_label} · {label}" if has_runs else label

@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Final, NamedTuple, TypeAlias
 
+from inferometer.records.exposition import labels_text
 from inferometer.records.server_names import START_TIME, VLLM_EDGES_S
 from inferometer.records.types import ABSENT
 from inferometer.simulate.engine_config import EngineConfig
@@ -292,7 +293,7 @@ def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
 # Each page has the same series as the one before: to write their names took four fifths of its time.
 @lru_cache(2**14)
 def _head(name: str, labels: tuple[tuple[str, str], ...]) -> str:
-    pairs = ",".join(f'{key}="{_escaped(value)}"' for key, value in sorted(labels))
+    pairs = labels_text(dict(labels))
     return f"{name}{{{pairs}}}"
 
 
@@ -302,10 +303,6 @@ def _bucket_heads(
 ) -> tuple[str, ...]:
     bounds = [*(str(float(edge)) for edge in edges), "+Inf"]
     return tuple(_head(f"{name}_bucket", (*labels, ("le", bound))) for bound in bounds)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from inferometer.inputs.foreign_parquet import parquet_columns, parquet_metadata
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import (
     NONE,
+    NULLABLE_COLUMNS,
     DrawnWorkload,
     column_types,
     request_plan,
@@ -35,7 +36,6 @@ from inferometer.inputs.workload.trace_formats import (
     broken,
     decoded,
     items,
-    lines,
     ns_from_trace,
     unit_since_1970_ns,
 )
@@ -44,16 +44,7 @@ from inferometer.units import NS_PER_S, ungrouped
 _PARQUET: Final = Door(noun="file of requests", allowed="a whole Parquet file")
 VERSION: Final = 1
 COLUMNS: Final = tuple(column_types())
-NULLABLE: Final = (
-    "arrival_ns",
-    "follows",
-    "joins",
-    "accompanies",
-    "think_ns",
-    "abort_after_ns",
-    "session_index",
-    "prefix_request",
-)
+NULLABLE: Final = ("arrival_ns", *NULLABLE_COLUMNS)
 _NEEDED: Final = ("prompt_tokens", "output_tokens")
 METADATA_KEY: Final = "inferometer"
 _PROMPT: Final = re.compile(
@@ -161,7 +152,7 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
 
 
 def _read_lines(path: Path) -> tuple[Head, dict[str, NDArray[Any]], list[int]]:
-    found = lines(path)
+    found = DOOR.lines_of(path)
     number, first = next(found, (0, b""))
     has_head = OWN_FORMAT.encode() in first
     is_csv = not first.startswith(b"{")

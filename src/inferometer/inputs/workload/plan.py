@@ -264,7 +264,7 @@ class BlockContents(NamedTuple):
 
 _ELEMENTS: Final[dict[object, np.dtype[Any]]] = {I32: np.dtype(np.int32), I64: np.dtype(np.int64)}
 _TYPES: Final = {name: _ELEMENTS[hint] for name, hint in get_type_hints(RequestPlan).items()}
-_NULLABLE: Final[tuple[str, ...]] = (
+NULLABLE_COLUMNS: Final[tuple[str, ...]] = (
     "follows",
     "joins",
     "accompanies",
@@ -274,7 +274,10 @@ _NULLABLE: Final[tuple[str, ...]] = (
     "prefix_request",
 )
 _ZEROS: Final[tuple[str, ...]] = ("class_index", "tenant_index", "priority", "prefix_tokens")
-_DEFAULTS: Final[dict[str, int]] = {**dict.fromkeys(_ZEROS, 0), **dict.fromkeys(_NULLABLE, NONE)}
+_DEFAULTS: Final[dict[str, int]] = {
+    **dict.fromkeys(_ZEROS, 0),
+    **dict.fromkeys(NULLABLE_COLUMNS, NONE),
+}
 
 
 def column_types() -> dict[str, np.dtype[Any]]:

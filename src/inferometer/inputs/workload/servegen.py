@@ -52,7 +52,7 @@ class LengthWindow(msgspec.Struct, frozen=True):
 
 def is_servegen(path: Path) -> bool:
     """Does the file begin like one of ServeGen's client rates?"""
-    return next(trace_formats.lines(path), (0, b""))[1] == _COLUMNS.encode()
+    return next(trace_formats.DOOR.lines_of(path), (0, b""))[1] == _COLUMNS.encode()
 
 
 def servegen_beside(rates: Path) -> ServeGenSource:
@@ -175,7 +175,7 @@ def _windows_within(spec: WorkloadSpec, source: ServeGenSource) -> list[RateWind
 
 
 def _rate_windows(path: Path) -> Iterator[RateWindow]:
-    for number, line in trace_formats.lines(path):
+    for number, line in trace_formats.DOOR.lines_of(path):
         fields = line.decode("utf-8", errors="replace").split(",")
         if number == 1:
             if ",".join(fields) != _COLUMNS:
@@ -193,7 +193,7 @@ def _rate_windows(path: Path) -> Iterator[RateWindow]:
 def _lengths(path: Path) -> _Lengths:
     of_client: dict[int, list[tuple[float, Table, Table]]] = {}
     pools: tuple[dict[int, float], dict[int, float]] = ({}, {})
-    for number, line in trace_formats.lines(path):
+    for number, line in trace_formats.DOOR.lines_of(path):
         one = trace_formats.decoded(line, LengthWindow, path, number)
         tables = (one.input_tokens, one.output_tokens)
         if not all(any(table.values()) for table in tables):

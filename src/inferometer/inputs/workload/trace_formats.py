@@ -72,17 +72,6 @@ class TraceRow(NamedTuple):
     """Messages that the prompt adds to the session's last one; empty unless requested."""
 
 
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, numbered from 1, one at a time; of a .gz file, those inside.
-
-    Raises
-    ------
-    SpecError
-        The file cannot be read.
-    """
-    return DOOR.lines_of(path)
-
-
 def decoded(line: bytes, kind: type[_Parsed], path: Path, number: int) -> _Parsed:
     """The JSON of a line.
 
@@ -330,7 +319,7 @@ def _numbered_spans(path: Path) -> Iterator[tuple[int, Span]]:
                 error.what, where=error.where, allowed=error.allowed, try_=error.try_
             ) from error
         return
-    for number, line in lines(path):
+    for number, line in DOOR.lines_of(path):
         export = decoded(line, SpanExport, path, number)
         try:
             yield from ((number, span) for span in spans_of(export))
@@ -376,7 +365,7 @@ def items(path: Path) -> Iterator[tuple[int, bytes]]:
         The file cannot be read, or its list is malformed.
     """
     if not DOOR.start_of(path).startswith(b"["):
-        yield from lines(path)
+        yield from DOOR.lines_of(path)
         return
     text = DOOR.bytes_of(path).removeprefix(b"\xef\xbb\xbf")
     raws = DOOR.json(text, list[msgspec.Raw], where=str(path))

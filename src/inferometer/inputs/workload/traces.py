@@ -44,7 +44,6 @@ from inferometer.inputs.workload.trace_formats import (
     delay_ns,
     estimated_tokens,
     items,
-    lines,
     ns_from_trace,
 )
 from inferometer.inputs.workload.types import TraceFormat, TraceSource
@@ -237,7 +236,7 @@ def detect_format(path: Path) -> TraceFormat:
     found = known_format(path)
     if found is not None:
         return found
-    number, first = next(lines(path), (0, b""))
+    number, first = next(DOOR.lines_of(path), (0, b""))
     if not first:
         raise SpecError("the trace is empty", where=str(path), allowed=_FORMATS)
     if first.startswith(b"{"):
@@ -270,7 +269,7 @@ def known_format(path: Path) -> TraceFormat | None:
         return "azure"
     if start.startswith(b"["):
         return _format_of_list(path)
-    line = next(lines(path), (0, b""))[1]
+    line = next(DOOR.lines_of(path), (0, b""))[1]
     try:
         keys = DOOR.json(line, dict[str, msgspec.Raw], where=str(path))
     except SpecError:

@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -142,14 +141,9 @@ class RemoteEngine:
         """Start nothing yet: the first question does."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """End the process; at once where we leave by an error."""
-        self.close(patience_s=5.0 if error is None else 0.0)
+        self.close(patience_s=5.0 if kind is None else 0.0)
 
     @property
     def pid(self) -> int | None:

@@ -33,14 +33,7 @@ from inferometer.records.imports.imported import (
     latency_of,
     published,
 )
-from inferometer.records.imports.json_fields import (
-    DOOR,
-    Json,
-    JsonFields,
-    read_lines,
-    read_object,
-    read_text,
-)
+from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, read_lines, read_object
 from inferometer.records.types import RequestStatus
 from inferometer.units import NS_PER_S, ns_from_s
 
@@ -94,7 +87,7 @@ def read_statistics_csv(path: Path) -> Imported:
     where, header = str(path), list[str]()
     content: dict[str, Json] = {}
     tool: Tool = "genai-perf"
-    for row in DOOR.csv_rows(read_text(path).splitlines(), where=where):
+    for row in DOOR.csv_rows(DOOR.text_of(path).splitlines(), where=where):
         if row[:1] == ["Metric"]:
             header = ["avg" if one == "Value" else one for one in row]
             tool = "aiperf" if "std" in header else tool

@@ -22,7 +22,7 @@ from inferometer.records.imports.imported import (
     PublishedSummary,
 )
 from inferometer.records.imports.inferencex import Row, point_table
-from inferometer.records.imports.json_fields import DOOR, read_text
+from inferometer.records.imports.json_fields import DOOR
 from inferometer.records.sweep_csv import cells_of
 from inferometer.units import MOST_COUNT
 
@@ -97,7 +97,7 @@ def read_concurrency_table(path: Path) -> PublishedPointTable:
     RecordError
         A column is missing, or a row is malformed; the message has its line number.
     """
-    (_, header), *lines = cells_of(read_text(path), str(path))
+    (_, header), *lines = cells_of(DOOR.text_of(path), str(path))
     if (twice := repeated(header)) is not None:
         raise RecordError(
             f"two columns are called {twice}",

@@ -21,7 +21,7 @@ from inferometer.records.imports import (
     vllm_bench,
 )
 from inferometer.records.imports.imported import Imported, PublishedPointTable
-from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_text
+from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json
 from inferometer.records.run_folder import MANIFEST_NAME
 from inferometer.records.step_logs import is_server_log, refuse_averages
 
@@ -79,7 +79,7 @@ def _read(path: Path) -> Imported:
 
 
 def _text_of(path: Path) -> str:
-    text = read_text(path)
+    text = DOOR.text_of(path)
     if not text or text.isspace():
         raise RecordError("the file is empty", where=str(path), allowed=KNOWN)
     return text

@@ -38,14 +38,7 @@ from inferometer.records.imports.imported import (
     percentiles_of,
     published,
 )
-from inferometer.records.imports.json_fields import (
-    DOOR,
-    Json,
-    JsonFields,
-    parse_json,
-    read_object,
-    read_text,
-)
+from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_object
 from inferometer.records.types import RequestStatus, Run
 from inferometer.units import NS_PER_S, ns_from_s
 
@@ -127,7 +120,7 @@ def read_guidellm_csv(path: Path) -> Imported:
         A line of headings is missing, or a cell holds something else.
     """
     where, source = str(path), file_source(path, "guidellm")
-    lines = list(DOOR.csv_rows(read_text(path).splitlines(), where=where))
+    lines = list(DOOR.csv_rows(DOOR.text_of(path).splitlines(), where=where))
     headings, rows = lines[:3], lines[3:]
     found = list[PublishedSummary]()
     for number, row in enumerate((row for row in rows if row), start=4):

@@ -31,13 +31,7 @@ from inferometer.records.imports.imported import (
     latency_of,
     percentiles_of,
 )
-from inferometer.records.imports.json_fields import (
-    DOOR,
-    JsonFields,
-    read_object,
-    read_objects,
-    read_text,
-)
+from inferometer.records.imports.json_fields import DOOR, JsonFields, read_object, read_objects
 from inferometer.records.types import RequestStatus
 from inferometer.units import ns_from_s
 
@@ -229,7 +223,7 @@ def read_stages(path: Path) -> Imported:
         A row is malformed; the message has its line number and the column.
     """
     source = file_source(path, "inference-perf")
-    rows = DOOR.csv_records(read_text(path).splitlines(), where=str(path))
+    rows = DOOR.csv_records(DOOR.text_of(path).splitlines(), where=str(path))
     summaries = tuple(
         _Line(row, number, str(path)).summary(source) for number, row in enumerate(rows, start=2)
     )

@@ -23,7 +23,6 @@ from inferometer.records.imports.json_fields import (
     parse_json,
     read_object,
     read_objects,
-    read_text,
 )
 from inferometer.units import MOST_COUNT, ungrouped
 
@@ -124,7 +123,7 @@ def read_inferencex(path: Path) -> PublishedPointTable:
     """
     content = (
         read_objects(path)
-        if isinstance(parse_json(read_text(path), str(path)), list)
+        if isinstance(parse_json(DOOR.text_of(path), str(path)), list)
         else (read_object(path),)
     )
     return point_table([_point(path, number, fields) for number, fields in enumerate(content)])
@@ -138,7 +137,7 @@ def read_inferencex_csv(path: Path) -> PublishedPointTable:
     RecordError
         A column is missing or holds something else; the message has the line's number.
     """
-    rows = DOOR.csv_records(read_text(path).splitlines(), where=str(path))
+    rows = DOOR.csv_records(DOOR.text_of(path).splitlines(), where=str(path))
     return point_table(
         [
             _point(
@@ -157,7 +156,7 @@ def read_silicon(path: Path) -> PublishedPointTable:
     RecordError
         A line is broken; the message has its number and the column.
     """
-    lines = read_text(path).splitlines()
+    lines = DOOR.text_of(path).splitlines()
     if missing := _SILICON_HEADER - set(next(DOOR.csv_rows(lines, where=str(path)), [])):
         raise RecordError(
             f"the header lacks {', '.join(sorted(missing))}",

@@ -172,13 +172,13 @@ def read_object(path: Path) -> JsonFields:
     RecordError
         It cannot be read, is not JSON, or is not an object.
     """
-    return _object(parse_json(read_text(path), str(path)), str(path), "")
+    return _object(parse_json(DOOR.text_of(path), str(path)), str(path), "")
 
 
 def read_objects(path: Path) -> tuple[JsonFields, ...]:
     """The JSON objects of a file that holds a list."""
     where = str(path)
-    content = parse_json(read_text(path), where)
+    content = parse_json(DOOR.text_of(path), where)
     if not isinstance(content, list):
         raise RecordError("the file is no list", where=where, allowed="a JSON list of objects")
     return tuple(_object(item, where, f"[{i}]") for i, item in enumerate(content))
@@ -186,20 +186,9 @@ def read_objects(path: Path) -> tuple[JsonFields, ...]:
 
 def read_lines(path: Path) -> Iterator[JsonFields]:
     """The JSON objects of the lines of this file."""
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
+    for number, line in enumerate(DOOR.text_of(path).splitlines(), start=1):
         if line.strip():
             yield _object(parse_json(line, f"{path}, line {number}"), f"{path}, line {number}", "")
-
-
-def read_text(path: Path) -> str:
-    """The file's text.
-
-    Raises
-    ------
-    RecordError
-        The file is missing, too large, or not text.
-    """
-    return DOOR.text_of(path)
 
 
 def parse_json(text: str, where: str) -> Json:

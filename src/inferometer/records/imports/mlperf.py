@@ -24,7 +24,7 @@ from inferometer.records.imports.imported import (
     latency_of,
     published,
 )
-from inferometer.records.imports.json_fields import Json, JsonFields, read_text
+from inferometer.records.imports.json_fields import DOOR, Json, JsonFields
 
 SUMMARY_NAME: Final = "mlperf_log_summary.txt"
 _TITLE: Final = "MLPerf Results Summary"
@@ -69,7 +69,7 @@ def read_mlperf(path: Path) -> Imported:
     RecordError
         It is the detailed log or an accuracy run, or a value is not a number.
     """
-    text, where = read_text(path), str(path)
+    text, where = DOOR.text_of(path), str(path)
     if _TITLE not in text:
         raise RecordError(
             "this is loadgen's detailed log",

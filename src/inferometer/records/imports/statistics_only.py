@@ -30,7 +30,7 @@ from inferometer.records.imports.imported import (
     percentiles_of,
     published,
 )
-from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, read_object, read_text
+from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, read_object
 
 _LLMPERF: Final[dict[PublishedLatencyName, tuple[str, str]]] = {
     "ttft": ("ttft_s", "first text - send"),
@@ -239,7 +239,7 @@ def read_trtllm_printed(path: Path) -> Imported:
     RecordError
         A block lacks the number of requests, or a field holds something else.
     """
-    text, source = read_text(path), file_source(path, "trtllm-bench")
+    text, source = DOOR.text_of(path), file_source(path, "trtllm-bench")
     starts = [0, *(match.start() for match in _PRINTED_START.finditer(text)), len(text)]
     blocks = [text[first:end] for first, end in pairwise(starts)]
     found = [

@@ -38,14 +38,7 @@ from inferometer.records.imports.imported import (
     published,
     same_length,
 )
-from inferometer.records.imports.json_fields import (
-    DOOR,
-    Json,
-    JsonFields,
-    parse_json,
-    read_object,
-    read_text,
-)
+from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_object
 from inferometer.records.types import RequestStatus, Run
 from inferometer.units import ns_from_s
 
@@ -102,7 +95,7 @@ def _imported(contents: list[JsonFields], source: Source) -> Imported:
 
 def _objects(path: Path) -> Iterator[JsonFields]:
     """The objects of a list, of the lines that are not blank, or of the rows of a table."""
-    text = read_text(path)
+    text = DOOR.text_of(path)
     found: list[tuple[str, Json]]
     if text.lstrip()[:1] not in {"[", "{"}:
         rows = enumerate(DOOR.csv_records(text.splitlines(), where=str(path)), start=2)
@@ -374,7 +367,7 @@ def read_blocks(path: Path) -> Imported:
     RecordError
         A block lacks the number of completed requests, or the duration.
     """
-    text = read_text(path)
+    text = DOOR.text_of(path)
     is_sglang = "retokenized" in text
     tool: Tool = "sglang-bench" if is_sglang else "vllm-bench"
     source = file_source(path, tool)

@@ -128,7 +128,7 @@ def curve_marks(
     has_runs = has_several_runs(row.run_label for row in view.points)
     colours, marks = colours_of(lines), list[Mark]()
     for curve in view.curves:
-        if curve.phase != phase or len({_place(point, axis) for point in curve.points}) < 2:
+        if curve.phase != phase or len({along(point, axis) for point in curve.points}) < 2:
             continue
         first = curve.points[0]
         other = first.batch_size if axis == "prompt_tokens" else first.prompt_tokens
@@ -164,7 +164,7 @@ def _marks_of_curve(
     whole = [point for point in curve.points if bar_of(point.duration_s) is not None]
     if len(whole) > 1:
         ends = [bar_of(point.duration_s, factor_ratio) or (0.0, 0.0) for point in whole]
-        xs = [float(_place(point, axis)) for point in whole]
+        xs = [float(along(point, axis)) for point in whole]
         marks.append(band_of(xs, ends, colour=colour, name=name))
     parts = list[list[CurvePoint]]()
     for point in curve.points:
@@ -176,7 +176,7 @@ def _marks_of_curve(
         is_inside = part[-1].is_inside_box and part[0].is_inside_box
         marks.append(
             Line(
-                xs=[float(_place(point, axis)) for point in part],
+                xs=[float(along(point, axis)) for point in part],
                 ys=[point.duration_s.value * factor_ratio for point in part],
                 name=name,
                 colour=colour,
@@ -193,13 +193,9 @@ def _spread(names: Sequence[str], n_kept: int) -> list[str]:
     return [names[round(index * (len(names) - 1) / (n_kept - 1))] for index in range(n_kept)]
 
 
-def along(row: PointRow, axis: Axis) -> int:
+def along(row: PointRow | CurvePoint, axis: Axis) -> int:
     """Value of the point on the axis."""
     return row.prompt_tokens if axis == "prompt_tokens" else row.batch_size
-
-
-def _place(point: CurvePoint, axis: Axis) -> int:
-    return point.prompt_tokens if axis == "prompt_tokens" else point.batch_size
 
 
 def _lines_along(

@@ -7,7 +7,13 @@ from inferometer.records.server_summaries import TtftParts
 from inferometer.records.summaries import StepCause
 from inferometer.report.charts.plot import MAX_ROWS, Axis, Chart, Part, rows_plot, stacked
 from inferometer.report.request_tables import largest_part, named_parts
-from inferometer.report.tables import estimate_cell, has_several_runs, known_cell, statistic_text
+from inferometer.report.tables import (
+    estimate_cell,
+    has_several_runs,
+    known_cell,
+    point_label,
+    statistic_text,
+)
 from inferometer.report.views import (
     Explained,
     PhaseName,
@@ -173,7 +179,7 @@ def _time_chart(
         return None
     has_runs = has_several_runs(row.run_label for row in explained)
     rows = [
-        (_label(row, has_runs=has_runs), _parts(row, names), row.measured_s.value)
+        (point_label(row, has_runs=has_runs), _parts(row, names), row.measured_s.value)
         for row in explained[:MAX_ROWS]
     ]
     shares = [share for _, parts, _ in rows for part in parts for share in (part.start, part.end)]
@@ -192,7 +198,7 @@ def _time_chart(
         finding=_finding(explained),
         plots=(plot,),
         header=("point", "measured ms", *(f"{name} ms" for name in names), "limited by"),
-        rows=tuple(_cells(row, names, _label(row, has_runs=has_runs)) for row in explained),
+        rows=tuple(_cells(row, names, point_label(row, has_runs=has_runs)) for row in explained),
     )
 
 
@@ -258,11 +264,6 @@ def _finding(explained: Sequence[Explained]) -> str:
 
 def _size(row: Explained) -> tuple[int, int]:
     return row.batch_size, row.prompt_tokens
-
-
-def _label(row: Explained, *, has_runs: bool) -> str:
-    label = f"{row.prompt_tokens} × {row.batch_size}"
-    return f"{row.run_label} · {label}" if has_runs else label
 
 
 def _words(name: str) -> str:
