@@ -47,7 +47,9 @@ _LISTS: Final = ("slo", "gpus")
 _NAMED: Final = "NAME=VALUE"
 _HOW: Final = {
     "--speculative": "--speculative eagle (ngram, medusa, mtp, or a draft model)",
-    "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7",
+    "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7 of n-grams, which cost"
+    " nothing; of others also --set draft_method=eagle --set draft_cost_ratio=0.07 (`inferometer"
+    " predict MODEL --speculative eagle` estimates all three)",
 }
 """How to write speculation, by the flag that a verb has."""
 
@@ -67,6 +69,8 @@ _LENGTHS: Final = "--workload prompt=512..2048,output=256"
 _ALWAYS: Final = "leave it out: p50 to p99 of each latency are in the answer"
 _FOUND: Final = "leave it out: the end of the warm-up is found in the run"
 _WITHOUT: Final = "leave it out: it has no effect here"
+_NO_LORA: Final = "leave it out: LoRA adapters are not simulated; they make steps longer"
+_NO_OFFLOAD: Final = "leave it out: KV caches beyond the device's memory are not simulated"
 _INSTEAD: Final[dict[str, tuple[str, str]]] = {
     **dict.fromkeys(("--percentile-metrics", "--metric-percentiles"), ("--workload", _ALWAYS)),
     **dict.fromkeys(
@@ -102,6 +106,47 @@ _INSTEAD: Final[dict[str, tuple[str, str]]] = {
             "--ready-check-timeout-sec",
         ),
         ("--stream", _WITHOUT),
+    ),
+    **dict.fromkeys(
+        ("--context", "--ctx", "--context-length", "--max-model-len", "--max-context"),
+        ("--prompt", "--prompt 32k: with --output it is the context"),
+    ),
+    "--workload": (
+        "--prompt",
+        "--prompt 1024 --output 256; traffic: inferometer simulate MODEL --hardware ID --workload chat",
+    ),
+    **dict.fromkeys(
+        ("--energy", "--power", "--cost", "--price"),
+        ("--what-if", "leave it out: energy and cost are in the answer (--verbose, --json)"),
+    ),
+    **dict.fromkeys(
+        ("--lora", "--loras", "--enable-lora", "--max-loras"), ("--replicas", _NO_LORA)
+    ),
+    **dict.fromkeys(
+        ("--kv-offload", "--kv-offloading", "--kv-offloading-size", "--kv-cache-offload"),
+        ("--replicas", _NO_OFFLOAD),
+    ),
+    **dict.fromkeys(
+        ("--enable-dp-attention", "--dp-attention", "--attention-dp", "--enable-attention-dp"),
+        ("--data-parallel-size", "--data-parallel-size 8 --tp 1: 8 ranks of one device each"),
+    ),
+    **dict.fromkeys(
+        ("--prefix-caching", "--prefix-cache", "--cache-hit-rate", "--prefix-hit-rate"),
+        (
+            "--workload",
+            "--workload prompt=1024,output=256,prefix=512: prompts that begin alike; the cache is on",
+        ),
+    ),
+    **dict.fromkeys(
+        ("--turns", "--num-turns", "--multi-turn", "--sessions", "--conversations"),
+        (
+            "--workload",
+            "--workload with a file of sessions (docs/workloads.md), or a trace of chats",
+        ),
+    ),
+    **dict.fromkeys(
+        ("--within", "--deadline", "--makespan"),
+        ("--slo", "--rate 1M/8h --slo 'e2e:p95<1h': a job for which nobody waits"),
     ),
     "--goodput": ("--slo", "--slo 'ttft:p95<500ms, tpot:p95<50ms'"),
     "--port": ("--stream", "the URL with its port: http://127.0.0.1:8000"),
@@ -166,21 +211,31 @@ def _taken_apart(words: Sequence[str], own: set[str], verb: click.Command) -> li
         if command is None:
             written.append(word)
             continue
-        for flag, value in command.flags:
-            if flag not in known:
-                rest = re.sub(rf"\s+{flag}([ =]+{re.escape(value or '')})?(?=\s|$)", "", word)
-                raise SpecError(
-                    f"{flag} of the server's command has no meaning here",
-                    where="MODEL",
-                    allowed="flags of its scheduler, memory, formats and devices",
-                    try_=suggestions.command(verb.name or "", rest),
-                )
+        if unknown := [one for one in command.flags if one[0] not in known]:
+            raise _no_meaning(unknown, word, verb)
         engine = next((flag for flag in ("--policy", "--engine") if flag in own), None)
         written += [command.model, *([engine, command.engine] if engine is not None else [])]
         written += [part for one in command.flags for part in one if part is not None]
         if command.remark:
             talk(command.remark)
     return written
+
+
+def _no_meaning(
+    unknown: Sequence[tuple[str, str | None]], text: str, verb: click.Command
+) -> SpecError:
+    """The error for flags of a server that make steps longer or shorter in an unknown way."""
+    rest = text
+    for flag, value in unknown:
+        spelled = flag.replace("-", "[-_]")
+        rest = re.sub(rf"\s+{spelled}([ =]+{re.escape(value or '')})?(?=\s|$)", "", rest)
+    names = ", ".join(dict.fromkeys(flag for flag, _ in unknown))
+    return SpecError(
+        f"{names} of the server's command {'has' if len(unknown) == 1 else 'have'} no meaning here",
+        where="MODEL",
+        allowed="flags of its scheduler, memory, formats and devices",
+        try_=suggestions.command(verb.name or "", rest),
+    )
 
 
 def _hyphenated(words: Sequence[str], own: set[str]) -> list[str]:
