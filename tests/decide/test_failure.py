@@ -49,6 +49,20 @@ def kind(question):
     ).best
 
 
+def replicas(n_replicas, block_size):
+    deployment = SimpleNamespace(config=SimpleNamespace(block_size=block_size))
+    return SimpleNamespace(n_replicas=n_replicas, candidate=SimpleNamespace(deployment=deployment))
+
+
+def test_what_no_memory_holds_is_not_simulated(question, monkeypatch):
+    """30 replicas of SGLang, whose pages are of one token, took 12 GB and 27 s before the first step."""
+    monkeypatch.setattr(failure, "_simulated", lambda *_given: "simulated")
+    found = failure_of(question, replicas(30, block_size=1), START_UP_S)
+    assert found.outcome is None
+    assert "KV blocks of 30 replicas are more than one simulation holds" in found.why_not
+    assert failure_of(question, replicas(30, block_size=16), START_UP_S).outcome == "simulated"
+
+
 def test_a_failure_ends_in_time(question, monkeypatch):
     """Requests of a quarter of an hour were simulated twice, however long that took."""
 
@@ -66,7 +80,7 @@ def test_a_failure_ends_in_time(question, monkeypatch):
         hooks.check_poll()
 
     monkeypatch.setattr(failure, "_simulated", simulated)
-    several = SimpleNamespace(n_replicas=3)
+    several = replicas(3, block_size=16)
     found = failure_of(replace(question, time_limit=lambda: clock), several, START_UP_S)
     assert found.outcome is None
     assert found.why_not == "5,040 requests take longer than the time limit (--time-limit)"

@@ -32,6 +32,8 @@ _SETTLED_S: Final = 120.0
 """Until the queues are as they are under this traffic."""
 _MOST_ROUTED: Final = 2_000_000
 """Requests times replicas that a router looks at: what is computed in some two seconds."""
+_MOST_BLOCKS: Final = 200_000_000
+"""Contents of KV blocks times replicas: each takes 8 bytes. The pages of SGLang are of one token."""
 _TIME_FRACTION: Final = 0.3
 """Share of a device's time limit that the two simulations may take, after the search."""
 _AFTER_RATIO: Final = 4
@@ -79,11 +81,9 @@ def failure_of(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> 
     if why_not is not None:
         return FailureFound(None, why_not)
     drawn = _plan(question, start_up_s)
-    started_ns = round((_SETTLED_S + start_up_s) * NS_PER_S)
-    if (drawn.follows != NONE).any():
-        return FailureFound(None, "requests of its traffic follow one another")
-    if int(drawn.arrival_ns.max()) <= started_ns:
-        return FailureFound(None, "the traffic ends before another replica has started")
+    why_not = _why_not_these(drawn, kind, start_up_s)
+    if why_not is not None:
+        return FailureFound(None, why_not)
     try:
         with Phases(question.time_limit()).until(_TIME_FRACTION):
             return FailureFound(_simulated(question, kind, start_up_s, drawn), None)
@@ -107,6 +107,20 @@ def _why_not(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> st
             f"{n_requests:,.0f} requests among {kind.n_replicas:,} replicas are more than one"
             " simulation routes"
         )
+    return None
+
+
+def _why_not_these(drawn: RequestPlan, kind: SizedKind, start_up_s: float) -> str | None:
+    """Why these requests are not simulated."""
+    if (drawn.follows != NONE).any():
+        return "requests of its traffic follow one another"
+    if int(drawn.arrival_ns.max()) <= round((_SETTLED_S + start_up_s) * NS_PER_S):
+        return "the traffic ends before another replica has started"
+    n_tokens = int((drawn.prompt_tokens + drawn.output_tokens).sum())
+    n_blocks = n_tokens // kind.candidate.deployment.config.block_size * kind.n_replicas
+    if n_blocks > _MOST_BLOCKS:
+        what = f"{n_blocks:,} KV blocks of {kind.n_replicas:,} replicas"
+        return f"{what} are more than one simulation holds"
     return None
 
 

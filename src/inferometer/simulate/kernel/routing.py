@@ -465,7 +465,11 @@ def _stack(name: str, arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
     shape = tuple(max(array.shape[axis] for array in arrays) for axis in range(arrays[0].ndim))
     stack = np.zeros((len(arrays), *shape), arrays[0].dtype)
     for place, array in enumerate(arrays if name not in _UNWRITTEN else []):
-        stack[place][tuple(slice(length) for length in array.shape)] = array
+        own = stack[place][tuple(slice(length) for length in array.shape)]
+        if array.dtype.names is None:
+            own[...] = array
+        else:  # as bytes: NumPy copies records field by field, ten times slower
+            own.view(np.uint8)[...] = array.view(np.uint8)
     return stack
 
 
