@@ -59,6 +59,41 @@ def test_flags_that_choose_kernels_are_named():
     assert (found.flags, found.unmodelled) == ((), ("--attention-backend", "-O"))
 
 
+def test_what_is_not_simulated_is_named_once_and_is_no_flag():
+    found = read_serve_command(
+        "vllm serve m --enable-lora --max-loras 4 --kv-offloading-size 100 --max-num-seqs 8"
+    )
+    assert dict(found.flags) == {"--max-num-seqs": "8"}
+    assert len(found.left_out) == 2
+    assert "LoRA" in found.remark
+    assert "computed again" in found.remark
+
+
+@pytest.mark.parametrize(
+    ("parallel", "flags"),
+    [
+        ("--tp 8 --dp 8 --enable-dp-attention", {"--tp": "1", "--dp": "8"}),
+        ("--tp-size 16 --dp-size 4 --enable-dp-attention", {"--tp-size": "4", "--dp-size": "4"}),
+        ("--tp 2 --dp 4", {"--tp": "2", "--replicas": "4", "--router": "round-robin"}),
+        ("--tp 2 --dp 1", {"--tp": "2"}),
+        ("--tp 8 --enable-dp-attention", {"--tp": "8"}),
+    ],
+)
+def test_data_parallelism_of_sglang_is_of_as_many_devices_as_there(parallel, flags):
+    found = read_serve_command(f"python -m sglang.launch_server --model-path m {parallel}")
+    assert dict(found.flags) == flags
+
+
+def test_data_parallelism_of_vllm_stays():
+    found = read_serve_command("vllm serve m --tensor-parallel-size 2 --data-parallel-size 4")
+    assert dict(found.flags) == {"--tensor-parallel-size": "2", "--data-parallel-size": "4"}
+
+
+def test_ranks_that_do_not_divide_the_devices_are_refused():
+    with pytest.raises(SpecError, match="not a multiple of 8 ranks"):
+        read_serve_command("sglang serve --model-path m --tp 6 --dp 8 --enable-dp-attention")
+
+
 @pytest.mark.parametrize(
     "text", ["", "llama-3.1-8b", "models/my vllm/m", "serve m", "vllm bench m"]
 )

@@ -10,10 +10,13 @@ from inferometer.api.question import Option, option
 from inferometer.api.workload import Workload, workload_of
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import (
+    devices_named,
     find_hardware,
     find_model,
+    known_model,
     load_hardware,
     load_models,
+    models_named,
     models_of_the_shape,
     unsourced_constants,
 )
@@ -320,12 +323,12 @@ class Catalog:
 
 
 def catalog(question: Catalog) -> CatalogAnswer:
-    """Entries of this kind, or the one of this name.
+    """Entries of this kind, the one of this name, or those with its words.
 
     Raises
     ------
     SpecError
-        The catalogue has no entry of this name.
+        The catalogue has no entry of this name, nor one like it.
     """
     name = question.name
     if question.kind == "workloads":
@@ -340,13 +343,31 @@ def catalog(question: Catalog) -> CatalogAnswer:
     if question.kind == "slos":
         return CatalogAnswer(slos=find_presets(name))
     if question.kind == "models":
-        models = load_models() if name is None else (find_model(name),)
-        return CatalogAnswer(models=tuple(map(_model, models)))
-    devices = load_hardware() if name is None else (find_hardware(name, where="NAME"),)
+        return CatalogAnswer(models=tuple(map(_model, _models(name))))
     entries = tuple(
-        CatalogDevice(hardware=one, unsourced=unsourced_constants(one)) for one in devices
+        CatalogDevice(hardware=one, unsourced=unsourced_constants(one)) for one in _devices(name)
     )
     return CatalogAnswer(hardware=entries)
+
+
+def _models(name: str | None) -> tuple[ModelSpec, ...]:
+    """All models, the one of this name, or else those with its words: `qwen`, `llama 70b`."""
+    if name is None:
+        return load_models()
+    alike = () if known_model(name) is not None else models_named(name)
+    return tuple(map(find_model, alike or (name,)))
+
+
+def _devices(name: str | None) -> tuple[HardwareSpec, ...]:
+    """All devices, the one of this name, or else those of this maker or with this text."""
+    if name is None:
+        return load_hardware()
+    try:
+        return (find_hardware(name, where="NAME"),)
+    except SpecError:
+        if alike := devices_named(name):
+            return alike
+        raise
 
 
 def catalog_page(answer: CatalogAnswer) -> Page:

@@ -47,7 +47,9 @@ _LISTS: Final = ("slo", "gpus")
 _NAMED: Final = "NAME=VALUE"
 _HOW: Final = {
     "--speculative": "--speculative eagle (ngram, medusa, mtp, or a draft model)",
-    "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7",
+    "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7 of n-grams, which cost"
+    " nothing; of others also --set draft_method=eagle --set draft_cost_ratio=0.07 (`inferometer"
+    " predict MODEL --speculative eagle` estimates all three)",
 }
 """How to write speculation, by the flag that a verb has."""
 
@@ -166,21 +168,31 @@ def _taken_apart(words: Sequence[str], own: set[str], verb: click.Command) -> li
         if command is None:
             written.append(word)
             continue
-        for flag, value in command.flags:
-            if flag not in known:
-                rest = re.sub(rf"\s+{flag}([ =]+{re.escape(value or '')})?(?=\s|$)", "", word)
-                raise SpecError(
-                    f"{flag} of the server's command has no meaning here",
-                    where="MODEL",
-                    allowed="flags of its scheduler, memory, formats and devices",
-                    try_=suggestions.command(verb.name or "", rest),
-                )
+        if unknown := [one for one in command.flags if one[0] not in known]:
+            raise _no_meaning(unknown, word, verb)
         engine = next((flag for flag in ("--policy", "--engine") if flag in own), None)
         written += [command.model, *([engine, command.engine] if engine is not None else [])]
         written += [part for one in command.flags for part in one if part is not None]
         if command.remark:
             talk(command.remark)
     return written
+
+
+def _no_meaning(
+    unknown: Sequence[tuple[str, str | None]], text: str, verb: click.Command
+) -> SpecError:
+    """The error for flags of a server that make steps longer or shorter in an unknown way."""
+    rest = text
+    for flag, value in unknown:
+        spelled = flag.replace("-", "[-_]")
+        rest = re.sub(rf"\s+{spelled}([ =]+{re.escape(value or '')})?(?=\s|$)", "", rest)
+    names = ", ".join(dict.fromkeys(flag for flag, _ in unknown))
+    return SpecError(
+        f"{names} of the server's command {'has' if len(unknown) == 1 else 'have'} no meaning here",
+        where="MODEL",
+        allowed="flags of its scheduler, memory, formats and devices",
+        try_=suggestions.command(verb.name or "", rest),
+    )
 
 
 def _hyphenated(words: Sequence[str], own: set[str]) -> list[str]:

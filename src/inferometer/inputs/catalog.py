@@ -16,6 +16,7 @@ import msgspec
 from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.model_config import model_from_config
+from inferometer.inputs.name_search import devices_with_text, models_with_words
 from inferometer.inputs.synonyms import (
     APPLE_CHIP,
     GENERATIONS,
@@ -109,7 +110,20 @@ def close_models(name: str) -> tuple[str, ...]:
         name.rpartition("/")[2].lower(): one.model_id for one in entries for name in one.names[1:]
     }
     ids = {one.model_id: one.model_id for one in entries}
-    return _close(name.rpartition("/")[2], short_names | ids)
+    close = _close(name.rpartition("/")[2], short_names | ids)
+    return tuple(dict.fromkeys((*models_named(name), *close)))[:4]
+
+
+def models_named(name: str) -> tuple[str, ...]:
+    """Ids of the models with all words of this name, the newest first: `llama 70b`."""
+    return models_with_words(name, (one.model_id for one in _model_entries()))
+
+
+def devices_named(name: str) -> tuple[HardwareSpec, ...]:
+    """Devices of which the id, the name or the maker has this text: `nvidia`, `mac`, `mi3`."""
+    named = ((one.hardware_id, (one.name, one.vendor)) for one in load_hardware())
+    found = frozenset(devices_with_text(name, named))
+    return tuple(one for one in load_hardware() if one.hardware_id in found)
 
 
 _FLAGS: Final = "--hardware, --gpus"
@@ -155,8 +169,10 @@ def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
         )
     if where == _FLAGS:
         _check_is_name(name)
-    close = [device.hardware_id for device in alike] or _close(
-        "_".join(name.lower().split()), {one: one for one in ids}
+    close = (
+        [device.hardware_id for device in alike]
+        or _close("_".join(name.lower().split()), {one: one for one in ids})
+        or [device.hardware_id for device in devices_named(name)][:4]
     )
     raise _unknown("hardware", name, close, list(ids), where=where)
 

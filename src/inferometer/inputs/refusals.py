@@ -90,6 +90,7 @@ def check_decodes(config: Mapping[str, object], model_type: str, *, where: str) 
             f"model_type {model_type!r} is {kind}",
             where=where,
             allowed="a decoder-only language model",
+            try_=suggestions.command("catalog", "models"),
         )
 
 

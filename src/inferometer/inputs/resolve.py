@@ -16,6 +16,7 @@ from inferometer.inputs.catalog import close_models, known_model
 from inferometer.inputs.foreign_bytes import Door, path_named
 from inferometer.inputs.gguf import read_gguf_model
 from inferometer.inputs.model_config import read_model_config
+from inferometer.inputs.name_search import no_decoder
 from inferometer.inputs.synonyms import named_weights
 from inferometer.inputs.types import DTYPE_BITS, AskedFormat, DType, LoadFormat, ModelSpec
 
@@ -222,6 +223,13 @@ def _quantized(text: str) -> ModelSpec | None:
 
 
 def _unknown(text: str, load_format: LoadFormat, *, can_be_dummy: bool) -> SpecError:
+    if why := no_decoder(text):
+        return SpecError(
+            f"{text!r} is not answered for: {why}",
+            where="MODEL",
+            allowed="decoder-only language models, and servers of them",
+            try_=suggestions.command("catalog", "models"),
+        )
     weights = named_weights(text)
     known = None if weights is None else known_model(weights[0])
     close = close_models(text)

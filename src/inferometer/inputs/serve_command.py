@@ -27,30 +27,65 @@ _OURS: Final = {**dict.fromkeys(_EXPERTS, "--ep"), "--disable-cuda-graph": "--en
 _OF_NO_EFFECT: Final = {
     "--allow-credentials", "--allowed-headers", "--allowed-methods", "--allowed-origins",
     "--api-key", "--api-key-file", "--backend", "--chat-template",
-    "--chat-template-content-format", "--config-format", "--disable-access-log-for-endpoints",
-    "--disable-fastapi-docs", "--disable-log-requests", "--disable-log-stats",
-    "--disable-uvicorn-access-log", "--download-dir", "--enable-auto-tool-choice",
-    "--enable-log-requests", "--enable-metrics", "--enable-prompt-tokens-details",
-    "--enable-reasoning", "--enable-request-id-headers", "--generation-config",
-    "--hf-overrides", "--hf-token", "--host", "--load-format", "--log-level", "--max-log-len",
-    "--metadata-server-port", "--model-loader-extra-config", "--no-enable-log-requests",
+    "--chat-template-content-format", "--collect-detailed-traces", "--config-format",
+    "--data-parallel-backend", "--data-parallel-size-local", "--decode-log-interval",
+    "--disable-access-log-for-endpoints", "--disable-fastapi-docs", "--disable-log-requests",
+    "--disable-log-stats", "--disable-uvicorn-access-log", "--dist-init-addr", "--download-dir",
+    "--enable-auto-tool-choice", "--enable-cache-report", "--enable-log-requests",
+    "--enable-metrics", "--enable-prompt-tokens-details", "--enable-reasoning",
+    "--enable-request-id-headers", "--enable-server-load-tracking", "--enable-sleep-mode",
+    "--generation-config", "--grammar-backend", "--guided-decoding-backend", "--headless",
+    "--hf-config-path", "--hf-overrides", "--hf-token", "--host", "--ignore-patterns",
+    "--kv-events-config", "--load-format", "--log-level", "--log-requests",
+    "--log-requests-level", "--master-addr", "--master-port", "--max-log-len", "--max-logprobs",
+    "--metadata-server-port", "--middleware", "--model-loader-extra-config", "--nnodes",
+    "--no-enable-log-requests", "--node-rank", "--otlp-traces-endpoint",
     "--override-generation-config", "--port", "--random-seed", "--reasoning-parser",
     "--response-role", "--return-tokens-as-token-ids", "--revision", "--root-path", "--seed",
-    "--served-model-name", "--ssl-ca-certs", "--ssl-certfile", "--ssl-keyfile", "--tokenizer",
-    "--tokenizer-mode", "--tokenizer-path", "--tokenizer-revision", "--tool-call-parser",
-    "--tool-parser", "--trust-remote-code", "--uvicorn-log-level", "--watchdog-timeout",
+    "--served-model-name", "--show-hidden-metrics-for-version", "--skip-server-warmup",
+    "--ssl-ca-certs", "--ssl-certfile", "--ssl-keyfile", "--structured-outputs-config",
+    "--tokenizer", "--tokenizer-mode", "--tokenizer-path", "--tokenizer-revision",
+    "--tool-call-parser", "--tool-parser", "--trust-remote-code", "--uvicorn-log-level",
+    "--watchdog-timeout",
 }  # fmt: skip
 """Flags of the interface, of loading and of logs: no step is longer or shorter by them."""
 _OF_KERNELS: Final = {
-    "-O", "--attention-backend", "--api-server-count", "--compilation-config",
-    "--cuda-graph-bs", "--cuda-graph-max-bs", "--cudagraph-capture-sizes",
-    "--disable-custom-all-reduce", "--distributed-executor-backend", "--enable-torch-compile",
-    "--language-model-only", "--limit-mm-per-prompt", "--max-seq-len-to-capture",
-    "--mm-processor-cache-gb", "--moe-backend", "--moe-runner-backend", "--optimization-level",
-    "--sampling-backend", "--stream-interval", "--swap-space", "--tokenizer-pool-size",
-    "--torch-compile-max-bs",
+    "--all2all-backend", "--api-server-count", "--attention-backend", "--attention-config",
+    "--compilation-config", "--cuda-graph-bs", "--cuda-graph-max-bs",
+    "--cudagraph-capture-sizes", "--decode-attention-backend", "--disable-custom-all-reduce",
+    "--disable-shared-experts-fusion", "--distributed-executor-backend",
+    "--enable-flashinfer-allreduce-fusion", "--enable-p2p-check", "--enable-symm-mem",
+    "--enable-torch-compile", "--fp8-gemm-backend", "--kernel-config", "--language-model-only",
+    "--limit-mm-per-prompt", "--max-seq-len-to-capture", "--mm-encoder-tp-mode",
+    "--mm-processor-cache-gb", "--moe-a2a-backend", "--moe-backend", "--moe-runner-backend",
+    "--optimization-level", "--prefill-attention-backend", "--sampling-backend",
+    "--stream-interval", "--swap-space", "--tokenizer-pool-size", "--torch-compile-max-bs",
+    "-O",
 }  # fmt: skip
 """Flags that choose kernels or threads: step times here are those of the engine's usual choice."""
+_NOT_SIMULATED: Final = {
+    **dict.fromkeys(
+        (
+            "--enable-lora", "--fully-sharded-loras", "--lora-dtype", "--lora-extra-vocab-size",
+            "--lora-modules", "--lora-paths", "--lora-target-modules", "--max-cpu-loras",
+            "--max-lora-rank", "--max-loras", "--max-loras-per-batch",
+        ),
+        "LoRA adapters are not simulated: they make steps longer, and some requests wait for a slot",
+    ),
+    **dict.fromkeys(
+        (
+            "--enable-hierarchical-cache", "--enable-lmcache", "--hicache-ratio", "--hicache-size",
+            "--hicache-storage-backend", "--hicache-write-policy", "--kv-offloading-backend",
+            "--kv-offloading-size", "--kv-transfer-config",
+        ),
+        "KV caches beyond the device's memory and KV transfers are not simulated: prefixes that it"
+        " evicts are computed again",
+    ),
+}  # fmt: skip
+"""Flags whose effect is not simulated, and what that does to the answer."""
+_DATA_PARALLEL: Final = ("--dp", "--dp-size", "--data-parallel-size")
+_TENSOR_PARALLEL: Final = ("--tp", "--tp-size", "--tensor-parallel-size")
+_DP_ATTENTION: Final = "--enable-dp-attention"
 _AS_PUBLISHED: Final = {("--dtype", "auto"), ("--kv-cache-dtype", "auto"), ("--quantization", "")}
 """Values that say what the model's files say."""
 
@@ -64,14 +99,15 @@ class ServeCommand(NamedTuple):
     """Flags that can make steps longer or shorter, and their values; None: a switch."""
     unmodelled: tuple[str, ...]
     """Flags that choose kernels: no step here is longer or shorter by them."""
+    left_out: tuple[str, ...] = ()
+    """What the server does and the simulation does not, in words."""
 
     @property
     def remark(self) -> str:
         """What a user is to know of the unmodelled flags; '' where there are none."""
         flags = ", ".join(self.unmodelled)
-        return (
-            f"step times are those of the engine's usual kernels, not of {flags}" if flags else ""
-        )
+        kernels = f"step times are those of the engine's usual kernels, not of {flags}"
+        return "; ".join([*([kernels] if flags else []), *self.left_out])
 
 
 def read_serve_command(text: str) -> ServeCommand | None:
@@ -112,7 +148,8 @@ def _taken_apart(text: str, engine: Engine) -> ServeCommand:
             where="MODEL",
             allowed=f"{'--model-path M' if engine == 'sglang' else 'M after the program'}",
         )
-    passed_over = {*_MODEL, *_OF_NO_EFFECT, *_OF_KERNELS}
+    named = _of_sglang(named) if engine == "sglang" else named
+    passed_over = {*_MODEL, *_OF_NO_EFFECT, *_OF_KERNELS, *_NOT_SIMULATED}
     flags = (
         (_OURS.get(flag, flag), None if flag in _OURS else value)
         for flag, value in named
@@ -121,9 +158,41 @@ def _taken_apart(text: str, engine: Engine) -> ServeCommand:
         and not (flag in _EXPERTS and value == "1")
     )
     unmodelled = (flag for flag, _ in named if flag in _OF_KERNELS)
+    left_out = (_NOT_SIMULATED[flag] for flag, _ in named if flag in _NOT_SIMULATED)
     return ServeCommand(
-        model, engine, tuple(dict.fromkeys(flags)), tuple(dict.fromkeys(unmodelled))
+        model,
+        engine,
+        tuple(dict.fromkeys(flags)),
+        tuple(dict.fromkeys(unmodelled)),
+        tuple(dict.fromkeys(left_out)),
     )
+
+
+def _of_sglang(named: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
+    """SGLang's data parallelism in vLLM's terms.
+
+    With DP attention its ``--tp`` counts the devices of all ranks, which share experts; without it
+    ``--dp`` is the number of whole copies of the model, behind a router that takes turns.
+    """
+    ranks = next((int(n) for flag, n in named if flag in _DATA_PARALLEL and (n or "").isdigit()), 1)
+    shares = any(flag == _DP_ATTENTION for flag, _ in named)
+    written = list[tuple[str, str | None]]()
+    for flag, value in named:
+        is_copies = flag in _DATA_PARALLEL and not shares
+        if flag in _TENSOR_PARALLEL and shares and value is not None and value.isdigit():
+            if int(value) % ranks:
+                raise SpecError(
+                    f"{flag} {value} is not a multiple of {ranks} ranks of DP attention",
+                    where="MODEL",
+                    allowed="--tp N, of all ranks together, and --dp, a divisor of N",
+                    try_=f"--tp {ranks} --dp {ranks} {_DP_ATTENTION}",
+                )
+            written.append((flag, str(int(value) // ranks)))
+        elif is_copies and ranks > 1:
+            written += [("--replicas", value), ("--router", "round-robin")]
+        elif flag != _DP_ATTENTION and not is_copies:
+            written.append((flag, value))
+    return written
 
 
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:

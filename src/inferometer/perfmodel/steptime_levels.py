@@ -495,7 +495,7 @@ def check_sharing(model: ModelSpec, n_replicas: int) -> None:
             f"{model.model_id!r} is dense: its replicas share no experts, and each steps by itself",
             where="--data-parallel-size",
             allowed="a mixture of experts",
-            try_=suggestions.flags("--replicas", n_replicas),
+            try_=suggestions.flags("--replicas", n_replicas) + ", in its place",
         )
 
 
