@@ -162,7 +162,32 @@ def test_a_model_that_does_not_fit_names_the_smallest_tp_that_fits():
     assert (done.exception.exit_code, done.exception.try_) == (6, "--tp 2, the smallest that fits")
     predicted = CliRunner().invoke(app, ["predict", "llama-3.1-70b", "--hardware", "h100_sxm"])
     assert predicted.exit_code == 6
-    assert "NEXT   --tp 2, the smallest that fits" in predicted.stdout
+    next_ = "NEXT   --tp 2, the smallest that fits; or --quantization float8 on these devices"
+    assert next_ in " ".join(predicted.stdout.split()).replace("NEXT --tp", "NEXT   --tp")
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "flags", "fits"),
+    [
+        ("qwen3-32b", "rtx_4090", [], "int4"),
+        ("llama-3.1-70b", "a100_80gb_sxm", [], "int8"),
+        ("llama-3.1-70b", "h100_sxm", ["--quantization", "float8", "--batch", "32"], "int4"),
+        ("llama-3.1-405b", "rtx_4090", [], None),
+        ("llama-3.1-8b", "h100_sxm", [], None),
+    ],
+)
+def test_a_model_that_does_not_fit_names_the_most_bits_that_do(model, device, flags, fits):
+    def answered(*words):
+        done = CliRunner().invoke(
+            app, ["predict", model, "--hardware", device, "--datasheet", "--json", *words]
+        )
+        return json.loads(done.stdout)
+
+    assert answered(*flags)["fitting_quantization"] == fits
+    if fits is not None:
+        fitting = answered(*flags, "--quantization", fits)
+        assert fitting["datasheet"]["sizes"]["largest_batch_size"] >= 1
+        assert fitting["fitting_quantization"] is None
 
 
 @pytest.mark.slow

@@ -133,6 +133,8 @@ def test_a_full_disk_is_one_error():
         ("simulate", ("m", "--rate", "5rps"), "rate", 5.0),
         ("simulate", ("m", "--rate", "300/min"), "rate", 5.0),
         ("simulate", ("m", "--rate", "2.16M/day"), "rate", 25.0),
+        ("simulate", ("m", "--rate", "720k/8h"), "rate", 25.0),
+        ("size", ("m", "--rate", "1200 requests per 8 minutes"), "rate", 2.5),
         ("simulate", ("m", "--rate", "9k requests per hour"), "rate", 2.5),
         ("simulate", ("m", "--requests", "2k"), "requests", 2000),
         ("simulate", ("m", "--requests", "1e12"), "requests", 10**12),

@@ -173,6 +173,16 @@ def test_lengths_that_are_no_workload_are_refused(typed):
         ("predict m --out a.csv", "--csv > FILE, --json > FILE, or a page: --report FILE"),
         ("study batch m --csv a.csv", "--csv > a.csv"),
         ("predict m --what-if yes", "--what-if"),
+        ("predict m --context 32k", "--prompt 32k: with --output it is the context"),
+        ("predict m --workload chat", "--prompt 1024 --output 256; traffic: inferometer simulate"),
+        ("study batch m --workload 512x128", "--prompt 1024 --output 256; traffic"),
+        ("predict m --energy", "leave it out: energy and cost are in the answer"),
+        ("simulate m --lora", "leave it out: LoRA adapters are not simulated"),
+        ("size m --kv-offload 9", "leave it out: KV caches beyond the device's memory"),
+        ("simulate m --enable-dp-attention", "--data-parallel-size 8 --tp 1"),
+        ("simulate m --prefix-caching", "--workload prompt=1024,output=256,prefix=512"),
+        ("load u --turns 5", "--workload with a file of sessions"),
+        ("size m --within 8h", "--rate 1M/8h --slo 'e2e:p95<1h'"),
         ("predict m --dp 2", "inferometer simulate MODEL --data-parallel-size VALUE"),
         ("predict m --datasheet --replicas 2", "inferometer simulate MODEL --replicas VALUE"),
     ],
@@ -295,6 +305,18 @@ def test_a_flag_of_a_start_command_without_a_meaning_is_refused_with_the_rest():
     with pytest.raises(SpecError, match="--cpu-offload-gb of the server's command") as refused:
         in_our_words(["vllm serve m --cpu-offload-gb 4 -tp 2"], command("simulate"))
     assert refused.value.try_ == "inferometer simulate 'vllm serve m -tp 2'"
+
+
+def test_all_flags_of_a_start_command_without_a_meaning_are_refused_at_once():
+    words = "vllm serve m --cpu_offload_gb 4 -tp 2 --num-scheduler-steps=8"
+    with pytest.raises(SpecError, match="--cpu-offload-gb, --num-scheduler-steps of") as refused:
+        in_our_words([words], command("simulate"))
+    assert refused.value.try_ == "inferometer simulate 'vllm serve m -tp 2'"
+
+
+def test_drafts_of_a_head_are_not_proposed_without_their_cost(tmp_path):
+    refused = run("simulate", "m", "--speculative", "eagle", folder=tmp_path)
+    assert "--set draft_method=eagle --set draft_cost_ratio=" in refused.stderr
 
 
 def test_flags_that_choose_kernels_are_named(capsys):

@@ -178,6 +178,19 @@ def test_swapping_takes_its_speed_from_the_devices_host_link(tmp_path):
 def test_overload_is_named(tmp_path):
     answer = answered(*LLAMA, "--rate", 200, "--max-num-seqs", 16, folder=tmp_path)
     assert "overload" in {caution["code"] for caution in answer["cautions"]}
+    said = run(*LLAMA, "--rate", 200, "--max-num-seqs", 16, folder=tmp_path).stdout
+    assert said.splitlines()[1].startswith("✘ overloaded: more requests come than are completed")
+    assert "were completed in it" in said
+    calm = run(*LLAMA, "--rate", 2, folder=tmp_path).stdout
+    assert "overloaded" not in calm
+
+
+def test_a_rate_in_place_of_a_trace_s_times_is_the_rate_of_the_answer(tmp_path):
+    rows = "\n".join(f"{index / 9},100,20" for index in range(300))
+    (tmp_path / "own.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}\n")
+    words = (*LLAMA, "--workload", "own.csv")
+    assert ", 9 requests/s of own" in run(*words, folder=tmp_path).stdout
+    assert ", 4 requests/s of own" in run(*words, "--rate", 4, folder=tmp_path).stdout
 
 
 def test_users_who_wait_ask_no_faster_than_they_are_answered(tmp_path):

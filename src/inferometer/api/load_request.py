@@ -229,6 +229,7 @@ def request_of(url: str, options: Load) -> LoadRequest:
         Options exclude one another, or a value cannot be.
     """
     variables = target.environment()
+    url, named = target.endpoint_in(url)
     proxy, authorization = target.proxy_for(url, options.proxy, variables)
     headers = tuple(target.custom_header(text, variables) for text in options.header)
     token = (
@@ -240,7 +241,7 @@ def request_of(url: str, options: Load) -> LoadRequest:
     load = LoadPlan(
         url=url.rstrip("/"),
         served_model=options.model or "",
-        endpoint=options.endpoint,
+        endpoint=named or options.endpoint,
         workload=spec,
         is_streaming=options.stream,
         for_s=for_s,

@@ -217,6 +217,11 @@ def predict(question: Predict) -> PredictAnswer:
         smallest_group=(
             None if sheet.sizes.memory.fits else _smallest_group(scenario, utilization_fraction)
         ),
+        fitting_quantization=(
+            None
+            if sheet.sizes.memory.fits
+            else _fitting_quantization(scenario, utilization_fraction)
+        ),
     )
 
 
@@ -239,6 +244,23 @@ def _smallest_group(scenario: Scenario, utilization_fraction: float) -> memory.S
     return memory.smallest_group(
         question, lambda one: memory.memory_budget(one, scenario.batch_size).fits
     )
+
+
+def _fitting_quantization(scenario: Scenario, utilization_fraction: float) -> types.DType | None:
+    """The format with the most bits, fewer than now, in which these devices hold the weights."""
+    engine, peaks = scenario.engine, {one.dtype for one in scenario.hardware.peaks}
+    bits = types.DTYPE_BITS[engine.quantization or engine.dtype]
+    of_half: types.DType = "float8" if "float8" in peaks else "int8"
+    tried: tuple[types.DType, ...] = (of_half, "int4")
+    for one in tried:
+        fewer = replace(scenario, engine=replace(engine, quantization=one))
+        question = datasheet.memory_question(fewer, utilization_fraction=utilization_fraction)
+        if (
+            types.DTYPE_BITS[one] < bits
+            and memory.memory_budget(question, scenario.batch_size).fits
+        ):
+            return one
+    return None
 
 
 class _Subject(NamedTuple):

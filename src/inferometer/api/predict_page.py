@@ -288,9 +288,14 @@ def _draft_lengths(found: BestSpeculation) -> TextTable:
 def _how_it_fits(answer: PredictAnswer) -> str:
     largest = answer.datasheet.sizes.largest_batch_size
     fewer = f"; or {largest:,} at once (--batch)" if largest else ""
-    group = answer.smallest_group
-    fits = how_it_fits(None if group is None else group.flags)
-    return f"{fits}{fewer}; times are as if it fitted"
+    group, quantized = answer.smallest_group, answer.fitting_quantization
+    bits = "" if quantized is None else f"; or --quantization {quantized} on these devices"
+    fits = (
+        how_it_fits(None if group is None else group.flags)
+        if group is not None or quantized is None
+        else f"--quantization {quantized}, which fits"
+    )
+    return f"{fits}{bits if group is not None else ''}{fewer}; times are as if it fitted"
 
 
 def _best_changes(rows: tuple[WhatIfRow, ...]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 from inferometer.api.answer import Answer, row_of
 from inferometer.errors import EXIT_OF_SLO, SizingError, SpecError
 from inferometer.fit.loads import server_fit
-from inferometer.inputs import catalog
+from inferometer.inputs import catalog, types as input_types
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, check_second_tokens
 from inferometer.perfmodel import steptime, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction, sheet_at
@@ -171,6 +171,8 @@ class PredictAnswer(Answer):
     """Verdict on --slo."""
     smallest_group: SmallestGroup | None = None
     """The smallest --tp that holds the model; None: it fits, or none up to 64 does."""
+    fitting_quantization: input_types.DType | None = None
+    """Most bits of the weights with which the model fits; None: it fits, or with none of them."""
 
     @property
     def exit_code(self) -> int:

@@ -180,7 +180,15 @@ def _chips(answer: simulation.SimulateAnswer) -> tuple[Chip, ...]:
         if one.verdict == "undecided":
             chip = Chip(verdict="undecided", text=f"undecided{_why_open(one)}")
         chips.append(replace(chip, text=f"{one.name} {chip.text}".lstrip()))
-    return tuple(sorted(chips, key=lambda chip: chip.verdict != answer.verdict))
+    ordered = sorted(chips, key=lambda chip: chip.verdict != answer.verdict)
+    is_overloaded = any(one.code == "overload" for one in answer.cautions)
+    return (*ordered, *([_OVERLOADED] if is_overloaded else []))
+
+
+_OVERLOADED: Final = Chip(
+    verdict="missed",
+    text="overloaded: more requests come than are completed, so latencies grow with the run's length",
+)
 
 
 def _numbers(answer: simulation.SimulateAnswer) -> tuple[Number, ...]:

@@ -301,7 +301,8 @@ def required_slo(slo: str | None, spec: types.WorkloadSpec) -> str:
             "--slo is missing",
             where="--slo",
             allowed="the SLO of all requests; none where each class of --workload FILE has an slo of"
-            " its own, and all limit one latency at a percentile",
+            " its own, and all limit one latency at a percentile; of a job for which nobody waits,"
+            " any that a growing queue breaks: --rate 1M/8h --slo 'e2e:p95<1h'",
             try_="--slo 'ttft:p95<500ms, tpot:p95<50ms'",
         )
     return common.text

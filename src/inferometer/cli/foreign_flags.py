@@ -69,6 +69,8 @@ _LENGTHS: Final = "--workload prompt=512..2048,output=256"
 _ALWAYS: Final = "leave it out: p50 to p99 of each latency are in the answer"
 _FOUND: Final = "leave it out: the end of the warm-up is found in the run"
 _WITHOUT: Final = "leave it out: it has no effect here"
+_NO_LORA: Final = "leave it out: LoRA adapters are not simulated; they make steps longer"
+_NO_OFFLOAD: Final = "leave it out: KV caches beyond the device's memory are not simulated"
 _INSTEAD: Final[dict[str, tuple[str, str]]] = {
     **dict.fromkeys(("--percentile-metrics", "--metric-percentiles"), ("--workload", _ALWAYS)),
     **dict.fromkeys(
@@ -104,6 +106,47 @@ _INSTEAD: Final[dict[str, tuple[str, str]]] = {
             "--ready-check-timeout-sec",
         ),
         ("--stream", _WITHOUT),
+    ),
+    **dict.fromkeys(
+        ("--context", "--ctx", "--context-length", "--max-model-len", "--max-context"),
+        ("--prompt", "--prompt 32k: with --output it is the context"),
+    ),
+    "--workload": (
+        "--prompt",
+        "--prompt 1024 --output 256; traffic: inferometer simulate MODEL --hardware ID --workload chat",
+    ),
+    **dict.fromkeys(
+        ("--energy", "--power", "--cost", "--price"),
+        ("--what-if", "leave it out: energy and cost are in the answer (--verbose, --json)"),
+    ),
+    **dict.fromkeys(
+        ("--lora", "--loras", "--enable-lora", "--max-loras"), ("--replicas", _NO_LORA)
+    ),
+    **dict.fromkeys(
+        ("--kv-offload", "--kv-offloading", "--kv-offloading-size", "--kv-cache-offload"),
+        ("--replicas", _NO_OFFLOAD),
+    ),
+    **dict.fromkeys(
+        ("--enable-dp-attention", "--dp-attention", "--attention-dp", "--enable-attention-dp"),
+        ("--data-parallel-size", "--data-parallel-size 8 --tp 1: 8 ranks of one device each"),
+    ),
+    **dict.fromkeys(
+        ("--prefix-caching", "--prefix-cache", "--cache-hit-rate", "--prefix-hit-rate"),
+        (
+            "--workload",
+            "--workload prompt=1024,output=256,prefix=512: prompts that begin alike; the cache is on",
+        ),
+    ),
+    **dict.fromkeys(
+        ("--turns", "--num-turns", "--multi-turn", "--sessions", "--conversations"),
+        (
+            "--workload",
+            "--workload with a file of sessions (docs/workloads.md), or a trace of chats",
+        ),
+    ),
+    **dict.fromkeys(
+        ("--within", "--deadline", "--makespan"),
+        ("--slo", "--rate 1M/8h --slo 'e2e:p95<1h': a job for which nobody waits"),
     ),
     "--goodput": ("--slo", "--slo 'ttft:p95<500ms, tpot:p95<50ms'"),
     "--port": ("--stream", "the URL with its port: http://127.0.0.1:8000"),

@@ -174,7 +174,8 @@ def _of_sglang(named: list[tuple[str, str | None]]) -> list[tuple[str, str | Non
     With DP attention its ``--tp`` counts the devices of all ranks, which share experts; without it
     ``--dp`` is the number of whole copies of the model, behind a router that takes turns.
     """
-    ranks = next((int(n) for flag, n in named if flag in _DATA_PARALLEL and (n or "").isdigit()), 1)
+    numbers = (value for flag, value in named if flag in _DATA_PARALLEL and value is not None)
+    ranks = next((int(one) for one in numbers if one.isdigit()), 1)
     shares = any(flag == _DP_ATTENTION for flag, _ in named)
     written = list[tuple[str, str | None]]()
     for flag, value in named:
@@ -185,7 +186,7 @@ def _of_sglang(named: list[tuple[str, str | None]]) -> list[tuple[str, str | Non
                     f"{flag} {value} is not a multiple of {ranks} ranks of DP attention",
                     where="MODEL",
                     allowed="--tp N, of all ranks together, and --dp, a divisor of N",
-                    try_=f"--tp {ranks} --dp {ranks} {_DP_ATTENTION}",
+                    try_=f"a multiple of {ranks} for {flag}",
                 )
             written.append((flag, str(int(value) // ranks)))
         elif is_copies and ranks > 1:

@@ -168,7 +168,7 @@ _SCALED: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*([kKmM%])")
 _POWER_OF_TEN: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE][+]?[0-9]{1,2}")
 _RATE: Final = re.compile(
     r"([0-9]*\.?[0-9]+\s*[kM]?)\s*(?:(?:req(?:uests?)?\s*)?(?:/|\s+per\s+)\s*"
-    r"(s|sec|second|m|min|minute|h|hour|d|day)|(rps|qps|hz)|(rpm|qpm))",
+    r"([0-9]*\.?[0-9]*)\s*(s|sec|second|m|min|minute|h|hour|d|day)s?|(rps|qps|hz)|(rpm|qpm))",
     re.IGNORECASE,
 )
 _TOKEN_RATE: Final = re.compile(
@@ -423,7 +423,7 @@ def speculation_method(text: str) -> str | None:
 
 
 def plain_number(text: str, name: str) -> str:
-    """A number such as `8k`, `1e3`, `5rps`, `300/min` or `90%` in plain digits.
+    """A number such as `8k`, `1e3`, `5rps`, `300/min`, `1M/8h` or `90%` in plain digits.
 
     Other text is returned unchanged. For prompts and outputs `k` is 1,024, as in the scenario
     `8k1k`; for vLLM's own options `k` is 1,000 and `K` 1,024, as in vLLM; otherwise `k` is 1,000.
@@ -434,8 +434,8 @@ def plain_number(text: str, name: str) -> str:
     ['2048', '2000', '2000']
     >>> plain_number("32K", "max_model_len"), plain_number("300/min", "rate"), plain_number("x", "tp")
     ('32768', '5', 'x')
-    >>> plain_number("2.16M/day", "rate"), plain_number("1e3", "requests"), plain_number("1e12", "n")
-    ('25', '1000', '1000000000000')
+    >>> plain_number("2.16M/day", "rate"), plain_number("1M/8h", "rate"), plain_number("1e12", "n")
+    ('25', '34.7222222222', '1000000000000')
 
     Raises
     ------
@@ -445,8 +445,9 @@ def plain_number(text: str, name: str) -> str:
     is_rate = name.startswith("rate")
     per_s = _RATE.fullmatch(text.strip()) if is_rate else None
     if per_s is not None:
-        unit = "m" if per_s[4] else (per_s[2] or "s")[0].lower()
-        return _digits(float(plain_number(per_s[1], "requests")) / _S_PER[unit])
+        unit = "m" if per_s[5] else (per_s[3] or "s")[0].lower()
+        n_units = float(per_s[2] or 1) or 1.0
+        return _digits(float(plain_number(per_s[1], "requests")) / n_units / _S_PER[unit])
     if _POWER_OF_TEN.fullmatch(text.strip()):
         return _digits(float(text))
     scaled = _SCALED.fullmatch(text.strip())

@@ -68,9 +68,8 @@ def overload_cautions(
     if growth is not None:
         text = (
             f"the queue grows without bound while this load goes on: {growth.n_arrived} requests"
-            " came in the second half, "
+            f" came in the second half, {growth.n_arrived - growth.n_more} were completed in it"
         )
-        text += f"{growth.n_arrived - growth.n_more} left"
         remedy = (
             "a lower rate or more replicas; averages over such a run say only how long it lasted"
         )

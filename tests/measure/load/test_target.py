@@ -10,6 +10,7 @@ from inferometer.measure.load.target import (
     Secrets,
     bearer_token,
     custom_header,
+    endpoint_in,
     proxy_for,
     request_head,
     target_of,
@@ -57,6 +58,18 @@ def test_a_url_without_a_scheme_is_named_and_completed():
     with pytest.raises(SpecError, match="'localhost' has no http://") as raised:
         target_of(plan_of("localhost"))
     assert raised.value.try_ == "http://localhost"
+
+
+@pytest.mark.parametrize(
+    ("url", "base", "endpoint"),
+    [
+        ("http://h:8000/v1/chat/completions", "http://h:8000", "chat"),
+        ("http://h/prefix/v1/completions/", "http://h/prefix", "completions"),
+        ("http://h/v1", "http://h/v1", None),
+    ],
+)
+def test_a_url_with_an_endpoint_is_the_server_s_and_the_endpoint(url, base, endpoint):
+    assert endpoint_in(url) == (base, endpoint)
 
 
 @pytest.mark.parametrize(

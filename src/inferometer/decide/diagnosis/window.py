@@ -483,7 +483,8 @@ def _check(record: ServerRecord, summary: ServerSummary) -> None:
             f"{summary.n_scrapes} scrapes were answered, fewer than {_FEWEST_SCRAPES}",
             where="the window",
             allowed=f"{_FEWEST_SCRAPES} or more",
-            try_="a longer window (--for; of a Prometheus --last)",
+            try_="a longer window (--for; of a Prometheus --last; of a stored run, one of load with"
+            " --for 60s)",
         )
 
 

@@ -61,7 +61,7 @@ def draw_workload(spec: WorkloadSpec, *, has_beams: bool = False) -> DrawnWorklo
     ready = _with_tables(checked)
     recorded = _recorded(ready.arrivals) if isinstance(ready.arrivals, TraceArrivals) else None
     if isinstance(ready.replay, TraceSource):
-        return _replayed(ready, ready.replay, recorded)
+        return _with_rate(_replayed(ready, ready.replay, recorded), ready)
     searching = [one.name for one in ready.classes if one.beams is not None]
     if searching and not has_beams:
         raise SpecError(
@@ -75,8 +75,13 @@ def draw_workload(spec: WorkloadSpec, *, has_beams: bool = False) -> DrawnWorklo
     drawn = draw_classes(ready, recorded)
     if searching:
         drawn = _with_beams(drawn, ready)
-    if isinstance(ready.arrivals, OpenArrivals) and ready.arrivals.profile is None:
-        return replace(drawn, asked_rate_per_s=ready.arrivals.rate_per_s)
+    return _with_rate(drawn, ready)
+
+
+def _with_rate(drawn: DrawnWorkload, spec: WorkloadSpec) -> DrawnWorkload:
+    """With the steady rate that was requested, if one was, also in place of a trace's times."""
+    if isinstance(spec.arrivals, OpenArrivals) and spec.arrivals.profile is None:
+        return replace(drawn, asked_rate_per_s=spec.arrivals.rate_per_s)
     return drawn
 
 

@@ -15,9 +15,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from inferometer import __version__, suggestions
 from inferometer.errors import SpecError
-from inferometer.inputs.plans import LoadPlan
+from inferometer.inputs.plans import Endpoint, LoadPlan
 
-_PATHS: Final = {"chat": "/chat/completions", "completions": "/completions"}
+_PATHS: Final[dict[Endpoint, str]] = {"chat": "/chat/completions", "completions": "/completions"}
 _PORTS: Final = {"http": 80, "https": 443}
 _TOKEN_VARIABLES: Final = ("INFEROMETER_API_KEY", "OPENAI_API_KEY")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -116,6 +116,18 @@ def shown_url(url: str) -> str:
 def proxy_of(url: str) -> Place:
     """The place of a proxy."""
     return _place(url, "--proxy")[1]
+
+
+def endpoint_in(url: str) -> tuple[str, Endpoint | None]:
+    """The URL before an endpoint that it names, and that endpoint; None where it names none.
+
+    >>> endpoint_in("http://h:8000/v1/chat/completions"), endpoint_in("http://h:8000/v1")
+    (('http://h:8000', 'chat'), ('http://h:8000/v1', None))
+    """
+    for endpoint, ending in _PATHS.items():
+        if url.rstrip("/").endswith(ending):
+            return url.rstrip("/").removesuffix(ending).removesuffix("/v1"), endpoint
+    return url, None
 
 
 def target_of(plan: LoadPlan) -> Target:
@@ -283,16 +295,14 @@ def _proxy_of_environment(scheme: str, host: str, variables: Mapping[str, str]) 
 
 
 def _refuse_endpoint(url: str, path: str) -> None:
-    for endpoint, ending in _PATHS.items():
-        if path.endswith(ending):
-            allowed = "the address before /v1"
-            base = url.rstrip("/").removesuffix(ending).removesuffix("/v1")
-            raise SpecError(
-                f"the URL names the endpoint: {ending}",
-                where="URL",
-                allowed=allowed,
-                try_=suggestions.flags(base, "--endpoint", endpoint),
-            )
+    base, endpoint = endpoint_in(url)
+    if endpoint is not None and path.endswith(_PATHS[endpoint]):
+        raise SpecError(
+            f"the URL names the endpoint: {_PATHS[endpoint]}",
+            where="URL",
+            allowed="the address before /v1",
+            try_=suggestions.flags(base, "--endpoint", endpoint),
+        )
 
 
 def _place(url: str, where: str) -> tuple[SplitResult, Place]:
