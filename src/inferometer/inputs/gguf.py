@@ -178,6 +178,7 @@ def _header(cursor: _Cursor, path: Path) -> GgufHeader:
             f"{path.name} is no GGUF file",
             where=str(path),
             allowed="a file that begins with the bytes GGUF",
+            try_="download it again: a page of an error or a pointer of Git LFS is short",
         )
     cursor.offset = 4
     version = int(cursor.scalar(4))
@@ -186,6 +187,7 @@ def _header(cursor: _Cursor, path: Path) -> GgufHeader:
             f"{path.name} is GGUF version {version}",
             where=str(path),
             allowed="version 2 or 3, little-endian",
+            try_="a newer file of the model, or one converted anew by llama.cpp",
         )
     n_tensors, n_values = cursor.count(), cursor.count()
     metadata: dict[str, object] = {}
@@ -435,5 +437,8 @@ def hash_file(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise SpecError(
-            f"the file cannot be read: {error.strerror}", where=str(path), allowed="a GGUF file"
+            f"the file cannot be read: {error.strerror}",
+            where=str(path),
+            allowed="a GGUF file",
+            try_="check the rights to read it",
         ) from error

@@ -312,6 +312,7 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
             "field 'model_type' is missing",
             where=where,
             allowed=f"one of {', '.join(FAMILIES)}, or a Llama-like one",
+            try_='add "model_type": "llama" to a copy of the file, if its layers are Llama\'s',
         )
     family = FAMILIES.get(ALIASES.get(model_type, model_type))
     check_decodes(config, model_type, where=where)

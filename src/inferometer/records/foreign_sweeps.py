@@ -309,6 +309,7 @@ def _check_settings(rows: Sequence[Mapping[str, Any]], where: str) -> None:
                 f"llama-bench ran with several values of {name}: {', '.join(values[:4])}",
                 where=where,
                 allowed="rows of one model with one setting: put each other one into its own file",
+                try_="the rows of one value in a file of their own",
             )
 
 
@@ -356,7 +357,12 @@ def _inserted(text: str) -> list[Mapping[str, Any]]:
 
 def _of_mapping(one: object, where: str) -> Mapping[str, Any]:
     if not isinstance(one, Mapping):
-        raise RecordError("a test of llama-bench that is no object", where=where)
+        raise RecordError(
+            "a test of llama-bench that is no object",
+            where=where,
+            allowed="a list of objects",
+            try_="llama-bench -o json > FILE",
+        )
     return one
 
 
@@ -423,6 +429,7 @@ def _batched_lines(
             "the table of llama-batched-bench has no row with a prefill or a decode time",
             where=where,
             allowed="its Markdown, or its lines of JSON",
+            try_="the whole output of llama-batched-bench",
         )
     return lines
 
@@ -461,6 +468,7 @@ def _one_batch_lines(text: str, door: Door, where: str) -> list[tuple[object, ..
             f"the lines are of several runs: {', '.join(names[:4])}",
             where=where,
             allowed="lines of one run name: put each run into its own file",
+            try_=f"grep '\"{names[0]}\"' {where} > one-run.jsonl",
         )
     return [_one_batch_line(row, door, f"{where}, line {number}") for number, row in rows]
 
@@ -469,7 +477,10 @@ def _one_batch_line(row: Mapping[str, Any], door: Door, where: str) -> tuple[obj
     def number(name: str) -> float:
         if row.get(name) is None:
             raise RecordError(
-                f"the line has no {name}", where=where, allowed="a line as SGLang writes it"
+                f"the line has no {name}",
+                where=where,
+                allowed="a line as SGLang writes it",
+                try_="leave the line out, or run it again",
             )
         return door.number(str(row[name]), name, where=where)
 
@@ -484,6 +495,7 @@ def _one_batch_line(row: Mapping[str, Any], door: Door, where: str) -> tuple[obj
                 f"acc_length {row['acc_length']}: several tokens a step",
                 where=where,
                 allowed="runs without speculation",
+                try_="measure again without the server's speculation",
             )
         prefill_s = number("last_ttft")
         step_s = (number("latency") - prefill_s) / n_steps if n_steps > 0 else None

@@ -104,7 +104,11 @@ def write_sweep_csv(path: Path, rows: Iterable[SweepRow]) -> None:
     """
     texts = [column_texts(row) for row in rows]
     if not texts:
-        raise RecordError("the sweep has no points to write", where=str(path))
+        raise RecordError(
+            "the sweep has no points to write",
+            where=str(path),
+            try_="a sweep that measured a point",
+        )
     buffer = StringIO(newline="")
     writer = csv.DictWriter(buffer, fieldnames=list(texts[0]), lineterminator="\n")
     writer.writeheader()
@@ -188,6 +192,7 @@ def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
             f"the date of the table cannot be read: {error}",
             where=str(path),
             allowed="a file with a date",
+            try_="a copy of the file, which has a date of its own",
         ) from error
     tool = foreign_sweeps.tool_of(text)
     text = foreign_sweeps.as_sweep_table(text, _DOOR, where=str(path)) or text
@@ -249,7 +254,9 @@ def cells_of(text: str, where: str) -> list[tuple[int, list[str]]]:
             if not all(set(cell) <= set("-: ") and "-" in cell for cell in cells)
         ]
     if not found:
-        raise RecordError("the table is empty", where=where, allowed=_ALLOWED)
+        raise RecordError(
+            "the table is empty", where=where, allowed=_ALLOWED, try_="the file of a run that ended"
+        )
     n_columns = len(found[0][1])
     for number, cells in found:
         if len(cells) != n_columns:
@@ -257,6 +264,7 @@ def cells_of(text: str, where: str) -> list[tuple[int, list[str]]]:
                 f"line {number} has {len(cells)} fields, the header has {n_columns}",
                 where=f"{where}, line {number}",
                 allowed=f"{n_columns} fields",
+                try_="quote a field that has a comma, or leave the line out",
             )
         unclear = [cell for cell in cells if delimiter == ";" and _UNCLEAR.fullmatch(cell)]
         if unclear:
@@ -264,6 +272,7 @@ def cells_of(text: str, where: str) -> list[tuple[int, list[str]]]:
                 f"{unclear[0]!r} may be thousands, or have a decimal comma",
                 where=f"{where}, line {number}",
                 allowed="numbers as 1234.5",
+                try_="write the numbers with a point and without marks of thousands",
             )
     return found
 
@@ -278,7 +287,12 @@ def _lines_of(text: str, where: str) -> list[_Line]:
         column.field: column.scale_ratio for column in columns if column is not None
     }
     if not lines:
-        raise RecordError("the table has a header and no lines", where=where, allowed=_ALLOWED)
+        raise RecordError(
+            "the table has a header and no lines",
+            where=where,
+            allowed=_ALLOWED,
+            try_="the file of a run that ended",
+        )
     return [
         _Line(
             number,
@@ -387,6 +401,7 @@ def _row(line: _Line, point: SweepPoint, where: str) -> dict[str, object]:
             "neither a prefill nor a decode time",
             where=where,
             allowed="a time, or OOM in a column called flag",
+            try_="leave the line out",
         )
     n_steps = _count(line, "steps", point.gen_tokens, where, "decode_steps")
     total_ms = None if decode_ms is None else decode_ms * n_steps
@@ -445,7 +460,10 @@ def _count(line: _Line, name: FieldName, known: int | None, where: str, column: 
     number = _number(line, name, where)
     if number is None or number != int(number):
         raise RecordError(
-            f"{column} = {text!r} is no whole number", where=where, allowed="1 or more"
+            f"{column} = {text!r} is no whole number",
+            where=where,
+            allowed="1 or more",
+            try_="leave the line out, or correct it",
         )
     return int(number)
 
@@ -460,5 +478,6 @@ def _number(line: _Line, name: FieldName, where: str) -> float | None:
             f"line {line.number}: {text} is not positive",
             where=where,
             allowed="a positive number, or nothing",
+            try_="leave the field empty where nothing was measured",
         )
     return number * line.scales.get(name, 1.0)

@@ -98,6 +98,7 @@ OTHERS = {
     "0,0,1,472,18\n1,40.0,1,1087,230\n",
     "short names, since 1970": "ts,in_tokens,out_tokens\n1715299200000,472,18\n"
     "1715299240000,1087,230\n",
+    "vLLM's words": "time_s,prompt_len,gen_len\n1.5,472,18\n41.5,1087,230\n",
     "dates": "Date,input_tokens,output_tokens\n2024-05-10 00:00:00,472,18\n"
     "2024-05-10 00:00:40,1087,230\n",
     "semicolons, ms": "arrival_ms;promptTokens;completionTokens\n0;472;18\n40000;1087;230\n",

@@ -51,7 +51,7 @@ _PROMPT: Final = re.compile(
     r"(num|n)?_?(prompt|input|in|context|request|prefill|query)_?(token|tok|len|length|size)s?(len|count)?|isl"
 )
 _OUTPUT: Final = re.compile(
-    r"(num|n)?_?(output|out|completion|generated|generation|response|decode|answer|token)_?"
+    r"(num|n)?_?(output|out|completion|generated|generation|gen|new|response|decode|answer|token)_?"
     r"(token|tok|len|length|size)s?(len|count)?|osl"
 )
 _UNIT: Final = (
@@ -124,6 +124,7 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
             f"this is {head.format} version {head.version}",
             where=str(path),
             allowed=f"{OWN_FORMAT} version {VERSION}",
+            try_="the version of inferometer that wrote it",
         )
     if not is_sorted:
         order = np.argsort(_root_arrival(columns), kind="stable")
@@ -140,6 +141,7 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
                 f"{name} has indices up to {getattr(plan, name).max()}",
                 where=str(path),
                 allowed=f"below {len(names)}, the names in the header",
+                try_="add the missing names to the header",
             )
     return DrawnWorkload(
         name=head.name,
@@ -240,6 +242,7 @@ def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
                 f"{name} of request {int(is_null.argmax())} is absent",
                 where=str(path),
                 allowed="a value in each row",
+                try_="fill it in, or leave these rows out",
             )
         filled[name] = np.where(is_null, NONE, np.ma.getdata(column))
     return decoded(found, Head, path, 0), filled
@@ -250,7 +253,12 @@ def _check_names(columns: Iterable[str], path: Path) -> None:
     unknown, missing = names - set(COLUMNS), {"arrival_ns", *_NEEDED} - names
     if unknown or missing:
         problem = f"missing columns: {sorted(missing)}, unknown: {sorted(unknown)}"
-        raise SpecError(problem, where=str(path), allowed=", ".join(COLUMNS))
+        raise SpecError(
+            problem,
+            where=str(path),
+            allowed=", ".join(COLUMNS),
+            try_="the trace as it was written, or one of another tool: --trace-format table",
+        )
 
 
 def _root_arrival(columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:

@@ -319,7 +319,12 @@ def check_plan(
         The first row that cannot be sent, and why.
     """
     if plan.n_requests == 0:
-        raise SpecError("no requests", where=where, allowed="at least one")
+        raise SpecError(
+            "no requests",
+            where=where,
+            allowed="at least one",
+            try_="more --requests, or a longer --for",
+        )
     _check_arrivals(plan, where, row_name)
     for column, is_wrong, why, advice in _range_checks(plan):
         text = f"{column} of {{}} is {{}}{why}"

@@ -205,7 +205,12 @@ def _lengths(path: Path) -> _Lengths:
             (one.window_start_s, _table(tables[0]), _table(tables[1]))
         )
     if not of_client:
-        raise SpecError("no tables of lengths", where=str(path), allowed="at least one line")
+        raise SpecError(
+            "no tables of lengths",
+            where=str(path),
+            allowed="at least one line",
+            try_="the whole file of ServeGen's length distributions",
+        )
     for windows in of_client.values():
         windows.sort(key=lambda window: window[0])
     return _Lengths(of_client=of_client, pooled=(_table(pools[0]), _table(pools[1])))

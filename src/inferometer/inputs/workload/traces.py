@@ -238,14 +238,20 @@ def detect_format(path: Path) -> TraceFormat:
         return found
     number, first = next(DOOR.lines_of(path), (0, b""))
     if not first:
-        raise SpecError("the trace is empty", where=str(path), allowed=_FORMATS)
+        raise SpecError(
+            "the trace is empty",
+            where=str(path),
+            allowed=_FORMATS,
+            try_="another file, or a preset: --workload chat",
+        )
     if first.startswith(b"{"):
         decoded(first, dict[str, msgspec.Raw], path, number)
     raise SpecError(
         "the trace's format is not known",
         where=str(path),
         allowed=_FORMATS,
-        try_="a first line arrival_s,prompt_tokens,output_tokens and one line a request (CSV)",
+        try_="a first line arrival_s,prompt_tokens,output_tokens and one line a request (CSV); of"
+        ' texts one JSON object a line, {"prompt": "..."}, and --output-tokens N',
     )
 
 
@@ -327,7 +333,11 @@ def read_trace(source: TraceSource, *, needs_instants: bool = True) -> ReadTrace
     rows = list(_rows(kind, path, source))
     if not rows:
         raise SpecError(
-            "the trace has no requests", where=str(path), allowed=f"requests in the format {kind}"
+            "the trace has no requests",
+            where=str(path),
+            allowed=f"requests in the format {kind}",
+            try_="its own --trace-format, if it has another one, or a CSV with a first line"
+            " arrival_s,prompt_tokens,output_tokens",
         )
     has_instants = all(row.arrival_ns is not None for row in rows)
     if kind == "table" and has_instants and needs_instants and source.speed_up_ratio == 1:

@@ -81,7 +81,9 @@ def _read(path: Path) -> Imported:
 def _text_of(path: Path) -> str:
     text = DOOR.text_of(path)
     if not text or text.isspace():
-        raise RecordError("the file is empty", where=str(path), allowed=KNOWN)
+        raise RecordError(
+            "the file is empty", where=str(path), allowed=KNOWN, try_="the file of a run that ended"
+        )
     return text
 
 

@@ -139,6 +139,7 @@ def _answer(request: JsonFields) -> _Answer:
             f"{len(outputs)} response_outputs for {len(instants)} response_timestamps",
             where=request.where,
             allowed="one for each",
+            try_="the file of a run that ended",
         )
     events = _events(outputs, request.where)
     n_letters = [sum(len(_text(event)) for event in of_one) for of_one in events]

@@ -139,6 +139,7 @@ def read_guidellm_csv(path: Path) -> Imported:
             "the table has no benchmark",
             where=where,
             allowed="three lines of headings, and a line for each benchmark",
+            try_="GuideLLM's benchmarks.json of the same run",
         )
     return Imported(tool="guidellm", summaries=tuple(found))
 

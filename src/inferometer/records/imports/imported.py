@@ -302,6 +302,7 @@ def same_length(columns: dict[str, Sequence[object] | None], fields: JsonFields)
             f"the lists differ in length: {lengths}",
             where=fields.where,
             allowed="one value for each request in each",
+            try_="the file as the tool wrote it, of a run that ended",
         )
     return next(iter(lengths.values()), 0)
 
@@ -370,7 +371,10 @@ def imported_run(requests: Sequence[ImportedRequest], facts: ImportFacts) -> Run
     """
     if not requests:
         raise RecordError(
-            "the file has no request", where=facts.source.where, allowed="at least one"
+            "the file has no request",
+            where=facts.source.where,
+            allowed="at least one",
+            try_="the file of a run that ended",
         )
     _check_order(requests, facts.source.where)
     rows = sorted(requests, key=lambda request: request.intended_ns)
@@ -406,6 +410,7 @@ def _check_order(requests: Sequence[ImportedRequest], where: str) -> None:
                     " before it was sent",
                     where=where,
                     allowed="instants in the order in which things happen",
+                    try_="measure again, with the clocks of client and server alike",
                 )
 
 

@@ -162,6 +162,7 @@ def read_silicon(path: Path) -> PublishedPointTable:
             f"the header lacks {', '.join(sorted(missing))}",
             where=str(path),
             allowed=", ".join(sorted(_SILICON_HEADER)),
+            try_="the whole file, as AIConfigurator publishes it",
         )
     return point_table(
         [

@@ -158,6 +158,7 @@ class JsonFields:
             f"{self._path(name)} is {shown[:60]}{'...' if len(shown) > 60 else ''}",
             where=self.where,
             allowed=allowed,
+            try_="the file as the tool wrote it; a number in it may have been edited or lost",
         )
 
     def _path(self, name: str) -> str:
@@ -180,7 +181,12 @@ def read_objects(path: Path) -> tuple[JsonFields, ...]:
     where = str(path)
     content = parse_json(DOOR.text_of(path), where)
     if not isinstance(content, list):
-        raise RecordError("the file is no list", where=where, allowed="a JSON list of objects")
+        raise RecordError(
+            "the file is no list",
+            where=where,
+            allowed="a JSON list of objects",
+            try_="the file as the tool wrote it",
+        )
     return tuple(_object(item, where, f"[{i}]") for i, item in enumerate(content))
 
 
@@ -207,7 +213,10 @@ def parse_json(text: str, where: str) -> Json:
 def _object(value: Json, where: str, path: str) -> JsonFields:
     if not isinstance(value, dict):
         raise RecordError(
-            f"{path or 'the file'} is no object", where=where, allowed="a JSON object"
+            f"{path or 'the file'} is no object",
+            where=where,
+            allowed="a JSON object",
+            try_="the file as the tool wrote it",
         )
     return JsonFields(content=value, where=where, path=path)
 

@@ -148,11 +148,20 @@ def _attention(rows: list[dict[str, str]], tokens: F64) -> AttentionTable:
 def _rows(folder: Path, name: str, **wanted: str) -> list[dict[str, str]]:
     paths = sorted(folder.glob(f"{name}.*.csv.gz"))
     if len(paths) != 1:
-        raise RecordError(f"{len(paths)} tables called {name}", where=str(folder), allowed="one")
+        raise RecordError(
+            f"{len(paths)} tables called {name}",
+            where=str(folder),
+            allowed="one",
+            try_="move the others away",
+        )
     where = str(paths[0])
     rows = list(DOOR.csv_records(DOOR.text_of(paths[0]).splitlines(), where=where))
     if not rows or not wanted.keys() <= rows[0].keys():
-        raise RecordError(f"{name} lacks rows or one of {sorted(wanted)}", where=where)
+        raise RecordError(
+            f"{name} lacks rows or one of {sorted(wanted)}",
+            where=where,
+            try_="the folder as AIConfigurator publishes it",
+        )
     return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
 

@@ -239,7 +239,12 @@ def _requests(path: Path) -> tuple[RequestTable, I64, str]:
     n_requests, arrival_ns = len(rows), instants("arrival_s")
     late = np.flatnonzero(np.diff(arrival_ns) < 0)
     if late.size:
-        raise RecordError(f"line {late[0] + 3} arrives before its predecessor", where=str(path))
+        raise RecordError(
+            f"line {late[0] + 3} arrives before its predecessor",
+            where=str(path),
+            allowed="lines in the order of arrival",
+            try_="sort the lines by arrival",
+        )
     for before, name in pairwise(("arrival_s", "first_token_s", "last_token_s")):
         early = np.flatnonzero(instants(name) < instants(before))
         if early.size:
@@ -248,6 +253,7 @@ def _requests(path: Path) -> tuple[RequestTable, I64, str]:
                 f"{name} = {row[name]}",
                 where=f"{path}, line {early[0] + 2}",
                 allowed=f"{before} = {row[before]}, or later",
+                try_="the file as the simulator wrote it",
             )
     table = RequestTable(
         intended_send_ns=arrival_ns,
@@ -273,7 +279,10 @@ def _prefix(path: Path, requests: RequestTable) -> PrefixBlocks:
     lines = DOOR.text_of(path).splitlines()
     if len(lines) != len(requests.prompt_tokens):
         raise RecordError(
-            f"{len(lines)} requests for a log of {len(requests.prompt_tokens)}", where=str(path)
+            f"{len(lines)} requests for a log of {len(requests.prompt_tokens)}",
+            where=str(path),
+            allowed="the log and the requests of one run",
+            try_="the requests that this log was made of",
         )
     for number, (line, prompt) in enumerate(
         zip(lines, requests.prompt_tokens.tolist(), strict=True), start=1
@@ -283,6 +292,7 @@ def _prefix(path: Path, requests: RequestTable) -> PrefixBlocks:
             raise RecordError(
                 f"line {number} has {row.input_toks} prompt tokens, the log {prompt}",
                 where=str(path),
+                try_="the requests that this log was made of",
             )
         runs = (range(first, first + count) for first, count in row.hash_runs)
         ids += islice(chain.from_iterable(runs), prompt // BLOCK_TOKENS)

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.errors import RecordError
 from inferometer.records.columns import I8, I32, I64
 from inferometer.records.imports.imported import Imported, file_source
@@ -43,7 +44,12 @@ def read_own_requests(path: Path) -> Imported:
     """
     rows = list(DOOR.csv_records(DOOR.text_of(path).splitlines(), where=str(path)))
     if not rows:
-        raise RecordError("the file has no request", where=str(path), allowed="at least one")
+        raise RecordError(
+            "the file has no request",
+            where=str(path),
+            allowed="at least one",
+            try_=suggestions.command("export", "RUN", "--out", "requests.csv"),
+        )
     source = file_source(path, "inferometer")
     manifest = RunManifest(
         run_id=f"inferometer-{source.where.rpartition(' ')[2]}",
@@ -104,11 +110,21 @@ def _count(text: str, where: str) -> int:
         return UNKNOWN_COUNT
     count = DOOR.number(text, "count", where=where, most=MOST_COUNT)
     if count < 0 or not count.is_integer():
-        raise RecordError(f"count {text!r}", where=where, allowed="a whole number, or nothing")
+        raise RecordError(
+            f"count {text!r}",
+            where=where,
+            allowed="a whole number, or nothing",
+            try_="leave the field empty where the number is unknown",
+        )
     return int(count)
 
 
 def _status(text: str, where: str) -> int:
     if text not in _STATUSES:
-        raise RecordError(f"status {text!r}", where=where, allowed=", ".join(_STATUSES))
+        raise RecordError(
+            f"status {text!r}",
+            where=where,
+            allowed=", ".join(_STATUSES),
+            try_=f"{next(iter(_STATUSES))!r} where the request was answered whole",
+        )
     return _STATUSES[text]

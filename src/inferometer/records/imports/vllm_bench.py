@@ -112,7 +112,12 @@ def _objects(path: Path) -> Iterator[JsonFields]:
         found = [(where, parse_json(line, where)) for where, line in named if line.strip()]
     for where, content in found:
         if not isinstance(content, dict):
-            raise RecordError("this is no object", where=where)
+            raise RecordError(
+                "this is no object",
+                where=where,
+                allowed="a JSON object with the names of vllm bench serve",
+                try_="a file that vllm bench serve saved",
+            )
         yield JsonFields(content=content, where=where)
 
 
@@ -241,7 +246,12 @@ def _check_durations(columns: Mapping[str, list[float] | None], where: str) -> N
     for name, values_s in columns.items():
         for i, value_s in enumerate(values_s or ()):
             if value_s < 0:
-                raise RecordError(f"{name}[{i}] is {value_s:g}", where=where, allowed="0 or more")
+                raise RecordError(
+                    f"{name}[{i}] is {value_s:g}",
+                    where=where,
+                    allowed="0 or more",
+                    try_="measure again: the client's clock was set back",
+                )
 
 
 def _token_times_s(ttft_s: float, itls_s: list[float]) -> list[float]:
