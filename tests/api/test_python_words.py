@@ -1,6 +1,5 @@
 """Errors and help for callers in Python: keyword arguments, not flags."""
 
-import copy
 import inspect
 import re
 
@@ -13,16 +12,6 @@ from inferometer.api.python_calls import questions_of
 from inferometer.api.python_words import in_python, own_flags
 from inferometer.api.simulate import Simulate
 from inferometer.errors import InferometerError
-
-
-def test_a_field_in_another_place_is_named():
-    answer = im.predict("llama-3.1-8b", hardware="h100")
-    with pytest.raises(AttributeError, match=r"it is in answer\.answered\.tpot_s"):
-        answer.tpot_s  # noqa: B018 -- the attribute raises
-    with pytest.raises(AttributeError, match="its fields are basis, answered"):
-        answer.no_such_field  # noqa: B018 -- the attribute raises
-    assert copy.deepcopy(answer) == answer
-
 
 SIMULATED = own_flags(Simulate)
 

@@ -140,6 +140,23 @@ def test_devices_are_counted_with_a_space_too():
     ]
 
 
+@pytest.mark.parametrize(
+    ("flags", "counted"),
+    [
+        (["--dp", "8"], ["--hardware", "H200", "--tp", "1", "--data-parallel-size", "8"]),
+        (["--dp", "4"], ["--hardware", "H200", "--tp", "2", "--data-parallel-size", "4"]),
+        (["--dp", "3"], ["--hardware", "8xH200", "--data-parallel-size", "3"]),
+        (
+            ["--dp", "4", "--tp", "2"],
+            ["--hardware", "8xH200", "--data-parallel-size", "4", "--tp", "2"],
+        ),
+    ],
+)
+def test_devices_that_are_counted_are_those_of_all_ranks(flags, counted):
+    words = in_our_words(["m", "--hardware", "8xH200", *flags], command("simulate"))
+    assert words == ["m", *counted]
+
+
 @pytest.mark.parametrize("typed", ["--isl 512", "--osl 128", "--isl 5 --osl 6 --workload chat"])
 def test_lengths_that_are_no_workload_are_refused(typed):
     with pytest.raises(SpecError, match="length"):

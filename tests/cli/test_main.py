@@ -253,3 +253,13 @@ def test_a_closed_stdout_is_no_traceback(tmp_path):
     command = ("sh", "-c", 'exec "$@" >&-', "sh", *words)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [((), "inferometer [OPTIONS] COMMAND"), (("predict",), "inferometer predict")],
+)
+def test_help_is_a_verb_too(words, usage, tmp_path):
+    outcome = command_line.run("help", *words, folder=tmp_path)
+    assert outcome.returncode == 0
+    assert outcome.stdout.startswith(f"Usage: {usage}")

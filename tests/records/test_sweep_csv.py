@@ -223,6 +223,14 @@ def test_broken_tables_name_the_line(tmp_path, text, problem, line):
         assert caught.value.where.endswith(f"line {line}")
 
 
+def test_a_page_is_no_table(tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text("<!doctype html>\n<p>1,2,3\n")
+    with pytest.raises(RecordError, match="a page, not a table") as caught:
+        read_sweep_csv(page, TableFacts(model=None, engine=None))
+    assert "browser" in str(caught.value.try_)
+
+
 def test_what_is_no_text(tmp_path):
     (tmp_path / "t.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecordError, match="in UTF-16"):

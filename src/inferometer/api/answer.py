@@ -9,21 +9,10 @@ import importlib
 import importlib.util
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from io import StringIO
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Final,
-    Generic,
-    NamedTuple,
-    NoReturn,
-    TextIO,
-    TypeVar,
-    cast,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TextIO, TypeVar, cast
 
 import duckdb
 import msgspec
@@ -96,12 +85,6 @@ class Answer:
         """Let no dataclass print its fields instead: they are hundreds of lines."""
         super().__init_subclass__(**options)
         cls.__repr__ = Answer.__repr__  # type: ignore[method-assign]
-
-    if not TYPE_CHECKING:  # type checkers know the fields, and would take any name for one
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Name where a field is that is looked for in the wrong place."""
-            raise AttributeError(_missing(self, name), name=name, obj=self)
 
     @property
     def exit_code(self) -> int:
@@ -209,33 +192,6 @@ class Answer:
         console = SafeConsole(width=_COLUMNS, file=StringIO(), record=True)
         console.print(self._drawn_in_python(), crop=False)
         return console.export_html(inline_styles=True, code_format=_HTML)
-
-
-_DEEPEST: Final = 4
-
-
-def _missing(answer: Answer, name: str) -> str:
-    """What to write for a field that an answer does not have itself."""
-    what = f"{type(answer).__name__!r} object has no attribute {name!r}"
-    if name.startswith("_"):
-        return what
-    places = sorted(_places(answer, name, "answer"), key=lambda place: place.count("."))
-    own = ", ".join(one.name for one in fields(answer))  # type: ignore[arg-type]
-    where = f"it is in {' and '.join(places[:2])}" if places else f"its fields are {own}"
-    return f"{what}; {where}; answer.to_dict() has all"
-
-
-def _places(part: object, name: str, path: str) -> Iterator[str]:
-    """Paths to the fields of this name; of a list those in its first entry."""
-    if path.count(".") >= _DEEPEST or not is_dataclass(part):
-        return
-    for one in fields(part):
-        value, here = getattr(part, one.name), f"{path}.{one.name}"
-        if one.name == name:
-            yield here
-        if isinstance(value, tuple) and value:
-            value, here = value[0], f"{here}[0]"
-        yield from _places(value, name, here)
 
 
 def _finite(value: object) -> object:

@@ -86,6 +86,11 @@ class VerbTable(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The verb's command; of an unknown one, which verbs are close."""
+        if args[0] == "help":  # as git and docker have it
+            if len(args) == 1:
+                click.echo(ctx.get_help())
+                ctx.exit()
+            args = [args[1], "--help"]
         if args[0] not in VERBS and not args[0].startswith("-"):
             meant = _MEANT.get(args[0].lower())
             close = [meant] if meant else difflib.get_close_matches(args[0], VERBS, n=2)

@@ -81,8 +81,15 @@ def number_of_devices(
     {'replicas': 4}
     >>> number_of_devices(8, {"tp", "replicas"}, {})
     {}
+    >>> number_of_devices(16, {"tp", "replicas"}, {"data_parallel_size": 8})
+    {'tp': 2}
     """
     is_total = "gpus" in names
+    ranks = str(given.get("data_parallel_size", ""))
+    others = OTHER_COUNTS - {"data_parallel_size"}
+    if not is_total and ranks.isdecimal() and int(ranks) > 1 and others.isdisjoint(given):
+        is_known = {"tp", "replicas"}.isdisjoint(given) and n % int(ranks) == 0
+        return {"tp": n // int(ranks)} if is_known and "tp" in names else {}
     numbers = ("total_gpus",) if is_total else ("tp", "replicas")
     missing = [one for one in numbers if one in names and one not in given]
     shares = {one: str(given[one]) for one in numbers if one in given}

@@ -240,6 +240,13 @@ def cells_of(text: str, where: str) -> list[tuple[int, list[str]]]:
     RecordError
         The table is empty, a line has more or fewer cells than the header, or a number is unclear.
     """
+    if text.lstrip()[:5].lower() in {"<!doc", "<html"}:
+        raise RecordError(
+            "this is a page, not a table",
+            where=where,
+            allowed=_ALLOWED,
+            try_="open it in a browser; its numbers are in the folder of its run",
+        )
     numbered = [
         (number, line)
         for number, line in enumerate(text.splitlines(), start=1)
