@@ -155,6 +155,9 @@ _BURST_GPT: Final = "Request tokens"
 
 _OWN_COLUMN: Final = b"arrival_ns"
 """Column in the first line of our files without a header: a CSV's names, or a JSON line."""
+_OWN_TABLE: Final = (
+    "a first line arrival_s,prompt_tokens,output_tokens and one line a request (CSV)"
+)
 _FORMATS: Final = (
     "azure, mooncake, llmservingsim, sharegpt, openai-batch, prompts, aiperf, otel, inferometer,"
     " table"
@@ -239,10 +242,7 @@ def detect_format(path: Path) -> TraceFormat:
     number, first = next(DOOR.lines_of(path), (0, b""))
     if not first:
         raise SpecError(
-            "the trace is empty",
-            where=str(path),
-            allowed=_FORMATS,
-            try_="another file, or a preset: --workload chat",
+            "the trace is empty", where=str(path), allowed=_FORMATS, try_="--workload chat"
         )
     if first.startswith(b"{"):
         decoded(first, dict[str, msgspec.Raw], path, number)
@@ -250,8 +250,7 @@ def detect_format(path: Path) -> TraceFormat:
         "the trace's format is not known",
         where=str(path),
         allowed=_FORMATS,
-        try_="a first line arrival_s,prompt_tokens,output_tokens and one line a request (CSV); of"
-        ' texts one JSON object a line, {"prompt": "..."}, and --output-tokens N',
+        try_=f'{_OWN_TABLE}; of texts a line {{"prompt": "..."}} each, and --output-tokens N',
     )
 
 
@@ -332,13 +331,9 @@ def read_trace(source: TraceSource, *, needs_instants: bool = True) -> ReadTrace
         )
     rows = list(_rows(kind, path, source))
     if not rows:
-        raise SpecError(
-            "the trace has no requests",
-            where=str(path),
-            allowed=f"requests in the format {kind}",
-            try_="its own --trace-format, if it has another one, or a CSV with a first line"
-            " arrival_s,prompt_tokens,output_tokens",
-        )
+        allowed = f"requests in the format {kind}"
+        try_ = f"its own --trace-format, or {_OWN_TABLE}"
+        raise SpecError("the trace has no requests", where=str(path), allowed=allowed, try_=try_)
     has_instants = all(row.arrival_ns is not None for row in rows)
     if kind == "table" and has_instants and needs_instants and source.speed_up_ratio == 1:
         rows = _in_their_unit(rows, path)
