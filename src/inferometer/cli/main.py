@@ -82,15 +82,15 @@ class VerbTable(click.Group):
         check_numbers(command)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """``help VERB``, as git and docker have it, is ``VERB --help``."""
+        is_help = args[:1] == ["help"]
+        return super().parse_args(ctx, [*args[1:2], "--help"] if is_help else args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The verb's command; of an unknown one, which verbs are close."""
-        if args[0] == "help":  # as git and docker have it
-            if len(args) == 1:
-                click.echo(ctx.get_help())
-                ctx.exit()
-            args = [args[1], "--help"]
         if args[0] not in VERBS and not args[0].startswith("-"):
             meant = _MEANT.get(args[0].lower())
             close = [meant] if meant else difflib.get_close_matches(args[0], VERBS, n=2)

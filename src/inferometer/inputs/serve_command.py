@@ -124,8 +124,8 @@ def read_serve_command(text: str) -> ServeCommand | None:
 
     Example
     -------
-    >>> read_serve_command("vllm serve Qwen/Qwen3-8B --port 80 -tp 2 --enforce-eager")
-    ServeCommand(model='Qwen/Qwen3-8B', engine='vllm', flags=(('-tp', '2'), ('--enforce-eager', None)), unmodelled=())
+    >>> read_serve_command("vllm serve Qwen/Qwen3-8B --port 80 -tp 2 --enforce-eager").flags
+    (('-tp', '2'), ('--enforce-eager', None))
     """
     for engine, program in _PROGRAMS:
         if place := re.search(rf"(?:^|\s){program}", text):

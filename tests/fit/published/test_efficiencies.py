@@ -76,7 +76,7 @@ def test_decode_steps_are_those_of_the_table(model, device, tp, quantization, us
     shape = decode_shape(batch_size=users, context_tokens=MEAN_CONTEXT)
     predicted = fit.predict(shape).duration_s
     assert predicted.low * 0.95 < ms / 1e3 < predicted.high * 1.05
-    most = 3.3 if device == "mi300x" else 2.5 if "gpt-oss" in model else 1.7
+    most = 3.3 if "gpt-oss" in model else 1.7  # other people's servers of experts scatter
     assert predicted.high / predicted.low < most
 
 
@@ -317,17 +317,8 @@ def test_a_model_without_rows_is_as_slow_as_others_servers_are_and_one_with_rows
     assert "times as long" not in own
 
 
-def test_servers_on_amd_differ_more():
-    """Published rows there are of one model and of tuned starts."""
-    widths = {
-        (model, device): half_width(steps(model, device))
-        for model in ("llama-3.1-8b", "qwen3-30b-a3b")
-        for device in ("mi300x", "h100_sxm")
-    }
-    dense, experts = (
-        [widths[model, device] for device in ("mi300x", "h100_sxm")]
-        for model in ("llama-3.1-8b", "qwen3-30b-a3b")
-    )
-    assert dense[0] > 1.3 * dense[1]
-    assert experts[0] > 1.2 * experts[1]
-    assert dense[0] >= np.log(1.4)  # measured, of four dense models
+def test_dense_servers_on_amd_differ_more():
+    """Published rows there are of one model and of tuned starts; those of experts scatter anywhere."""
+    amd, nvidia = (half_width(steps("llama-3.1-8b", device)) for device in ("mi300x", "h100_sxm"))
+    assert amd > 1.3 * nvidia
+    assert amd >= np.log(1.4)  # measured, of four dense models
