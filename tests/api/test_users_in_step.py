@@ -29,7 +29,7 @@ def test_equal_answers_are_named_and_intervals_hold_answers_that_models_end():
 
 
 def test_a_capacity_of_users_in_step_says_how_many_there_are_otherwise():
-    options = {"hardware": DEVICE, "slo": "ttft:p95<500ms", "probe_requests": 200, "time_limit": 2}
+    options = {"hardware": DEVICE, "slo": "ttft:p95<400ms", "probe_requests": 200, "time_limit": 10}
     found = im.capacity(MODEL, workload="512x64", concurrency=4, **options)
     (caution,) = [one for one in found.cautions if one.code == "IN_STEP"]
     assert "prompt=512,output=51..77" in caution.remedy
