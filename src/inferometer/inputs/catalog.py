@@ -120,7 +120,7 @@ def models_named(name: str) -> tuple[str, ...]:
 
 
 def devices_named(name: str) -> tuple[HardwareSpec, ...]:
-    """Devices of which the id, the name or the maker has this text: `nvidia`, `mac`, `mi3`."""
+    """Devices with this text in their id, name or maker: `nvidia`, `mac`, `mi3`."""
     named = ((one.hardware_id, (one.name, one.vendor)) for one in load_hardware())
     found = frozenset(devices_with_text(name, named))
     return tuple(one for one in load_hardware() if one.hardware_id in found)

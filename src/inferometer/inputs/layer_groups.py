@@ -25,7 +25,7 @@ _BY_INDEX: Final = (
 )  # fmt: skip
 """Fields that count layers from the first one, and so are no fields of a group of layers."""
 _BLOCK_KINDS: Final = "layers_block_type"
-"""Nemotron-H's list of the kinds of its layers, each of which is a single block."""
+"""Nemotron-H's list of the kinds of its layers. Each layer is a single block."""
 _UNIT: Final = 256
 """Widths of Nemotron's pruned MLPs are multiples of it (vLLM 0.32.0, ``nemotron_nas.py``)."""
 _SKIPPED: Final = {"attention": "has_attention", "self_attn": "has_attention", "mlp": "has_mlp"}

@@ -44,7 +44,7 @@ def models_with_words(text: str, ids: Iterable[str]) -> tuple[str, ...]:
 
 
 def devices_with_text(text: str, named: Iterable[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
-    """Ids of the devices of which a name or the maker has the text. ``named``: id, names.
+    """Ids of the devices with the text in a name or the maker. ``named``: id, names.
 
     Example
     -------

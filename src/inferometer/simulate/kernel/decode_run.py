@@ -7,6 +7,7 @@ of single steps.
 """
 
 from inferometer.perfmodel.steptime_terms import StepTimeArrays
+from inferometer.records.columns import I32
 from inferometer.records.types import PartKind
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import blocks, groups, price, requests
@@ -23,61 +24,81 @@ def take(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> Non
     Called before the engine schedules; with asynchronous scheduling one step is in flight then.
     Running none is always correct, since the caller goes on with single steps.
     """
-    config, counters = state.config[0], state.counters[0]
-    n_most = min(_n_certain_steps(state), len(log.start_ns) - log.n_filled[0] - config.depth)
+    n_room = len(log.start_ns) - log.n_filled[0] - state.config[0].depth
+    n_most = min(_n_certain_steps(state), n_room)
     if n_most < 2:
         return
     limit_ns = min(until_ns + 1, requests.next_ns(state), requests.next_abort_ns(state))
     n_steps = _take_until(state, cost, log, n_most, limit_ns)
-    if n_steps == 0:
-        return
+    if n_steps > 0:
+        end(state, state.queue.running, n_steps)
+
+
+@inlined
+def end(state: State, rows: I32, n_steps: int) -> None:
+    """Bring the requests, and the batch in flight, to where they are after the run."""
+    config, counters = state.config[0], state.counters[0]
     counters.n_barren_steps = 0
     counters.current_step += n_steps
     for row in range(counters.n_running):
-        _advance(state, row, n_steps)
+        advance(state, rows, row, n_steps)
     if config.is_async:
-        _put_in_flight(state, n_steps)
+        _put_in_flight(state, rows, n_steps)
 
 
 @inlined
 def _take_until(
     state: State, cost: StepTimeArrays, log: StepLog, n_most: int, limit_ns: int
 ) -> int:
-    """Time and log up to ``n_most`` steps that end before the limit; returns their number.
-
-    All steps use the record of the batch that was in flight first.
-    """
-    counters, is_async, n_rows = (
-        state.counters[0],
-        state.config[0].is_async,
-        state.counters[0].n_running,
-    )
-    batch, context, n_steps, touched = state.batches[counters.first_batch], 0, 0, 0
-    for row in range(n_rows):
-        state.queue.joining[row] = state.requests[state.queue.running[row]].num_tokens
-        state.queue.chunks[row] = 0
-        context += state.queue.joining[row] + is_async
+    """Time and log up to ``n_most`` steps that end before the limit; returns their number."""
+    context, n_steps, touched = begin(state, state.queue.running), 0, 0
     while n_steps < n_most:
         if n_steps == touched:
             touched = _extend(state, n_steps)
             if touched == NOTHING:
                 break
-        duration_ns = price.step_duration_ns(
-            state.known[0], cost, 0, n_rows, 0, 0, context, 0, n_rows
-        )
-        done_ns = batch.end_ns if is_async else counters.now_ns + duration_ns
-        if done_ns >= limit_ns:
+        if not take_step(state, cost, log, context, limit_ns):
             break
-        counters.busy_ns += batch.busy_ns if is_async else duration_ns
-        batch.start_ns = done_ns if is_async else counters.now_ns
-        batch.end_ns = state.stages[0, 0] = batch.start_ns + duration_ns
-        batch.busy_ns = duration_ns
-        batch.decode_context_tokens = context
-        _note(state, log, batch)
-        counters.now_ns = done_ns
-        context += n_rows
+        context += state.counters[0].n_running
         n_steps += 1
     return n_steps
+
+
+@inlined
+def begin(state: State, rows: I32) -> int:
+    """Note the tokens of the requests in ``rows`` before the run; returns the first step's context."""
+    counters, context = state.counters[0], 0
+    for row in range(counters.n_running):
+        state.queue.joining[row] = state.requests[rows[row]].num_tokens
+        state.queue.chunks[row] = 0
+        context += state.queue.joining[row] + state.config[0].is_async
+    return context
+
+
+@inlined
+def take_step(
+    state: State, cost: StepTimeArrays, log: StepLog, context_tokens: int, limit_ns: int
+) -> bool:
+    """Time and log one step of a run, if one ends before the limit.
+
+    All steps use the record of the batch that was in flight first.
+    """
+    counters, is_async = state.counters[0], state.config[0].is_async
+    batch, n_rows = state.batches[counters.first_batch], counters.n_running
+    duration_ns = price.step_duration_ns(
+        state.known[0], cost, 0, n_rows, 0, 0, context_tokens, 0, n_rows
+    )
+    done_ns = batch.end_ns if is_async else counters.now_ns + duration_ns
+    if done_ns >= limit_ns:
+        return False
+    counters.busy_ns += batch.busy_ns if is_async else duration_ns
+    batch.start_ns = done_ns if is_async else counters.now_ns
+    batch.end_ns = state.stages[0, 0] = batch.start_ns + duration_ns
+    batch.busy_ns = duration_ns
+    batch.decode_context_tokens = context_tokens
+    _note(state, log, batch)
+    counters.now_ns = done_ns
+    return True
 
 
 @compiled
@@ -124,7 +145,7 @@ def _extend(state: State, n_steps: int) -> int:
         if state.queue.chunks[row] == n_steps:
             index = state.queue.running[row]
             request = state.requests[index]
-            _advance(state, row, n_steps)
+            advance(state, state.queue.running, row, n_steps)
             if not blocks.extend(state, index, 1):
                 return NOTHING
             n_of_tokens = request.num_blocks - config.num_state_blocks
@@ -142,9 +163,9 @@ def _extend(state: State, n_steps: int) -> int:
 
 
 @inlined
-def _advance(state: State, row: int, n_steps: int) -> None:
+def advance(state: State, rows: I32, row: int, n_steps: int) -> None:
     """Set a request's token counts to those after ``n_steps`` steps of this run."""
-    config, request = state.config[0], state.requests[state.queue.running[row]]
+    config, request = state.config[0], state.requests[rows[row]]
     request.num_tokens = state.queue.joining[row] + n_steps
     request.num_computed_tokens = request.num_tokens - 1 + config.is_async
 
@@ -158,7 +179,7 @@ def _note(state: State, log: StepLog, batch: Batch) -> None:
     log.duration_ns[row] = batch.busy_ns
     log.n_prefill_requests[row] = 0
     log.n_decode_requests[row] = counters.n_running
-    log.n_waiting_requests[row] = 0
+    log.n_waiting_requests[row] = counters.n_waiting
     log.n_preempted_requests[row] = 0
     log.prefill_tokens[row] = 0
     log.prefill_context_product_tokens2[row] = 0
@@ -172,7 +193,7 @@ def _note(state: State, log: StepLog, batch: Batch) -> None:
 
 
 @compiled
-def _put_in_flight(state: State, n_steps: int) -> None:
+def _put_in_flight(state: State, rows: I32, n_steps: int) -> None:
     """Copy the run's last step to the record of the batch in flight (asynchronous scheduling)."""
     counters = state.counters[0]
     last, i_batch = state.batches[counters.first_batch], (counters.first_batch + n_steps) % 2
@@ -187,9 +208,9 @@ def _put_in_flight(state: State, n_steps: int) -> None:
     batch.num_swapped_blocks = 0
     counters.first_batch = i_batch
     for row in range(counters.n_running):
-        part, request = parts[row], state.requests[state.queue.running[row]]
+        part, request = parts[row], state.requests[rows[row]]
         request.next_decode_eligible_step = counters.current_step + 1
-        part.request = state.queue.running[row]
+        part.request = rows[row]
         part.num_tokens = part.yields_token = 1
         part.num_computed_tokens = request.num_computed_tokens - 1
         part.slot = request.slot

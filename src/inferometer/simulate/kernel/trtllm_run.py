@@ -7,15 +7,13 @@ blocks or of tokens in the step, and it holds up the others. The results are tho
 """
 
 from inferometer.perfmodel.steptime_terms import StepTimeArrays
-from inferometer.records.types import PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import price, requests, trtllm
-from inferometer.simulate.kernel.state import NOTHING, Batch, State
+from inferometer.simulate.kernel import decode_run, requests, trtllm
+from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.outcome import FAR_NS, Status, StepLog
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES
 
 _RUNNING = int(Status.RUNNING)
-_GENERATION = int(PartKind.GENERATION)
 _LEAST_STEPS = 2
 """Of a run that is worth it."""
 _MAX_UTILIZATION = CAPACITY_POLICIES.index("MAX_UTILIZATION")
@@ -29,20 +27,14 @@ def take(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> Non
     Called before the engine schedules; with the overlap scheduler one step is in flight then.
     Running none is always correct, since the caller goes on with single steps.
     """
-    config, counters = state.config[0], state.counters[0]
-    n_most = min(_n_certain_steps(state), len(log.start_ns) - log.n_filled[0] - config.depth)
+    n_room = len(log.start_ns) - log.n_filled[0] - state.config[0].depth
+    n_most = min(_n_certain_steps(state), n_room)
     if n_most < _LEAST_STEPS or not _admits_nobody(state):
         return
     limit_ns = min(until_ns + 1, requests.next_ns(state), requests.next_abort_ns(state))
     n_steps = _take_until(state, cost, log, n_most, limit_ns)
-    if n_steps == 0:
-        return
-    counters.n_barren_steps = 0
-    counters.current_step += n_steps
-    for row in range(counters.n_running):
-        _advance(state, row, n_steps)
-    if config.is_async:
-        _put_in_flight(state, n_steps)
+    if n_steps > 0:
+        decode_run.end(state, state.skipped, n_steps)
 
 
 @compiled
@@ -116,37 +108,14 @@ def _admits_nobody(state: State) -> bool:
 def _take_until(
     state: State, cost: StepTimeArrays, log: StepLog, n_most: int, limit_ns: int
 ) -> int:
-    """Time and log up to ``n_most`` steps that end before the limit; returns their number.
-
-    All steps use the record of the batch that was in flight first.
-    """
-    counters, is_async, n_rows = (
-        state.counters[0],
-        state.config[0].is_async,
-        state.counters[0].n_running,
-    )
-    batch, context, n_steps, touched = state.batches[counters.first_batch], 0, 0, 0
-    for row in range(n_rows):
-        state.queue.joining[row] = state.requests[state.skipped[row]].num_tokens
-        state.queue.chunks[row] = 0
-        context += state.queue.joining[row] + is_async
+    """Time and log up to ``n_most`` steps that end before the limit; returns their number."""
+    context, n_steps, touched = decode_run.begin(state, state.skipped), 0, 0
     while n_steps < n_most:
         if n_steps == touched:
             touched = _extend(state, n_steps)
-        duration_ns = price.step_duration_ns(
-            state.known[0], cost, 0, n_rows, 0, 0, context, 0, n_rows
-        )
-        done_ns = batch.end_ns if is_async else counters.now_ns + duration_ns
-        if done_ns >= limit_ns:
+        if not decode_run.take_step(state, cost, log, context, limit_ns):
             break
-        counters.busy_ns += batch.busy_ns if is_async else duration_ns
-        batch.start_ns = done_ns if is_async else counters.now_ns
-        batch.end_ns = state.stages[0, 0] = batch.start_ns + duration_ns
-        batch.busy_ns = duration_ns
-        batch.decode_context_tokens = context
-        _note(state, log, batch)
-        counters.now_ns = done_ns
-        context += n_rows
+        context += state.counters[0].n_running
         n_steps += 1
     return n_steps
 
@@ -162,60 +131,9 @@ def _extend(state: State, n_steps: int) -> int:
         if state.queue.chunks[row] == n_steps:
             index = state.skipped[row]
             request = state.requests[index]
-            _advance(state, row, n_steps)
+            decode_run.advance(state, state.skipped, row, n_steps)
             trtllm.extend(state, index, request.num_computed_tokens + 1)
             n_left = request.num_blocks * state.config[0].block_size - request.num_computed_tokens
             state.queue.chunks[row] = n_steps + n_left
         next_touched = min(next_touched, state.queue.chunks[row])
     return next_touched
-
-
-@inlined
-def _advance(state: State, row: int, n_steps: int) -> None:
-    """Set a request's token counts to those after ``n_steps`` steps of this run."""
-    request = state.requests[state.skipped[row]]
-    request.num_tokens = state.queue.joining[row] + n_steps
-    request.num_computed_tokens = request.num_tokens - 1 + state.config[0].is_async
-
-
-@inlined
-def _note(state: State, log: StepLog, batch: Batch) -> None:
-    """Log a step of this run."""
-    config, counters, row = state.config[0], state.counters[0], log.n_filled[0]
-    log.replica[row] = config.replica
-    log.start_ns[row] = batch.start_ns
-    log.duration_ns[row] = batch.busy_ns
-    log.n_prefill_requests[row] = 0
-    log.n_decode_requests[row] = counters.n_running
-    log.n_waiting_requests[row] = counters.n_waiting
-    log.n_preempted_requests[row] = 0
-    log.prefill_tokens[row] = 0
-    log.prefill_context_product_tokens2[row] = 0
-    log.decode_context_tokens[row] = batch.decode_context_tokens
-    log.kv_blocks_used[row] = config.n_kv_blocks - counters.n_free
-    log.n_filled[0] = row + 1
-    batch.step_index = state.world[0].n_steps
-    state.world[0].n_steps += 1
-
-
-@compiled
-def _put_in_flight(state: State, n_steps: int) -> None:
-    """Copy the run's last step to the record of the batch in flight (overlap scheduler)."""
-    counters = state.counters[0]
-    last, i_batch = state.batches[counters.first_batch], (counters.first_batch + n_steps) % 2
-    last.is_in_flight = 0
-    batch, parts = state.batches[i_batch], state.parts[i_batch]
-    batch.is_in_flight = 1
-    batch.start_ns, batch.end_ns, batch.busy_ns = last.start_ns, last.end_ns, last.busy_ns
-    batch.step_index, batch.decode_context_tokens = last.step_index, last.decode_context_tokens
-    batch.n_parts = batch.n_decode_requests = counters.n_running
-    batch.n_prefill_requests = batch.prefill_tokens = batch.prefill_pairs_tokens2 = 0
-    batch.num_spec_tokens = batch.n_yielding = batch.yielding_context_tokens = 0
-    counters.first_batch = i_batch
-    for row in range(counters.n_running):
-        part, index = parts[row], state.skipped[row]
-        part.request = index
-        part.num_tokens = part.yields_token = 1
-        part.num_computed_tokens = state.requests[index].num_computed_tokens - 1
-        part.slot = state.requests[index].slot
-        part.kind = _GENERATION
