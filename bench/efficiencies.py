@@ -14,7 +14,8 @@ steps with prompts, by as much as it grows with these. TTFT errs more: were that
 would err with it, and it does not; so the rest is of the time to the first token alone. Left out
 with a row are all rows of its model on its device and engine; for devices without rows, all rows of
 its device. Of a model with rows it is set on those of few users. Two CPU minutes, and four for the
-simulations without a cache; ``bench/accuracy.py`` shows the other half.
+simulations without a cache; ``bench/accuracy.py`` shows the other half. Errors are those of what the
+package predicts, without the tables' own time outside of the engine.
 """
 
 import argparse
@@ -137,7 +138,7 @@ class LeftOut:
             without = fit_pooled(rest, fit, max_rounds=4)
             for kind in {of for of in self.kinds if alike(of) == group}:
                 rows = [k for k, of in enumerate(self.kinds) if of == kind]
-                self.errors[rows] = errors_at([loads[k] for k in rows], without.distances_of(kind))
+                self.errors[rows] = errors_at([loads[k] for k in rows], without.carried_to(kind))
                 medians = np.median(np.abs(np.expm1(-self.errors[rows])), axis=0)
                 print(
                     "  left out:",
@@ -244,7 +245,9 @@ class Maker:
         is_told = np.array([informs(kind_of(one.published)) for one in self.loads])
         self.fit = fit_pooled([self.loads[k] for k in np.flatnonzero(is_told)])
         self.errors = np.full((len(self.loads), 2), np.nan)
-        self.errors[is_told] = self.fit.errors
+        for k in np.flatnonzero(is_told):
+            carried = self.fit.carried_to(kind_of(self.loads[k].published))
+            self.errors[k] = errors_at([self.loads[k]], carried)
         self.shares = np.array([self.shares_of(one) for one in self.loads])
         self.models = LeftOut(
             self.loads,
@@ -362,7 +365,7 @@ class Maker:
                 )
 
     def distances_of(self, kind):
-        return tuple(float(f"{value:.4g}") for value in self.fit.distances_of(kind))
+        return tuple(float(f"{value:.4g}") for value in self.fit.carried_to(kind))
 
     def made(self, kind, carried_from, spreads, errors, shares):
         rows = [

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.fit.published.efficiencies import OUTSIDE
 from inferometer.fit.published.loads import PublishedLoad
 from inferometer.fit.published.posterior import SimulatedLoad, seen_by
 from inferometer.fit.published.priors import (
@@ -120,6 +121,11 @@ class PooledFit:
         towards = np.array([likeness(chip, one) for one in self.kinds]).T
         weights = np.linalg.solve(_correlation(self.kinds), towards[..., None])[..., 0]
         return np.asarray(np.sum(weights.T * self.distances, axis=0), dtype=np.float64)
+
+    def carried_to(self, kind: Kind) -> F64:
+        """(P) The same without the tables' time outside of the engine, which is theirs alone."""
+        is_outside = np.isin(UNKNOWNS, list(OUTSIDE))
+        return np.where(is_outside, 0.0, self.distances_of(kind))
 
 
 def fit_pooled(
