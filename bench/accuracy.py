@@ -9,7 +9,8 @@ rows predict the other half), another number of devices (*degree*), other *lengt
 *batches*, *few rows* (three along each axis), rows of the same family on another *device*; each
 *topology* left out of its family, beside NVIDIA's AISimulate and AIConfigurator on the same
 topologies; and by the efficiencies in the package, all rows of the *model* on the device and engine
-left out, or all rows of the device (*datasheet*). ``roofline`` is the same schedule at the
+left out, or all rows of the device (*datasheet*); these two also with the time of the tables' own
+*clients*, as their other rows say. ``roofline`` is the same schedule at the
 datasheet's peaks. A row that is not predicted counts as infinitely far off. What a row's prediction
 and interval were is kept in ``--folder`` under the sum of the sources that made it, so a run that
 was stopped goes on where it was; ``bench/results/accuracy.json`` has what the page shows, and
@@ -53,6 +54,8 @@ from inferometer.fit.published.posterior import fit_published
 from inferometer.perfmodel.scenario import BEST
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 
+POOLED = ("model", "model, clients", "datasheet", "datasheet, clients")
+"""Ways that are measured together."""
 PREDICTED_BY = (
     *(f"fit/published/{name}.py" for name in ("closed_loop", "efficiencies", "loads")),
     *(f"fit/published/{name}.py" for name in ("posterior", "priors")),
@@ -217,8 +220,10 @@ def pooled_rows(data, load, kept):
         public = [one.published for one in maker.loads]
         truth = np.log([(one.tpot_s, one.ttft_s) for one in public])
         half = maker.half_widths(is_carried=is_carried)
+        both = ((way, left_out.errors), (f"{way}, clients", left_out.with_clients))
         bounds = kept("bounds", lambda: [roofline(one) for one in maker.loads])
-        yield from rows_of(way, "", len(public), public, truth - left_out.errors, half, bounds)
+        for name, errors in both:
+            yield from rows_of(name, "", len(public), public, truth - errors, half, bounds)
 
 
 def share(values):
@@ -395,7 +400,7 @@ def measured(data, folder, only):
     start_s = time.process_time()
     theirs, n_topologies = theirs_of(data / THEIRS / "topologies.csv")
     rows = asked_of(loads, load, kept, only, theirs)
-    if not only or {"model", "datasheet"} & {*only}:
+    if not only or {*POOLED} & {*only}:
         rows += pooled_rows(data, load, kept)
     print(f"{len(rows)} predictions, {time.process_time() - start_s:.0f} CPU s")
     return {

@@ -36,8 +36,12 @@ WAYS = {
     "topology": "a topology without any row of its own",
     "device": "another device: rows of other devices alone",
     "model": "another model on the device: pooled efficiencies",
+    "model, clients": "the same with the time of the tables' clients, by their other rows",
     "datasheet": "a device without rows: pooled efficiencies and its datasheet",
+    "datasheet, clients": "the same with the time of the tables' clients",
 }
+WITH_INTERVALS = tuple(way for way in WAYS if not way.endswith("clients"))
+"""Ways whose widths are set; the others have those of what the package predicts."""
 IN_SHORT = {
     "concurrency": "rows of the same server at other numbers of users",
     "lengths": "rows of the same model and device at other lengths",
@@ -199,7 +203,7 @@ def _size_of(folder):
 def error_curve(found, metric, quantiles):
     """Share of rows nearer than an error, of each way."""
     curves = []
-    for way in WAYS:
+    for way in WITH_INTERVALS:
         one = found.get((way, "reported", "all"), {}).get(metric)
         if one:
             points = [
@@ -230,7 +234,7 @@ def coverage_curve(found, metric, levels):
                 for level, value in zip(levels, one["levels"], strict=True)
             ),
         )
-        for way in WAYS
+        for way in WITH_INTERVALS
         if (one := found.get((way, "reported", "all"), {}).get(metric))
     ]
     curves.append(NamedCurve("calibrated", tuple(CurvePoint(e, e, None, None, "") for e in ends)))
@@ -257,6 +261,7 @@ def uncalibrated(record):
             f"{one[metric]['width_over_need']:.2f}",
         ]
         for one in record["ways"]
+        if one["way"] in WITH_INTERVALS
         for metric in METRICS
         if one["side"] == "reported"
         and not (

@@ -23,7 +23,7 @@ from results_log import log_row
 from inferometer.api.grid import GridPoint
 from inferometer.api.grid_ties import is_tie, ratio_of
 from inferometer.errors import SpecError
-from inferometer.fit.published.efficiencies import servers_of_others
+from inferometer.fit.published.efficiencies import servers_of_others, sort_of
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.stats.estimate import Z_90, Estimate
@@ -54,7 +54,7 @@ def machine_share(one, log_ends):
 
 def spread_of(one):
     """How far servers of other people with this model, device and engine scatter."""
-    return servers_of_others(one.model, one.hardware, one.framework).spread_ratio
+    return servers_of_others(sort_of(one.model, one.hardware, one.framework)).spread_ratio
 
 
 def point_of(one, log_ends, source):

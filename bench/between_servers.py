@@ -36,11 +36,16 @@ from results_log import log_row
 from inferometer.cli.main import app
 from inferometer.errors import InferometerError
 from inferometer.fit.published import efficiencies
-from inferometer.fit.published.efficiencies import ServersFile, ServersOfOthers
+from inferometer.fit.published.efficiencies import (
+    SHARED,
+    ServersFile,
+    ServersOfOthers,
+    SortOfServers,
+)
 from inferometer.perfmodel import steptime_levels
 from inferometer.stats.estimate import Z_90
 
-FILES = ("elsewhere", "unseen", "unseen_2", "unseen_3", "unseen_4", "unseen_5")
+FILES = ("elsewhere", "unseen", "unseen_2", "unseen_3", "unseen_4", "unseen_5", "unseen_6")
 NAMES = tuple(f"published_{name}.csv" for name in FILES)
 RESULTS = Path(__file__).with_name("results")
 WRITTEN = Path(efficiencies.__file__).with_name(efficiencies.SERVERS_FILE)
@@ -67,7 +72,7 @@ NOT_OF_STEPS = ("ttft_", "kv_")
 class Value(NamedTuple):
     """A published value: how much slower the rows predict it, and the interval's logarithms."""
 
-    kind: tuple[str, str, bool]
+    kind: SortOfServers
     source: str
     is_own: bool
     error: float
@@ -79,9 +84,9 @@ def answered(command):
     """The answer by the rows alone, as of their laboratories; the kind of servers; has it own rows?"""
     kinds, without_rows = [], []
 
-    def of_laboratories(model, hardware, framework):
-        one = found(model, hardware, framework)
-        kinds.append((one.devices, one.engine, one.is_moe))
+    def of_laboratories(sort):
+        one = found(sort)
+        kinds.append(sort)
         return replace(one, slower_ratio=1.0, spread_ratio=0.0)
 
     def both_ends(*of):
@@ -188,9 +193,7 @@ def servers_of(kind, values):
         alike = [one for one in values if one.kind[1:] == kind[1:]] or values
         spread = max(spread, spread_of(alike, log_slower(alike)))
     return ServersOfOthers(
-        devices=kind[0],
-        engine=kind[1],
-        is_moe=kind[2],
+        sort=kind,
         n_values=len(own),
         n_sources=n_sources,
         slower_ratio=round(math.exp(shift), 2),
@@ -224,19 +227,22 @@ def main():
         if stored is not None:
             stored.write_bytes(msgspec.json.encode(values))
     kinds = [
-        (devices, engine, is_moe)
-        for devices in DEVICES
-        for engine in efficiencies.ENGINES
-        for is_moe in (False, True)
+        SHARED,
+        *(
+            SortOfServers(devices, engine, is_moe)
+            for devices in DEVICES
+            for engine in efficiencies.ENGINES
+            for is_moe in (False, True)
+        ),
     ]
     servers = tuple(servers_of(kind, values) for kind in kinds)
     text = msgspec.json.encode(ServersFile(schema_version=1, sources=NAMES, servers=servers))
-    WRITTEN.write_bytes(text.replace(b'{"devices"', b'\n{"devices"') + b"\n")
+    WRITTEN.write_bytes(text.replace(b'{"sort"', b'\n{"sort"') + b"\n")
     left_out = {kind: share_left_out(kind, values) for kind in kinds}
     for one in servers:
-        share = left_out[one.devices, one.engine, one.is_moe]
+        share = left_out[one.sort]
         print(
-            f"{one.devices} {one.engine} {'moe' if one.is_moe else 'dense'}: {one.n_values} values"
+            f"{one.sort.devices} {one.sort.engine} {'moe' if one.sort.is_moe else 'dense'}: {one.n_values} values"
             f" of {one.n_sources}, {one.slower_ratio:g} times as long, spread {one.spread_ratio:g};"
             f" inside when left out: {'none' if share is None else f'{share:.0%}'}"
         )

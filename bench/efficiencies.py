@@ -119,7 +119,11 @@ def nearness(one, other):
 
 
 class LeftOut:
-    """Errors of rows that were left out with all rows that are ``alike``."""
+    """Errors of rows that were left out with all rows that are ``alike``.
+
+    ``errors`` are of what the package predicts; ``with_clients`` counts the time of the tables' own
+    clients too, as their other rows say.
+    """
 
     def __init__(self, loads, fit, alike, shares):
         self.kinds = [kind_of(one.published) for one in loads]
@@ -128,6 +132,7 @@ class LeftOut:
         self.is_moe = np.array([one.is_moe for one in self.kinds])
         self.engines = np.array([one.framework for one in self.kinds])
         self.errors, self.shares = np.empty((len(loads), 2)), shares
+        self.with_clients = np.empty((len(loads), 2))
         groups = [alike(kind) for kind in self.kinds]
         for group in sorted(set(groups)):
             rest = [
@@ -138,7 +143,9 @@ class LeftOut:
             without = fit_pooled(rest, fit, max_rounds=4)
             for kind in {of for of in self.kinds if alike(of) == group}:
                 rows = [k for k, of in enumerate(self.kinds) if of == kind]
-                self.errors[rows] = errors_at([loads[k] for k in rows], without.carried_to(kind))
+                of_kind = [loads[k] for k in rows]
+                self.errors[rows] = errors_at(of_kind, without.carried_to(kind))
+                self.with_clients[rows] = errors_at(of_kind, without.distances_of(kind))
                 medians = np.median(np.abs(np.expm1(-self.errors[rows])), axis=0)
                 print(
                     "  left out:",

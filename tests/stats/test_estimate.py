@@ -60,10 +60,11 @@ def test_what_cannot_be_scaled_or_inverted():
         estimate_of(1.0, 0.0, 2.0).inverted()
 
 
-def test_delays_move_the_high_end_in_logarithms():
+def test_another_error_moves_both_ends_in_logarithms():
     one = estimate_of(2.0, 1.0, 8.0)
-    assert one.with_delays(0.0) == one
-    later = one.with_delays(0.3)
-    assert (later.value, later.low) == (2.0, 1.0)
-    assert math.log(later.high / 2) == pytest.approx(math.hypot(math.log(4), Z_90 * 0.3))
-    assert estimate_of(2.0).with_delays(0.3).high is None
+    assert one.spread(0.0) == one
+    wide = one.spread(0.3)
+    assert wide.value == 2.0
+    assert math.log(wide.high / 2) == pytest.approx(math.hypot(math.log(4), Z_90 * 0.3))
+    assert math.log(2 / wide.low) == pytest.approx(math.hypot(math.log(2), Z_90 * 0.3))
+    assert estimate_of(2.0).spread(0.3).high is None

@@ -219,7 +219,7 @@ def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSp
     reasons = [one.outside_why for one in (prefill, decode) if one.outside_why]
     outside_s = 0.0 if model.front_end_s is None else model.front_end_s.value
     return FittedSpeeds(
-        ttft_s=prefill_s.scaled(1 + outside_s / prefill_s.value).with_delays(
+        ttft_s=prefill_s.scaled(1 + outside_s / prefill_s.value).spread(
             model.first_token_spread_ratio
         ),
         tpot_s=tpot_s,

@@ -3,8 +3,8 @@
 Draws (plausible machines) are sampled from a fit's uncertainty: that of its parameters, and the
 model error of each phase. The errors of decode and prefill are drawn independently, so a machine
 that decodes slowly need not prefill slowly. Of many draws, those near the 5th, 10th, … 95th
-percentile of a typical request's time are used, among them the ones whose decode steps and first
-tokens are spread as evenly. So the least and the most of any of these are the ends of a 90 %
+percentile of both times of a typical request are used, among them the ones whose decode steps and
+first tokens are spread as evenly. So the least and the most of any of these are the ends of a 90 %
 interval, with less noise than a sample of that size. Letters of shapes: D draws, K free parameters.
 """
 
@@ -98,9 +98,10 @@ def drawn_steps(
     """``N_DRAWS`` plausible machines, the fastest first; ``arrays`` converts each to numbers."""
     sampled = _posterior_draws(fit)
     decode_s, prefill_s = _phases_s(fit, sampled)
-    request_s = decode_s + prefill_s
+    # not their sum, so that the same draws are chosen whatever a setting does to either
+    both_s = np.sqrt(decode_s * prefill_s)
     first_token_s = (prefill_s + sampled.front_end_s) * sampled.first_token_ratio
-    chosen = _evenly_spread(np.stack([request_s, decode_s, first_token_s]))
+    chosen = _evenly_spread(np.stack([both_s, decode_s, first_token_s]))
     fastest = fit.at_peaks()
     bound = None if fastest is None else arrays(fastest)
     drawn = (_draw(fit, sampled, int(index), arrays) for index in chosen)
@@ -196,10 +197,12 @@ def _draw(
         staircase_log_ratio=tuple(draws.log_ratio[index].tolist()),
     )
     decode_ratio = float(draws.decode_ratio[index])
-    prompts_ratio = float(draws.prefill_ratio[index]) / decode_ratio
+    first_token_ratio = float(draws.first_token_ratio[index])
+    # what makes first tokens later is waited in no step; earlier, their steps are shorter too
+    prompts_ratio = float(draws.prefill_ratio[index]) * min(first_token_ratio, 1.0) / decode_ratio
     steps = slowed(arrays(moved), decode_ratio)
     steps = steps._replace(
-        first_token_ratio=float(draws.first_token_ratio[index]),
+        first_token_ratio=first_token_ratio,
         **{name: getattr(steps, name) * prompts_ratio for name in _OF_PROMPTS},
     )
     return StepDraw(steps, float(draws.front_end_s[index]))

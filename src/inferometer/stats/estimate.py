@@ -85,12 +85,14 @@ class Estimate:
             return 0.0
         return math.log(self.high / self.low) / (2 * Z_90)
 
-    def with_delays(self, log_sd: float) -> "Estimate":
-        """The time, if it may also be longer by a factor whose logarithm has this deviation."""
-        if log_sd == 0 or self.high is None:
+    def spread(self, log_sd: float) -> "Estimate":
+        """The positive number, also off by a factor whose logarithm has this standard deviation."""
+        if log_sd == 0 or self.low is None or self.high is None or self.low <= 0:
             return self
-        half = math.hypot(math.log(self.high / self.value), Z_90 * log_sd)
-        return replace(self, high=self.value * math.exp(half))
+        lower, upper = (
+            math.hypot(math.log(end / self.value), Z_90 * log_sd) for end in (self.low, self.high)
+        )
+        return replace(self, low=self.value * math.exp(-lower), high=self.value * math.exp(upper))
 
     def scaled(self, factor_ratio: float) -> "Estimate":
         """The same estimate in another unit: value and interval times a positive factor."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inferometer.fit.published import efficiencies
-from inferometer.fit.published.efficiencies import known_levels, published_steps
+from inferometer.fit.published.efficiencies import SortOfServers, known_levels, published_steps
 from inferometer.fit.published.priors import UNKNOWNS
 from inferometer.inputs import catalog
 from inferometer.inputs.catalog import find_hardware, find_model
@@ -275,13 +275,43 @@ def test_rows_of_a_model_elsewhere_are_named_beside_those_of_the_device():
 def test_every_kind_of_server_has_one_entry_of_what_others_published():
     path = resources.files(efficiencies.__package__).joinpath(efficiencies.SERVERS_FILE)
     known = json.loads(path.read_bytes())
-    kinds = [(one["devices"], one["engine"], one["is_moe"]) for one in known["servers"]]
-    assert len(kinds) == len(set(kinds)) == 4 * 3 * 2
+    sorts = [tuple(one["sort"]) for one in known["servers"]]
+    assert len(sorts) == len(set(sorts)) == 4 * 3 * 2 + 1
+    assert efficiencies.SHARED in sorts
     assert known["sources"]
     for one in known["servers"]:
         assert one["n_values"] >= one["n_sources"]
         assert 1.0 <= one["slower_ratio"] < 2.0, "rows are of launches that know the model"
         assert 0.0 < one["spread_ratio"] <= 0.5
+
+
+def test_replicas_that_share_experts_are_as_slow_as_others_are_also_of_a_model_with_rows(
+    monkeypatch,
+):
+    """Data-parallel attention: laboratories tune it, and other people's servers take longer."""
+    others = efficiencies.servers_of_others(efficiencies.SHARED)
+    engine = EngineSpec(dtype="bfloat16", device="cuda", quantization="float8")
+    of = find_model("deepseek-v3"), engine, find_hardware("h200_sxm")
+
+    def levels(n_sharing):
+        efficiencies.published_steps.cache_clear()
+        found = known_levels(*of, framework="sglang", n_sharing=n_sharing)
+        return shape_duration_s(found.likely, DECODE), found.origin
+
+    alone_s, alone = levels(1)
+    shared_s, shared = levels(8)
+    with monkeypatch.context() as patch:
+        found = efficiencies.servers_of_others
+        patch.setattr(
+            efficiencies, "servers_of_others", lambda sort: replace(found(sort), slower_ratio=1.0)
+        )
+        assert levels(1)[0] == alone_s
+        as_rows_s = levels(8)[0]
+    efficiencies.published_steps.cache_clear()
+    assert shared_s / as_rows_s == pytest.approx(others.slower_ratio, rel=1e-6)
+    assert f"{others.slower_ratio:g} times as long, by {others.n_sources} sources" in shared
+    assert "times as long" not in alone
+    assert "servers that share experts" in shared
 
 
 @pytest.mark.parametrize("shape", [DECODE, prefill_shape(batch_size=1, prompt_tokens=2048)])
@@ -296,9 +326,7 @@ def test_a_model_without_rows_is_as_slow_as_others_servers_are_and_one_with_rows
         return [steps(model, "h100_sxm", tp=tp).predict(shape).duration_s.value
                 for model, tp in models]  # fmt: skip
 
-    others = efficiencies.servers_of_others(
-        find_model("qwen3-30b-a3b"), find_hardware("h100_sxm"), "vllm"
-    )
+    others = efficiencies.servers_of_others(SortOfServers("nvidia", "vllm", is_moe=True))
     seen = durations()
     with monkeypatch.context() as patch:
         alike = replace(others, slower_ratio=1.0)

@@ -10,7 +10,7 @@ makes the files from the published tables. Letters of shapes: P unknowns.
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -92,6 +92,19 @@ class Efficiency:
     with rows: what its parameters leave of these."""
 
 
+class SortOfServers(NamedTuple):
+    """Servers that differ alike from the rows."""
+
+    devices: str
+    """*blackwell* or older *nvidia* with HBM, *amd*, *other*; *any* of ``SHARED``."""
+    engine: str
+    is_moe: bool
+
+
+SHARED: Final = SortOfServers("any", "any", is_moe=True)
+"""Servers whose replicas share their experts (data-parallel attention), also of models with rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServersOfOthers:
     """How far servers that other people run are from the published rows, by what they published.
@@ -100,10 +113,7 @@ class ServersOfOthers:
     that they run. ``bench/between_servers.py`` finds these numbers.
     """
 
-    devices: str
-    """*blackwell* or older *nvidia* with HBM, *amd*, or *other*."""
-    engine: str
-    is_moe: bool
+    sort: SortOfServers
     n_values: int
     n_sources: int
     slower_ratio: float
@@ -173,7 +183,7 @@ def known_levels(
     found = (
         None
         if is_datasheet or all_reduce_s is not None or has_stated_links(hardware)
-        else published_steps(model, engine, hardware, framework)
+        else published_steps(model, engine, hardware, framework, shares_experts=n_sharing > 1)
     )
     if found is None:
         return datasheet_levels(
@@ -206,9 +216,16 @@ def has_stated_links(hardware: HardwareSpec) -> bool:
 
 @lru_cache(maxsize=128)
 def published_steps(
-    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, framework: str
+    model: ModelSpec,
+    engine: EngineSpec,
+    hardware: HardwareSpec,
+    framework: str,
+    *,
+    shares_experts: bool = False,
 ) -> StepTimeModel | None:
     """Step times of the nearest published rows; None where none are similar.
+
+    ``shares_experts``: replicas that share their experts differ in their own way from other servers.
 
     Raises
     ------
@@ -227,9 +244,10 @@ def published_steps(
     content = efficiency_file(hardware)
     file = None if content is None else _read(content)
     entry = None if file is None else _nearest(file, model, framework, weights)
-    return (
-        None if file is None or entry is None else _model_of(file, entry, model, engine, hardware)
-    )
+    if file is None or entry is None:
+        return None
+    sort = SHARED if shares_experts else sort_of(model, hardware, entry.engine)
+    return _model_of(file, entry, model, engine, hardware, servers_of_others(sort))
 
 
 def efficiency_file(hardware: HardwareSpec) -> bytes | None:
@@ -296,14 +314,14 @@ def _model_of(
     model: ModelSpec,
     engine: EngineSpec,
     hardware: HardwareSpec,
+    others: ServersOfOthers,
 ) -> StepTimeModel:
     prior = device_prior(model, engine, hardware, entry.engine)
     # No published row went over PCIe: there the link is the prior's, with its uncertainty.
     free = _LINK if engine.tensor_parallel_size > 1 and hardware.link_bytes_per_s is None else ()
     is_far = ~np.isin(UNKNOWNS, free)
     place = np.minimum(prior.mean + np.array(entry.distances) * is_far, prior.upper)
-    others = servers_of_others(model, hardware, entry.engine)
-    is_own = _is_of_engine(entry)
+    is_own = _is_of_engine(entry) and others.sort != SHARED
     place += np.array(_slower(0.0 if is_own else float(np.log(others.slower_ratio))))
     n_rows = max(sum(one.n_rows for one in file.sources), 1)
     extra = _UNPACKING_RATIO if _has_few_rows(entry, engine, hardware) else 0.0
@@ -351,10 +369,14 @@ def devices_of(hardware: HardwareSpec) -> str:
     return "blackwell" if hardware.is_blackwell else "nvidia"
 
 
-def servers_of_others(model: ModelSpec, hardware: HardwareSpec, framework: str) -> ServersOfOthers:
-    """How servers of other people with such a model, device and engine differ."""
-    sort = (devices_of(hardware), framework, model.moe is not None)
-    return next(one for one in _servers() if (one.devices, one.engine, one.is_moe) == sort)
+def sort_of(model: ModelSpec, hardware: HardwareSpec, framework: str) -> SortOfServers:
+    """Servers that differ alike from the rows: of such a model, device and engine."""
+    return SortOfServers(devices_of(hardware), framework, model.moe is not None)
+
+
+def servers_of_others(sort: SortOfServers) -> ServersOfOthers:
+    """How servers of this sort that other people run differ."""
+    return next(one for one in _servers() if one.sort == sort)
 
 
 @lru_cache(maxsize=1)
@@ -388,9 +410,10 @@ def others_words(others: ServersOfOthers) -> str:
     """The factor of a model without rows by the engine, in words."""
     if others.slower_ratio == 1.0:
         return ""
+    sort = " that share experts" if others.sort == SHARED else ""
     return (
         f"; steps {others.slower_ratio:g} times as long, by {others.n_sources} sources of other"
-        " people's servers"
+        f" people's servers{sort}"
     )
 
 
