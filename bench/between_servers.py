@@ -43,6 +43,8 @@ from inferometer.fit.published.efficiencies import (
     SortOfServers,
 )
 from inferometer.perfmodel import steptime_levels
+from inferometer.perfmodel.steptime_terms import shape_duration_s
+from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.stats.estimate import Z_90
 
 FILES = ("elsewhere", "unseen", "unseen_2", "unseen_3", "unseen_4", "unseen_5", "unseen_6")
@@ -69,6 +71,12 @@ OTHER_BUDGET = "--concurrency 1500 --requests 1500 --workload 8192x1024"
 NOT_OF_STEPS = ("ttft_", "kv_")
 
 
+ENDS_OF = (
+    decode_shape(batch_size=32, context_tokens=1152),
+    prefill_shape(batch_size=1, prompt_tokens=1024),
+)
+
+
 class Value(NamedTuple):
     """A published value: how much slower the rows predict it, and the interval's logarithms."""
 
@@ -78,6 +86,12 @@ class Value(NamedTuple):
     error: float
     faster: float
     slower: float
+
+
+def ends(draws, shape):
+    """Indices of the draws with the shortest and the longest step of this shape."""
+    times_s = [shape_duration_s(one.steps, shape) for one in draws]
+    return times_s.index(min(times_s)), times_s.index(max(times_s))
 
 
 def answered(command):
@@ -90,8 +104,10 @@ def answered(command):
         return replace(one, slower_ratio=1.0, spread_ratio=0.0)
 
     def both_ends(*of):
-        draws = drawn(*of)
-        return (*draws[:2], *draws[-2:])  # without those between them
+        draws = drawn(*of)  # without those between the ends
+        return tuple(
+            draws[k] for k in sorted({end for shape in ENDS_OF for end in ends(draws, shape)})
+        )
 
     def of_others(others):
         without_rows.append(others)

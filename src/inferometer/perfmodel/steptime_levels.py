@@ -10,6 +10,7 @@ interval, with less noise than a sample of that size. Letters of shapes: D draws
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from statistics import NormalDist
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
 
 N_DRAWS: Final = 19
-_N_SAMPLED: Final = 400
+_N_SAMPLED: Final = 2000
 _SEED: Final = 20261123
 _BATCH: Final = 32
 _PROMPT_TOKENS: Final = 1024
@@ -64,10 +65,9 @@ _OF_PROMPTS: Final = (
 )
 """Fields of ``StepTimeArrays`` that contribute much to prefills, and little to decode steps."""
 _MOST_SPREADS: Final = 3.0
-_NEIGHBOURS: Final = 9
+_NEIGHBOURS: Final = 49
 """Draws on either side of a quantile, not quite half of those between two."""
 _N_DESCENTS: Final = 3
-_ENDS_WEIGHT: Final = 4.0
 _STRIDE: Final = 11
 """Shares no factor with the number of draws, 19."""
 
@@ -167,18 +167,23 @@ def _evenly_spread(times_s: F64) -> list[int]:
     """Indices of draws whose times, (3, D), are near their ``N_DRAWS`` quantiles: fastest first.
 
     Those of the first row are next to them; which of the neighbours, descent finds for the others.
+    Near in standard deviations, so that ends are as near as the middle.
     """
-    places = np.arange(1, N_DRAWS + 1) / (N_DRAWS + 1) * (_N_SAMPLED - 1)
-    weights = np.where(np.isin(np.arange(N_DRAWS), (0, N_DRAWS - 1)), _ENDS_WEIGHT, 1.0)
-    ranks = np.argsort(np.argsort(times_s, axis=1, kind="stable"), axis=1).T
-    near = np.rint(places).astype(int)[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
+    places = np.arange(1, N_DRAWS + 1) / (N_DRAWS + 1)
+    wanted, scores = (
+        np.array([NormalDist().inv_cdf(one) for one in of.tolist()])
+        for of in (places, (np.arange(_N_SAMPLED) + 0.5) / _N_SAMPLED)
+    )
+    score = scores[np.argsort(np.argsort(times_s, axis=1, kind="stable"), axis=1)].T
+    near = np.rint(places * (_N_SAMPLED - 1)).astype(int)[:, None]
+    near = near + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
     candidates = np.argsort(times_s[0], kind="stable")[near]
     chosen = candidates[:, _NEIGHBOURS].copy()
     for index in list(range(N_DRAWS)) * _N_DESCENTS:
         moved = np.repeat(chosen[None], len(candidates[index]), axis=0)
         moved[:, index] = candidates[index]
-        off = np.sort(ranks[moved], axis=1) - places[:, None]
-        chosen[index] = candidates[index, np.argmin(np.einsum("mns,n->m", off**2, weights))]
+        off = np.sort(score[moved], axis=1) - wanted[:, None]
+        chosen[index] = candidates[index, np.argmin(np.einsum("mns->m", off**2))]
     return [int(index) for index in chosen]
 
 
@@ -329,11 +334,8 @@ def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
         )
     subject = fit.subject or NOTHING_STATED
     hardware = fit.trained_on.hardware or "a device that is not named"
-    carried = (
-        ""
-        if subject.transferred_from is None
-        else f", transferred from {subject.transferred_from} to {subject.device}"
-    )
+    before, device = subject.transferred_from, subject.device
+    carried = "" if before is None else f", transferred from {before} to {device}"
 
     def arrays(model: StepTimeModel) -> StepTimeArrays:
         return lockstep_arrays(model, n_replicas=n_sharing)
@@ -368,7 +370,6 @@ def captured_within(times: StepTimes, max_num_seqs: int) -> StepTimes:
     as large as the fit's. Larger steps are launched kernel by kernel.
     """
     most = float(CAPTURED_TOKENS_OF_A_SEQUENCE * max_num_seqs)
-
     if times.likely.captured_tokens <= most:
         return times
     return times.changed(

