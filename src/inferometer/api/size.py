@@ -35,7 +35,7 @@ from inferometer.api.model_options import (
 )
 from inferometer.api.progress import talk
 from inferometer.api.question import fields_of, option, parse_counts, s_from_us, words_of
-from inferometer.api.server import Server, Settings, refuse_stages
+from inferometer.api.server import Server, Settings, refuse_options, refuse_stages
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import OverTime, SizingProblem, Sought, problem_of
 from inferometer.api.workload import Workload, required_slo, varied_answers, workload_of
@@ -466,6 +466,9 @@ def _grid(question: Size, model: resolve.ResolvedModel) -> candidates.Grid:
     """Settings to try on each device."""
     stages = None if question.pp is None else parse_counts(question.pp, where="--pp")
     refuse_stages(question.engine, max(stages or (1,)), flag="--engine")
+    own = tuple(sizing_offers.values_to_try(text) for text in question.set)
+    texts = {name: ",".join(values) for name, values in own}
+    refuse_options(question.engine, texts, fields_of(Size))
     return candidates.Grid(
         tensor_parallel_sizes=parse_counts(question.tp, where="--tp"),
         pipeline_parallel_sizes=stages,
@@ -477,7 +480,7 @@ def _grid(question: Size, model: resolve.ResolvedModel) -> candidates.Grid:
         max_num_batched_tokens=parse_counts(
             question.max_num_batched_tokens, where="--max-num-batched-tokens"
         ),
-        own=tuple(sizing_offers.values_to_try(text) for text in question.set),
+        own=own,
         utilization_fraction=question.settings.gpu_memory_utilization,
         shared=tuple(question.settings.shared.items()),
         data_parallel_size=question.fleet.cluster.data_parallel_size,
