@@ -9,6 +9,7 @@ from inferometer.api import named_fit
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
+    EAGER_OPTION,
     FORMATS,
     KV_DTYPE_FLAGS,
     LINK_OPTION,
@@ -120,6 +121,7 @@ class Predict:
         "Engine",
         choices=tuple(ENGINES),
     )
+    enforce_eager: Annotated[bool, EAGER_OPTION] = False
     all_logits: bool = option(False, "The prefill computes the logits of every position.", "Engine")
     ep: bool = option(False, "Experts spread over the tensor-parallel devices.", "Hardware")
     sparsity: bool = option(
@@ -343,7 +345,7 @@ def _known(path: Path, device: types.HardwareSpec | None) -> types.HardwareSpec:
 def _check_measured(question: Predict, *, is_server: bool) -> None:
     """Refuse changes to an engine that was fitted as it is; steps of a sweep can go through stages."""
     changes = {"--pp": is_server and question.pp > 1, "--ep": question.ep}
-    changes |= {"--sparsity": question.sparsity}
+    changes |= {"--sparsity": question.sparsity, "--enforce-eager": question.enforce_eager}
     changes |= {"--mode": question.mode != "engine", "--all-logits": question.all_logits}
     changes |= {
         "--attention-window": question.attention_window is not None,
@@ -459,7 +461,20 @@ def _scenario(subject: _Subject, question: Predict) -> Scenario:
         max_step_tokens=_max_step_tokens(subject, plan.n_devices),
         all_reduce_s=s_from_us(question.all_reduce_us),
         has_all_logits=question.all_logits,
+        is_launched_singly=_is_launched_singly(subject, question),
     )
+
+
+def _is_launched_singly(subject: _Subject, question: Predict) -> bool:
+    """Does a serving engine launch each kernel by itself? A CPU launches none."""
+    if question.enforce_eager and question.mode != "engine":
+        raise SpecError(
+            f"--enforce-eager is of a serving engine, and --mode is {question.mode}",
+            where="--mode, --enforce-eager",
+            allowed="one of the two",
+            try_="the same command without --mode",
+        )
+    return question.enforce_eager and subject.hardware.kind != "cpu"
 
 
 def _max_step_tokens(subject: _Subject, n_devices: int) -> int | None:

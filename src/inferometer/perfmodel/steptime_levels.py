@@ -68,6 +68,9 @@ _NEIGHBOURS: Final = 9
 """Draws on either side of a quantile, not quite half of those between two."""
 _N_DESCENTS: Final = 3
 _ENDS_WEIGHT: Final = 4.0
+KERNELS_ONE_BY_ONE: Final = (
+    "kernels launched one by one, in 0.26 to 1.2 ms a layer (a prior of hosts)"
+)
 _STRIDE: Final = 11
 """Shares no factor with the number of draws, 19."""
 
@@ -390,7 +393,7 @@ def launched_singly(times: StepTimes, model: ModelSpec) -> StepTimes:
 
     changed = times.changed(
         lambda steps, reached: singly(steps, reached.eager_layer_s),
-        "; kernels launched one by one, in 0.26 to 1.2 ms a layer (a prior of hosts)",
+        f"; {KERNELS_ONE_BY_ONE}",
     )
     draws = (
         one._replace(steps=singly(one.steps, float(hosts_s[_STRIDE * index % n_draws])))

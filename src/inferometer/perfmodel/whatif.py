@@ -232,6 +232,12 @@ def with_prefix_hits(scenario: Scenario, hit_fraction: float) -> Change:
 
 def with_graphs(scenario: Scenario) -> Change:
     """The scenario with steps that run as captured graphs, not kernel by kernel."""
+    if scenario.is_launched_singly:
+        return Change(
+            name="without --enforce-eager",
+            scenario=replace(scenario, is_launched_singly=False),
+            needs="memory for the graphs, and a longer start",
+        )
     return Change(
         name=suggestions.flags("--mode", "graphs"),
         scenario=replace(scenario, mode="graphs", launch_overhead_s=None),
