@@ -16,6 +16,7 @@ from inferometer.api.fleet import (
     servers_described,
     slo_of,
     start_load_of,
+    with_dense_ranks,
 )
 from inferometer.api.groups import GROUPS_OPTION
 from inferometer.api.question import Option, option
@@ -230,8 +231,9 @@ def capacity(question: Capacity) -> CapacityAnswer:
         The question is impossible.
     """
     workload = workload_of(question.workload)
-    fleets = fleets_of(question.fleet, workload)
-    described = servers_described(question.groups, question.server, question.fleet)
+    fleet = with_dense_ranks(question.fleet, question.server)
+    fleets = fleets_of(fleet, workload)
+    described = servers_described(question.groups, question.server, fleet)
     servers = described.known(fleets.drawn)
     objective = slo_of(question.slo, workload, fleets)
     requests = _traffic(question, workload, servers)

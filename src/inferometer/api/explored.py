@@ -106,6 +106,7 @@ def _burst_per_s(question: simulate.Simulate) -> float:
 @lru_cache(maxsize=64)
 def servers_at(server: servers_.Server, fleet: fleets.FleetOptions) -> cluster.Servers:
     """The servers of these options, cached."""
+    fleet = fleets.with_dense_ranks(fleet, server)
     n_sharing = fleet.cluster.data_parallel_size
     return fleets.servers_of(fleet, servers_.deployment_of(server, n_sharing=n_sharing))
 

@@ -20,7 +20,7 @@ from inferometer.api import (
 from inferometer.api.capacity import SLO_OF_ALL
 from inferometer.api.cluster import gate_of
 from inferometer.api.compute import TimeLimit, time_limit_field
-from inferometer.api.fleet import FleetOptions, check_searched, fleets_of, slo_of
+from inferometer.api.fleet import FleetOptions, check_searched, fleets_of, slo_of, with_dense_ranks
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
@@ -174,6 +174,9 @@ def size(question: Size) -> SizeAnswer:
     if question.groups is not None:
         return _of_groups(question, question.groups, table, limit)
     resolved = resolve.resolve_model(question.model, load_format="dummy")
+    if question.total_gpus is None:  # else the devices make the replicas, whatever joins them
+        server = Server(model=question.model, policy=question.engine)
+        question = replace(question, fleet=with_dense_ranks(question.fleet, server))
     problem = problem_of(workload_of(question.workload), _sought(question), question.over_time)
     problem = problem._replace(question=_in_fleets(question, problem.question))
     tried = _candidates(question, resolved, table, problem.question.fleets)
