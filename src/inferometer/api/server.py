@@ -298,8 +298,10 @@ def refuse_stages(policy: str, n_stages: int, *, flag: str) -> None:
         raise SpecError(
             f"{n_stages} pipeline stages of {policy}",
             where="--pp",
-            allowed="1: stages are simulated by vLLM's rules alone",
-            try_=suggestions.flags(flag, "vllm"),
+            allowed="1: stages are simulated by vLLM's rules alone; SGLang and TensorRT-LLM put requests"
+            " into micro-batches, each with a schedule of its own",
+            try_=f"{suggestions.flags(flag, 'vllm')}, or {suggestions.flags('--tp', n_stages)} on the"
+            " same devices; `inferometer predict` has stages of a static batch",
         )
 
 
