@@ -233,8 +233,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
     workload = workload_of(question.workload)
     fleet = with_dense_ranks(question.fleet, question.server)
     fleets = fleets_of(fleet, workload)
-    described = servers_described(question.groups, question.server, fleet)
-    servers = described.known(fleets.drawn)
+    servers = servers_described(question.groups, question.server, fleet).known(fleets.drawn)
     objective = slo_of(question.slo, workload, fleets)
     requests = _traffic(question, workload, servers)
     search = Search(

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from inferometer import suggestions
-from inferometer.api import cluster as replicas, groups, server as servers_
+from inferometer.api import cluster as replicas, groups, progress, server as servers_
 from inferometer.api.cluster import Gate, gate_of
-from inferometer.api.progress import talk
 from inferometer.api.question import Option, duration_option, option, refuse_unused
 from inferometer.api.workload import check_answers, required_slo
 from inferometer.decide import candidates, traffic
@@ -234,7 +233,7 @@ def with_dense_ranks(options: FleetOptions, server: servers_.Server) -> FleetOpt
     if model.moe is not None:
         return options
     n_ranks = cluster.data_parallel_size
-    talk(
+    progress.talk(
         f"{model.model_id} is dense: its {n_ranks} data-parallel ranks are independent replicas,"
         " each on devices of its own, behind vLLM's balancer"
     )

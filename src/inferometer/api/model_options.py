@@ -1,13 +1,15 @@
 """Options of questions about a model: its devices, its engine, a quick look."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, cast, get_args
 
-from inferometer.api.question import Option, duration_option, option
+from inferometer import suggestions
+from inferometer.api.question import Field, Option, duration_option, option
 from inferometer.errors import SpecError
+from inferometer.inputs.synonyms import our_flag
 from inferometer.inputs.types import (
     AttentionKernel,
     DType,
@@ -19,6 +21,7 @@ from inferometer.inputs.types import (
 from inferometer.measure import environments
 from inferometer.measure.engines import openvino_spec
 from inferometer.measure.environments import find_environment
+from inferometer.simulate import engine_config
 
 FORMATS: Final = get_args(DType)
 MODEL_OPTION: Final = Option(
@@ -78,6 +81,32 @@ def refuse_changed_steps(changes: Mapping[str, bool], *, allowed: str) -> None:
             where=f"--fit, {flag}",
             allowed=allowed,
             try_=f"the same command without {flag}, or without --fit, which the datasheet answers",
+        )
+
+
+def refuse_options(policy: str, own: Mapping[str, str], fields: Sequence[Field]) -> None:
+    """Refuse settings in ``own`` that the engine's scheduler does not have and an option gives.
+
+    Raises
+    ------
+    SpecError
+        There is one, under the name of any engine; the error has the flag.
+    """
+    flags = {flag.partition("/")[0]: one for one in fields for flag in one.flags}
+    for name, value in own.items():
+        flag = our_flag(f"--{name.replace('_', '-')}", flags)
+        is_own = engine_config.own_name(policy, name) == name
+        if flag not in flags or (is_own and engine_config.has_knob(policy, name)):
+            continue
+        setting, is_switch = f"{name}={value}", flags[flag].kind is bool
+        is_off = is_switch and value.lower() in {"false", "0", "no"}
+        raise SpecError(
+            f"{name} is no setting of the scheduler of {policy}",
+            where=f"--set {setting}",
+            allowed=f"the scheduler's own settings; {name} is an option: {flag}",
+            try_=f"the same command without {suggestions.flags('--set', setting)}"
+            if is_off
+            else suggestions.flags(flag, *(() if is_switch else (value,))),
         )
 
 

@@ -21,12 +21,12 @@ from inferometer.api.model_options import (
     TRANSFER_OPTION,
     refuse_changed_steps,
     refuse_links,
+    refuse_options,
 )
-from inferometer.api.question import Field, fields_of, option, s_from_us
+from inferometer.api.question import fields_of, option, s_from_us
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs import resolve
-from inferometer.inputs.synonyms import our_flag
 from inferometer.inputs.types import (
     AskedFormat,
     Caution,
@@ -250,7 +250,8 @@ def _knobs(server: Server, times: StepTimes | None, n_sharing: int) -> Knobs:
 
 def _own_knobs(server: Server, policy: str) -> dict[str, str]:
     own = dict(own_knob(text, where="--set") for text in server.set)
-    refuse_options(policy, own, (*fields_of(Server), *fields_of(Cluster)))
+    if own:
+        refuse_options(policy, own, (*fields_of(Server), *fields_of(Cluster)))
     if server.pp is None:
         return own
     refuse_stages(policy, server.pp, flag="--policy")
@@ -264,32 +265,6 @@ def _own_knobs(server: Server, policy: str) -> dict[str, str]:
             try_=suggestions.flags("--pp", server.pp),
         )
     return own | {STAGES_KNOB: str(server.pp)}
-
-
-def refuse_options(policy: str, own: Mapping[str, str], fields: Sequence[Field]) -> None:
-    """Refuse settings in ``own`` that the engine's scheduler does not have and an option gives.
-
-    Raises
-    ------
-    SpecError
-        There is one, under the name of any engine; the error has the flag.
-    """
-    flags = {flag.partition("/")[0]: one for one in fields for flag in one.flags}
-    for name, value in own.items():
-        flag = our_flag(f"--{name.replace('_', '-')}", flags)
-        is_own = engine_config.own_name(policy, name) == name
-        if flag not in flags or (is_own and engine_config.has_knob(policy, name)):
-            continue
-        setting, is_switch = f"{name}={value}", flags[flag].kind is bool
-        is_off = is_switch and value.lower() in {"false", "0", "no"}
-        raise SpecError(
-            f"{name} is no setting of the scheduler of {policy}",
-            where=f"--set {setting}",
-            allowed=f"the scheduler's own settings; {name} is an option: {flag}",
-            try_=f"the same command without {suggestions.flags('--set', setting)}"
-            if is_off
-            else suggestions.flags(flag, *(() if is_switch else (value,))),
-        )
 
 
 def refuse_stages(policy: str, n_stages: int, *, flag: str) -> None:

@@ -32,10 +32,11 @@ from inferometer.api.model_options import (
     TRANSFER_OPTION,
     refuse_changed_steps,
     refuse_links,
+    refuse_options,
 )
 from inferometer.api.progress import talk
 from inferometer.api.question import fields_of, option, parse_counts, s_from_us, words_of
-from inferometer.api.server import Server, Settings, refuse_options, refuse_stages
+from inferometer.api.server import Server, Settings, refuse_stages
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import OverTime, SizingProblem, Sought, problem_of
 from inferometer.api.workload import Workload, required_slo, varied_answers, workload_of
@@ -470,8 +471,8 @@ def _grid(question: Size, model: resolve.ResolvedModel) -> candidates.Grid:
     stages = None if question.pp is None else parse_counts(question.pp, where="--pp")
     refuse_stages(question.engine, max(stages or (1,)), flag="--engine")
     own = tuple(sizing_offers.values_to_try(text) for text in question.set)
-    texts = {name: ",".join(values) for name, values in own}
-    refuse_options(question.engine, texts, fields_of(Size))
+    if own:
+        refuse_options(question.engine, {name: ",".join(to) for name, to in own}, fields_of(Size))
     return candidates.Grid(
         tensor_parallel_sizes=parse_counts(question.tp, where="--tp"),
         pipeline_parallel_sizes=stages,
