@@ -166,9 +166,14 @@ def test_lengths_that_are_no_workload_are_refused(typed):
 @pytest.mark.parametrize(
     ("words", "try_"),
     [
-        ("simulate m --speculative-config {}", "--set num_speculative_tokens=3 --set acceptance"),
-        ("simulate m --speculative eagle", "--set num_speculative_tokens=3 --set acceptance"),
-        ("predict m --speculative-config {}", "--speculative eagle"),
+        ("simulate llama-2-7b --hardware h100 --speculative-config {}", "--speculative eagle:3"),
+        ("simulate llama-2-7b --hardware h100 --speculative eagle3", "--speculative eagle:3"),
+        (
+            "simulate llama-2-7b --hardware h100 --speculative ngram:3 --policy sglang",
+            "the same command without --speculative",
+        ),
+        ("simulate m --speculative-algorithm EAGLE", "--speculative eagle:3 (ngram"),
+        ("predict llama-2-7b --hardware h100 --speculative-config {}", "--speculative eagle"),
         ("predict m --enable-expert-parallel", "--ep"),
         ("simulate m --enable-expert-parallel", "--ep"),
         ("predict m --hardwar h100", "--hardware"),
@@ -323,6 +328,11 @@ def test_a_flag_is_no_value_of_the_flag_before_it(tmp_path):
         ("simulate", "vllm serve m --enforce-eager", "m --policy vllm --enforce-eager"),
         (
             "simulate",
+            """vllm serve m --speculative-config '{"method":"ngram"}'""",
+            """m --policy vllm --speculative {"method":"ngram"}""",
+        ),
+        (
+            "simulate",
             "sglang serve --model-path m --disable-cuda-graph",
             "m --policy sglang --enforce-eager",
         ),
@@ -348,11 +358,6 @@ def test_all_flags_of_a_start_command_without_a_meaning_are_refused_at_once():
     with pytest.raises(SpecError, match="--cpu-offload-gb, --num-scheduler-steps of") as refused:
         in_our_words([words], command("simulate"))
     assert refused.value.try_ == "inferometer simulate 'vllm serve m -tp 2'"
-
-
-def test_drafts_of_a_head_are_not_proposed_without_their_cost(tmp_path):
-    refused = run("simulate", "m", "--speculative", "eagle", folder=tmp_path)
-    assert "--set draft_method=eagle --set draft_cost_ratio=" in refused.stderr
 
 
 def test_flags_that_choose_kernels_are_named(capsys):

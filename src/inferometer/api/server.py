@@ -19,6 +19,7 @@ from inferometer.api.model_options import (
     PP_FLAGS,
     TP_FLAGS,
     TRANSFER_OPTION,
+    named_draft,
     refuse_changed_steps,
     refuse_links,
     refuse_options,
@@ -46,7 +47,8 @@ from inferometer.perfmodel.roofline import (
     usual_kv_dtype,
 )
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels, launched_singly
-from inferometer.simulate import engine_config, sglang_config, simulated_run, trtllm_config
+from inferometer.perfmodel.whatif import Draft
+from inferometer.simulate import drafts, engine_config, sglang_config, simulated_run, trtllm_config
 from inferometer.simulate.deployment import STAGES_KNOB, Deployment, Knobs, deploy
 
 _SHARED: Final = ("max_model_len", "block_size", "num_blocks")
@@ -88,10 +90,23 @@ class Settings:
         "Engine",
     )
 
+    speculative: str | None = option(
+        None,
+        "vLLM drafts N tokens by ngram, eagle, medusa, mtp or a draft model; its acceptance where"
+        " measured, else the published one.",
+        "Engine",
+        metavar="METHOD:N[,ACCEPTANCE]",
+    )
+
     @property
     def shared(self) -> dict[str, int]:
         """Given settings that all engines have."""
         return {name: value for name in _SHARED if (value := getattr(self, name)) is not None}
+
+    @property
+    def draft(self) -> Draft | None:
+        """The speculation that is named."""
+        return None if self.speculative is None else named_draft(self.speculative)
 
     def knobs(self, policy: str, shared: Mapping[str, int], own: Mapping[str, str]) -> Knobs:
         """These settings with ``shared`` and the engine's ``own`` ones."""
@@ -224,6 +239,8 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
     if server.fit is not None:
         refuse_links(link=server.link, all_reduce_us=server.all_reduce_us)
         changes = {"--ep": server.ep, "--enforce-eager": server.enforce_eager}
+        if named_fit.is_server(server.fit):
+            changes["--speculative"] = server.settings.speculative is not None
         refuse_changed_steps(changes, allowed="the engine as it was measured")
     if server.fit is not None and named_fit.is_server(server.fit):
         return named_fit.server_deployment(
@@ -232,6 +249,10 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
     model = resolve.resolve_model(server.model, load_format="dummy")
     found = step_times_of(server, model, hardware, n_sharing=n_sharing)
     knobs = _knobs(server, found.times, n_sharing)
+    if (draft := server.settings.draft) is not None:
+        engine = found.times.engine
+        own = drafts.draft_settings(draft, model.spec, engine, found.hardware, knobs.policy)
+        knobs = replace(knobs, own={**own, **knobs.own})
     return deploy(model.spec, found.times.engine, found.hardware, found.times, knobs)
 
 

@@ -488,6 +488,7 @@ def _grid(question: Size, model: resolve.ResolvedModel) -> candidates.Grid:
         utilization_fraction=question.settings.gpu_memory_utilization,
         shared=tuple(question.settings.shared.items()),
         data_parallel_size=question.fleet.cluster.data_parallel_size,
+        draft=question.settings.draft,
     )
 
 

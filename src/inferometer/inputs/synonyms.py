@@ -249,6 +249,7 @@ SAME: Final = {
     **dict.fromkeys(("--backend", "--endpoint-type", "--request-type"), "--endpoint"),
     **dict.fromkeys(("--streaming", "--is-streaming"), "--stream"),
     "--decode-replicas": "--replicas",
+    "--speculative-config": "--speculative",
     "--engine": "--policy",
     "--policy": "--engine",
 }
