@@ -566,7 +566,7 @@ def named_weights(name: str) -> tuple[str, str] | None:
     if quantised is not None:
         base, found = name[: quantised.start()], f"int{quantised[1]}"
     for _ in range(_MOST_WORDS_OF_FORMAT):
-        before, _, word = re.sub(r"[_.]", "-", base).rpartition("-")
+        before, _, word = re.sub(r"[_. ]", "-", base).rpartition("-")
         weights = known_format(word)
         if not before or (weights is None and word.lower() not in _OF_WEIGHTS):
             break
