@@ -113,8 +113,9 @@ def test_drafts_of_a_start_command_are_simulated_and_predicted_alike():
     tpot_s = simulated.rows()[0]["summary.tpot_mean_s.value"]
     assert predicted.answered.tpot_s is not None
     assert predicted.answered.tpot_s.value == pytest.approx(tpot_s, rel=0.05)
-    named = im.simulate("llama-3.1-8b", speculative="eagle:3", **lone, **loop)
-    assert named.levels == simulated.levels
+    config = {"method": "eagle3", "num_speculative_tokens": 3}
+    for named in ({"speculative": "eagle:3"}, {"speculative_config": config}):
+        assert im.simulate("llama-3.1-8b", **named, **lone, **loop).levels == simulated.levels
 
 
 def test_a_sizing_drafts_on_each_device():
