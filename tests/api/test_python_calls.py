@@ -175,6 +175,7 @@ def test_a_name_that_an_answer_has_not_is_answered_with_numbers_that_it_has(name
         getattr(answer, name)
     assert near in str(refused.value)
     assert not hasattr(answer, "_repr_png_")
+    assert "table" not in answer.to_dict()
     assert copy.deepcopy(answer) == pickle.loads(pickle.dumps(answer)) == answer  # noqa: S301
 
 
@@ -183,6 +184,7 @@ def test_the_numbers_of_a_table_are_named_by_their_row():
     with pytest.raises(AttributeError) as refused:
         answer.p95_ttft_ms  # noqa: B018
     assert 'answer.rows()[0]["summary.ttft_p95_s.value"]' in str(refused.value)
+    assert "table" not in answer.to_dict()
     found = im.capacity("llama-3.1-8b", hardware="h100_sxm", slo="ttft:p95<9s", time_limit=0.5)
     with pytest.raises(AttributeError) as refused:
         found.max_rate  # noqa: B018

@@ -81,7 +81,11 @@ class Answer:
     __slots__ = ()
 
     table: ClassVar[str | None] = None
-    """The field that is the main table, with dots into records; None: the answer is one row."""
+    """The field that is the main table, with dots into records; None: the answer is one row.
+
+    Subclasses set it without an annotation: of a class with ``__getattr__`` msgspec would write it
+    as a field.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401 -- of any class
         """Let no dataclass print its fields instead: they are hundreds of lines."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -292,7 +292,7 @@ _WINDOWS: Final = 120
 class ExploreAnswer(Answer):
     """The simulation of one state, and points around it."""
 
-    table: ClassVar[str | None] = "points"
+    table = "points"
 
     command: str
     simulation: simulation.SimulateAnswer

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from inferometer import suggestions
 from inferometer.api import simulated_record
@@ -94,7 +94,7 @@ class SimulateAnswer(Answer):
     there is neither.
     """
 
-    table: ClassVar[str | None] = "levels"
+    table = "levels"
 
     workload_name: str
     workload: description.PlanDescription
