@@ -198,6 +198,7 @@ def test_lengths_that_are_no_workload_are_refused(typed):
         ("predict m --context 32k", "--prompt 32k: with --output it is the context"),
         ("predict m --workload chat", "--prompt 1024 --output 256; traffic: inferometer simulate"),
         ("study batch m --workload 512x128", "--prompt 1024 --output 256; traffic"),
+        ("predict m --price 2", "--usd-per-hour 2.5"),
         ("predict m --energy", "leave it out: energy and cost are in the answer"),
         ("simulate m --lora", "leave it out: LoRA adapters are not simulated"),
         ("size m --kv-offload 9", "leave it out: KV caches beyond the device's memory"),

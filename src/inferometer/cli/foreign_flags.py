@@ -111,8 +111,12 @@ _INSTEAD: Final[dict[str, tuple[str, str]]] = {
         "--prompt 1024 --output 256; traffic: inferometer simulate MODEL --hardware ID --workload chat",
     ),
     **dict.fromkeys(
-        ("--energy", "--power", "--cost", "--price"),
+        ("--energy", "--power", "--cost"),
         ("--what-if", "leave it out: energy and cost are in the answer (--verbose, --json)"),
+    ),
+    **dict.fromkeys(
+        ("--price", "--gpu-price", "--price-per-hour", "--cost-per-hour"),
+        ("--usd-per-hour", "--usd-per-hour 2.5, the price of one device"),
     ),
     **dict.fromkeys(
         ("--lora", "--loras", "--enable-lora", "--max-loras"), ("--replicas", _NO_LORA)
