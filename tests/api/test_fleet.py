@@ -307,7 +307,8 @@ def test_one_stage_is_no_option_of_an_engine_without_stages():
     assert with_one.levels == answer.levels
     with pytest.raises(SpecError, match="2 pipeline stages of sglang") as refused:
         im.simulate("llama-3.1-8b", **lone, pp=2)
-    assert (refused.value.where, refused.value.try_) == ("pp", "policy='vllm'")
+    try_ = "policy='vllm', or tp=2 on the same devices; `im.predict()` has stages of a static batch"
+    assert (refused.value.where, refused.value.try_) == ("pp", try_)
 
 
 def test_a_number_of_processes_is_enough_to_have_them():

@@ -1,5 +1,7 @@
 """What a notebook holds is taken as options' values, or refused with what to write."""
 
+import copy
+import pickle
 from datetime import timedelta
 
 import numpy as np
@@ -155,3 +157,35 @@ def test_a_start_command_stands_for_the_model_and_its_flags():
 def test_flags_of_a_start_command_that_choose_kernels_are_a_warning():
     with pytest.warns(UserWarning, match="not of --attention-backend"):
         option_values(Simulate, {"model": "vllm serve m --attention-backend FLASHINFER"})
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("tpot_s", "answer.answered.tpot_s.value"),
+        ("p95_ttft_ms", "answer.answered.ttft_s.value"),
+        ("throughput", "answer.answered.output_tokens_per_s.value"),
+        ("answerd", "answer.answered"),
+        ("nothing_like_it", "it has answered, basis"),
+    ],
+)
+def test_a_name_that_an_answer_has_not_is_answered_with_numbers_that_it_has(name, near):
+    answer = im.predict("llama-3.1-8b", hardware="h100_sxm")
+    with pytest.raises(AttributeError, match=f"has no '{name}'") as refused:
+        getattr(answer, name)
+    assert near in str(refused.value)
+    assert not hasattr(answer, "_repr_png_")
+    assert "table" not in answer.to_dict()
+    assert copy.deepcopy(answer) == pickle.loads(pickle.dumps(answer)) == answer  # noqa: S301
+
+
+def test_the_numbers_of_a_table_are_named_by_their_row():
+    answer = im.simulate("llama-3.1-8b", hardware="h100_sxm", rate=1, requests=20)
+    with pytest.raises(AttributeError) as refused:
+        answer.p95_ttft_ms  # noqa: B018
+    assert 'answer.rows()[0]["summary.ttft_p95_s.value"]' in str(refused.value)
+    assert "table" not in answer.to_dict()
+    found = im.capacity("llama-3.1-8b", hardware="h100_sxm", slo="ttft:p95<9s", time_limit=0.5)
+    with pytest.raises(AttributeError) as refused:
+        found.max_rate  # noqa: B018
+    assert 'answer.rows()[0]["capacity.located_load"]' in str(refused.value)

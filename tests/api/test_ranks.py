@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+import inferometer as im
 from inferometer.api.cluster import Cluster, servers_of
+from inferometer.api.fleet import FleetOptions, servers_described
 from inferometer.api.server import Server, Settings, deployment_of, fit_cautions
+from inferometer.errors import SpecError
 
 
 def test_ranks_of_sglang_have_their_part_of_the_servers_limits():
@@ -36,3 +39,30 @@ def test_each_engines_ranks_are_behind_its_own_router():
         has_caution = any(one.code == "RANKS" for one in fit_cautions(deployment))
         assert has_caution == (policy != "vllm")
     assert routers == {"vllm": "vllm", "sglang": "round-robin", "trtllm": "least-loaded"}
+
+
+def test_ranks_of_a_dense_model_are_replicas_behind_vllms_balancer():
+    """vLLM 0.32.0 starts ``DPEngineCoreProc``, whose steps are in step, for mixtures of experts alone."""
+    server = Server(model="llama-3.1-8b", hardware="h100_sxm")
+    options = FleetOptions(cluster=Cluster(data_parallel_size=4))
+    servers = servers_described(None, server, options)
+    assert (servers.n_replicas, servers.n_devices) == (4, 4)
+    assert not servers.cluster.in_lockstep
+    replicas = FleetOptions(cluster=Cluster(replicas=4, router="vllm"))
+    assert servers.cluster == servers_described(None, server, replicas).cluster
+    with pytest.raises(SpecError, match="is dense"):
+        servers_described(None, replace(server, policy="sglang"), options)
+    both = FleetOptions(cluster=Cluster(data_parallel_size=4, replicas=2))
+    with pytest.raises(SpecError, match="each of them a replica") as refused:
+        servers_described(None, server, both)
+    assert refused.value.try_ == "--replicas 8"
+
+
+def test_all_verbs_have_as_many_replicas_of_a_dense_model_as_ranks():
+    start = "vllm serve meta-llama/Llama-3.1-8B-Instruct -dp 2"
+    slo = {"slo": "ttft:p95<1s", "time_limit": 1.0}
+    found = im.capacity(start, hardware="h100_sxm", **slo)
+    assert (found.n_replicas, found.n_devices) == (2, 2)
+    pick = im.size(start, gpus="h100_sxm", rate=2.0, **slo).pick
+    assert pick is not None
+    assert pick.n_replicas == 2

@@ -122,6 +122,7 @@ def test_json_obeys_its_schema(runs):
     ("words", "exit_code", "said"),
     [
         (("runs/none", "runs/a"), 4, "there is no run"),
+        (("llama-3.1-8b", "qwen3-8b"), 4, "inferometer predict MODEL,MODEL"),
         (("runs/a", "runs/b", "--metric", "ttft"), 2, "--metric ttft_p50_s"),
         (("runs/a", "runs/b", "--metric", "speed"), 2, "there is no metric 'speed'"),
         (("runs/before", "runs/a", "--paired"), 2, "5 runs against 1 make no pairs"),

@@ -148,7 +148,11 @@ def test_devices_are_counted_with_a_space_too():
         (["--dp", "3"], ["--hardware", "8xH200", "--data-parallel-size", "3"]),
         (
             ["--dp", "4", "--tp", "2"],
-            ["--hardware", "8xH200", "--data-parallel-size", "4", "--tp", "2"],
+            ["--hardware", "H200", "--tp", "2", "--data-parallel-size", "4", "--tp", "2"],
+        ),
+        (
+            ["--dp", "2", "--tp", "2"],
+            ["--hardware", "8xH200", "--data-parallel-size", "2", "--tp", "2"],
         ),
     ],
 )
@@ -166,9 +170,14 @@ def test_lengths_that_are_no_workload_are_refused(typed):
 @pytest.mark.parametrize(
     ("words", "try_"),
     [
-        ("simulate m --speculative-config {}", "--set num_speculative_tokens=3 --set acceptance"),
-        ("simulate m --speculative eagle", "--set num_speculative_tokens=3 --set acceptance"),
-        ("predict m --speculative-config {}", "--speculative eagle"),
+        ("simulate llama-2-7b --hardware h100 --speculative-config {}", "--speculative eagle:3"),
+        ("simulate llama-2-7b --hardware h100 --speculative eagle3", "--speculative eagle:3"),
+        (
+            "simulate llama-2-7b --hardware h100 --speculative ngram:3 --policy sglang",
+            "the same command without --speculative",
+        ),
+        ("simulate m --speculative-algorithm EAGLE", "--speculative eagle:3 (ngram"),
+        ("predict llama-2-7b --hardware h100 --speculative-config {}", "--speculative eagle"),
         ("predict m --enable-expert-parallel", "--ep"),
         ("simulate m --enable-expert-parallel", "--ep"),
         ("predict m --hardwar h100", "--hardware"),
@@ -193,6 +202,7 @@ def test_lengths_that_are_no_workload_are_refused(typed):
         ("predict m --context 32k", "--prompt 32k: with --output it is the context"),
         ("predict m --workload chat", "--prompt 1024 --output 256; traffic: inferometer simulate"),
         ("study batch m --workload 512x128", "--prompt 1024 --output 256; traffic"),
+        ("predict m --price 2", "--usd-per-hour 2.5"),
         ("predict m --energy", "leave it out: energy and cost are in the answer"),
         ("simulate m --lora", "leave it out: LoRA adapters are not simulated"),
         ("size m --kv-offload 9", "leave it out: KV caches beyond the device's memory"),
@@ -222,6 +232,25 @@ def test_a_flag_that_is_none_is_answered_with_what_means_it_or_with_help(words, 
             "the same command without --max-concurrency",
         ),
         ("simulate m --isl 5 --osl 6 --workload chat", "the same command without --workload"),
+        (
+            "simulate llama-2-7b --hardware h100 --set mem_fraction_static=0.8",
+            "--gpu-memory-utilization 0.8",
+        ),
+        ("simulate llama-2-7b --hardware h100 --set kv_cache_dtype=fp8", "--kv-cache-dtype fp8"),
+        ("simulate llama-2-7b --hardware h100 --set data_parallel_size=2", "--data-parallel-size"),
+        ("simulate llama-2-7b --hardware h100 --set enforce_eager=true", "--enforce-eager"),
+        (
+            "simulate llama-2-7b --hardware h100 --set enforce_eager=false",
+            "the same command without --set enforce_eager=false",
+        ),
+        (
+            "simulate llama-2-7b --hardware h100 --policy sglang --set max_num_seqs=8",
+            "--max-num-seqs 8",
+        ),
+        (
+            "size llama-2-7b --gpus h100 --rate 1 --slo ttft:p95<1s --set tensor_parallel_size=1,2",
+            "--tp 1,2",
+        ),
         ("emulate llama-2-7b --hardware h100 --time-scale 0", "--time-scale 1"),
         ("emulate llama-2-7b --hardware h100 --fault http-429:0.1.2", "--fault http-429:0.05"),
         ("emulate llama-2-7b --hardware h100 --fault stall(after=x)", "--fault 'stall:0.01(after"),
@@ -304,6 +333,11 @@ def test_a_flag_is_no_value_of_the_flag_before_it(tmp_path):
         ("simulate", "vllm serve m --enforce-eager", "m --policy vllm --enforce-eager"),
         (
             "simulate",
+            """vllm serve m --speculative-config '{"method":"ngram"}'""",
+            """m --policy vllm --speculative {"method":"ngram"}""",
+        ),
+        (
+            "simulate",
             "sglang serve --model-path m --disable-cuda-graph",
             "m --policy sglang --enforce-eager",
         ),
@@ -329,11 +363,6 @@ def test_all_flags_of_a_start_command_without_a_meaning_are_refused_at_once():
     with pytest.raises(SpecError, match="--cpu-offload-gb, --num-scheduler-steps of") as refused:
         in_our_words([words], command("simulate"))
     assert refused.value.try_ == "inferometer simulate 'vllm serve m -tp 2'"
-
-
-def test_drafts_of_a_head_are_not_proposed_without_their_cost(tmp_path):
-    refused = run("simulate", "m", "--speculative", "eagle", folder=tmp_path)
-    assert "--set draft_method=eagle --set draft_cost_ratio=" in refused.stderr
 
 
 def test_flags_that_choose_kernels_are_named(capsys):

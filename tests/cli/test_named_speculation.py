@@ -5,6 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
+import inferometer as im
+from inferometer.api.model_options import named_draft
 from inferometer.cli.answer import plain_command
 from inferometer.errors import SpecError
 
@@ -92,3 +94,70 @@ def test_a_tpot_beyond_the_peaks_is_a_caution_with_the_least_there_is(tpot, rati
     assert ratio in shown
     assert ("is not possible here: at the peaks" in shown) is not is_possible
     assert ("4.5 ms or more" in shown) is not is_possible
+
+
+SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct --speculative-config "
+EAGLE3 = '{"method": "eagle3", "num_speculative_tokens": 3, "model": "yuhuili/EAGLE3-LLaMA3.1"}'
+
+
+def test_drafts_of_a_start_command_are_simulated_and_predicted_alike():
+    lone = {"hardware": "h100_sxm"}
+    start = f"{SERVE}'{EAGLE3}'"
+    loop = {"workload": "512x128", "concurrency": 1, "requests": 200}
+    simulated = im.simulate(start, **lone, **loop)
+    predicted = im.predict(start, prompt=512, output=128, **lone)
+    assert (simulated.deployment.knobs["num_speculative_tokens"], predicted.basis) == (
+        3,
+        "published",
+    )
+    tpot_s = simulated.rows()[0]["summary.tpot_mean_s.value"]
+    assert predicted.answered.tpot_s is not None
+    assert predicted.answered.tpot_s.value == pytest.approx(tpot_s, rel=0.05)
+    config = {"method": "eagle3", "num_speculative_tokens": 3}
+    for named in ({"speculative": "eagle:3"}, {"speculative_config": config}):
+        assert im.simulate("llama-3.1-8b", **named, **lone, **loop).levels == simulated.levels
+
+
+def test_a_sizing_drafts_on_each_device():
+    pick = im.size(
+        "llama-3.1-8b",
+        gpus="h100_sxm",
+        tp=1,
+        rate=2,
+        slo="tpot:p95<50ms",
+        speculative="ngram:2,0.6",
+        time_limit=1,
+    ).pick
+    assert pick is not None
+    assert "acceptance_fraction 0.6" in pick.layout
+
+
+@pytest.mark.parametrize(
+    ("config", "method", "n_tokens"),
+    [
+        (EAGLE3, "eagle", 3),
+        ('{"model": "org/EAGLE3-LLaMA", "num_speculative_tokens": 2}', "eagle", 2),
+        ('{"method": "draft_model", "model": "llama-3.2-1b"}', "draft_model", None),
+        ('{"method": "qwen3_next_mtp", "num_speculative_tokens": 1}', "mtp", 1),
+        ('{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}', "ngram", 5),
+    ],
+)
+def test_the_json_of_vllm_is_read(config, method, n_tokens):
+    draft = named_draft(config)
+    assert (draft.method, draft.n_tokens) == (method, n_tokens)
+
+
+@pytest.mark.parametrize("text", ["eagle:0", "{", '{"method": "suffix"}', "[]", "eagle:3,2"])
+def test_what_names_no_drafts_is_refused(text):
+    with pytest.raises(SpecError, match="no speculation"):
+        named_draft(text)
+
+
+def test_a_number_of_drafts_of_ones_own_is_answered_beside_the_best():
+    answer = predicted("--speculative", "eagle:2")
+    assert answer["speculation"]["best"]["n_draft_tokens"] == 2
+    assert answer["basis"] == "published"
+    best = predicted("--speculative", "eagle")["speculation"]["best"]["n_draft_tokens"]
+    assert best != 2
+    page = CliRunner().invoke(plain_command("predict"), [*WORDS[:-1], "--speculative", "eagle:2"])
+    assert f"eagle: 2 (best: {best}) tokens" in page.output

@@ -546,7 +546,10 @@ def test_what_no_device_holds_alone_is_held_by_replicas_that_share_it(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((*LLAMA, "--data-parallel-size", 2), ("is dense", "--replicas 2")),
+        (
+            (*LLAMA, "--policy", "sglang", "--data-parallel-size", 2),
+            ("is dense", "--replicas 2"),
+        ),
         (
             (
                 "simulate",

@@ -83,3 +83,22 @@ def test_a_search_from_a_known_long_run_stays_on_its_side():
     assert (200.0, 1) not in asked, "it is known"
     assert {effort for _, effort in asked} == {1}
     assert math.isfinite(found.located_load)
+
+
+def test_far_within_the_limit_half_is_tried():
+    """A trace of long prompts: short runs found 40, and time ended at 32 where 7 are enough."""
+
+    def looked_at(is_far):
+        looked = []
+
+        def verdict(n_replicas):
+            looked.append(n_replicas)
+            return "met" if n_replicas >= 7 else "missed"
+
+        found = fewest_in_long_runs(40, verdict, Phases(no_limit), None, is_far)
+        assert found == 7
+        return looked
+
+    assert looked_at(lambda n: n >= 10)[:4] == [40, 20, 10, 5]
+    assert looked_at(None)[:4] == [40, 38, 34, 26]
+    assert len(looked_at(lambda n: n >= 10)) < len(looked_at(None))

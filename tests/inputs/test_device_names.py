@@ -174,6 +174,9 @@ def test_no_other_variant_stands_in_for_a_card_that_is_unknown(name):
     [
         ("M1", "apple_m1_8"),
         ("Apple M1", "apple_m1_8"),
+        ("MacBook Air M1", "apple_m1_8"),
+        ("MacBook Pro M1 Pro", "apple_m1_pro_16"),
+        ("Mac Studio M1 Max", "apple_m1_max_32"),
         ("M1 Pro", "apple_m1_pro_16"),
         ("Apple M1 Max", "apple_m1_max_32"),
         ("m1-ultra", "apple_m1_ultra_64"),

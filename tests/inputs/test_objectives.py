@@ -219,3 +219,21 @@ def test_a_limit_of_another_tool_is_answered_with_ours(text, meant):
     with pytest.raises(SpecError) as caught:
         parse_objective(text)
     assert parse_objective(caught.value.try_.rpartition("tokens: ")[2]).text == meant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TTFT<200ms p99, TPOT<50ms p95",
+        "TTFT < 200ms (p99) and tpot under 50 ms at p95",
+        "ttft<200ms @p99; TPOT p95 < 50ms",
+        "time to first token < 200 ms p99, tpot:p95<50ms",
+    ],
+)
+def test_a_percentile_may_come_behind_the_limit(text):
+    assert parse_objective(text).text == "ttft:p99<200ms, tpot:p95<50ms"
+
+
+def test_a_percentile_before_the_next_latency_is_its_own():
+    with pytest.raises(SpecError, match="which percentile"):
+        parse_objective("ttft < 1s p99 tpot < 50ms")

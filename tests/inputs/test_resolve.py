@@ -193,6 +193,7 @@ def test_what_is_served_is_the_id_that_was_given():
     ("text", "base", "weights"),
     [
         ("Qwen/Qwen3-32B-FP8", "qwen3-32b", "float8"),
+        ("Llama 3.1 70B FP8", "llama-3.1-70b", "float8"),
         ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "llama-3.1-8b", "float8"),
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "qwen2.5-7b", "int8"),
         ("Qwen3-32B-AWQ", "qwen3-32b", "int4"),

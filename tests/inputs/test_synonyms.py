@@ -188,6 +188,9 @@ def test_no_two_models_share_a_form():
     [
         ("llama-3.3-70b", "llama-3.3-70b"),
         ("llama3.1:8b", "llama-3.1-8b"),
+        ("deepseek-r1:7b", "deepseek-r1-distill-qwen-7b"),
+        ("deepseek-r1:32b", "deepseek-r1-distill-qwen-32b"),
+        ("tinyllama", "tinyllama-1.1b"),
         ("Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
         ("qwen-2.5-7b", "qwen2.5-7b"),
         ("mistral-7b", "mistral-7b-v0.3"),

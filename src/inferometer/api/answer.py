@@ -8,8 +8,10 @@ import csv
 import importlib
 import importlib.util
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TextIO, TypeVar, cast
@@ -79,7 +81,11 @@ class Answer:
     __slots__ = ()
 
     table: ClassVar[str | None] = None
-    """The field that is the main table, with dots into records; None: the answer is one row."""
+    """The field that is the main table, with dots into records; None: the answer is one row.
+
+    Subclasses set it without an annotation: of a class with ``__getattr__`` msgspec would write it
+    as a field.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401 -- of any class
         """Let no dataclass print its fields instead: they are hundreds of lines."""
@@ -175,6 +181,14 @@ class Answer:
         pages = importlib.import_module("inferometer.api.front").worded(self)
         return Group(*(terminal.page_text(page, is_verbose=True) for page in pages))
 
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __getattr__(self, name: str) -> object:
+            """Refuse a name that is no field, with the numbers of the answer that it may mean."""
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise AttributeError(_no_field(self, name))
+
     def __repr__(self) -> str:
         """Its title; ``print`` shows it in full, and ``dir`` its fields."""
         title = self.pages()[0].title if self.has_pages else str(self).partition("\n")[0]
@@ -192,6 +206,62 @@ class Answer:
         console = SafeConsole(width=_COLUMNS, file=StringIO(), record=True)
         console.print(self._drawn_in_python(), crop=False)
         return console.export_html(inline_styles=True, code_format=_HTML)
+
+
+def _no_field(answer: Answer, name: str) -> str:
+    """The error for a name that is no field, with what it may mean, as a program gets it."""
+    wanted = _words_of(name)
+    own = {key: f"answer.{key}" for key, _ in _flat(msgspec.to_builtins(answer))}
+    rows = {}
+    if answer.table is not None:
+        rows = {key: f'answer.rows()[0]["{key}"]' for key in answer.rows()[0]}
+    known = {key: how for key, how in (rows | own).items() if not key.endswith(_BESIDE_A_NUMBER)}
+
+    def distance(key: str) -> tuple[int, int, int]:
+        words = _words_of(key)
+        return len(wanted - words), len(words - wanted), key.count(".")
+
+    n_alike = max((len(wanted) + 1) // 2, 1)
+    alike = [key for key in known if len(wanted & _words_of(key)) >= n_alike]
+    alike.sort(key=distance)
+    near = [known[key] for key in alike[:_N_NEAREST] if distance(key)[0] == distance(alike[0])[0]]
+    names = [one for one in dir(answer) if not one.startswith("_")]
+    near = near or [f"answer.{one}" for one in get_close_matches(name, names, cutoff=0.75)]
+    what = f"{type(answer).__name__} has no {name!r}"
+    if near:
+        return f"{what}; try {' or '.join(near)}"
+    return f"{what}; it has {', '.join(names)}; answer.to_dict() shows what is in them"
+
+
+_N_NEAREST: Final = 3
+_BESIDE_A_NUMBER: Final = (
+    ".low", ".high", ".confidence_fraction", ".n_samples", ".method", ".is_lower_bound",
+)  # fmt: skip
+_UNITS: Final = frozenset({"s", "ms", "sec", "seconds", "value", "in", "of", "n", "num", ""})
+_RATE: Final = re.compile(r"per_(?:s|sec|second)(?![a-z])")
+_OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "throughput": ("output", "tokens", "rate"),
+    "tps": ("tokens", "rate"),
+    "itl": ("tpot",),
+    "latency": ("e2e",),
+    "qps": ("requests", "rate"),
+    "rps": ("requests", "rate"),
+    "load": ("load", "rate", "requests"),
+    "located": ("located", "max", "capacity"),
+    "cost": ("usd",),
+    "price": ("usd",),
+    "gpus": ("devices",),
+    "avg": ("mean",),
+    "average": ("mean",),
+    "median": ("p50",),
+}
+
+
+def _words_of(name: str) -> frozenset[str]:
+    """The words of a name without units, under the names that numbers have here."""
+    plain = _RATE.sub("rate", name.lower())
+    words = (word for word in re.split(r"[^a-z0-9]+", plain) if word not in _UNITS)
+    return frozenset(one for word in words for one in _OTHER_WORDS.get(word, (word,)))
 
 
 def _finite(value: object) -> object:

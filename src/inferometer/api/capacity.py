@@ -16,6 +16,7 @@ from inferometer.api.fleet import (
     servers_described,
     slo_of,
     start_load_of,
+    with_dense_ranks,
 )
 from inferometer.api.groups import GROUPS_OPTION
 from inferometer.api.question import Option, option
@@ -25,7 +26,7 @@ from inferometer.api.workload import Workload, users_in_step, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
 from inferometer.inputs.objectives import ClassObjective, ObjectiveSpec
 from inferometer.inputs.types import Caution
-from inferometer.inputs.workload import types
+from inferometer.inputs.workload import reading, types
 from inferometer.perfmodel.types import least_share, weakest_basis
 from inferometer.simulate.deployment import Case, Deployment
 
@@ -230,9 +231,9 @@ def capacity(question: Capacity) -> CapacityAnswer:
         The question is impossible.
     """
     workload = workload_of(question.workload)
-    fleets = fleets_of(question.fleet, workload)
-    described = servers_described(question.groups, question.server, question.fleet)
-    servers = described.known(fleets.drawn)
+    fleet = with_dense_ranks(question.fleet, question.server)
+    fleets = fleets_of(fleet, workload)
+    servers = servers_described(question.groups, question.server, fleet).known(fleets.drawn)
     objective = slo_of(question.slo, workload, fleets)
     requests = _traffic(question, workload, servers)
     search = Search(
@@ -259,7 +260,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
         engine=servers.deployment.config.engine,
         n_replicas=servers.n_replicas,
         n_devices=servers.n_devices,
-        assumptions=servers.assumptions,
+        assumptions=(*servers.assumptions, *reading.prefix_words(workload.name)),
         n_simulated=search.n_simulated if search.n_simulated < search.n_replicas else None,
         router=servers.rules.router if servers.n_replicas > 1 and servers.groups is None else None,
         step_times_basis=weakest_basis(one.step_times.basis for one in servers.kinds),

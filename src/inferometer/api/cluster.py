@@ -46,7 +46,8 @@ class Cluster:
         1,
         "Replicas that share the experts and take each step together (vLLM's, with"
         " --enable-expert-parallel; SGLang's --enable-dp-attention; TensorRT-LLM's"
-        " enable_attention_dp), each of --tp devices (SGLang counts those of all in its own).",
+        " enable_attention_dp), each of --tp devices (SGLang counts those of all in its own). vLLM's of"
+        " a dense model are independent replicas.",
         "Cluster",
         least=1,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
 
+from inferometer import suggestions
 from inferometer.api.answer import Answer
 from inferometer.api.foreign_runs import read_file
 from inferometer.api.question import Option, option
@@ -376,11 +377,13 @@ def folders_of(path: Path) -> tuple[Path, ...]:
         sorted(manifest.parent for manifest in path.glob(f"*/{run_folder.MANIFEST_NAME}"))
     )
     if not found:
+        to_predict = suggestions.command("predict", "MODEL,MODEL", "--hardware", "ID,ID")
         raise RecordError(
             "there is no run",
             where=str(path),
             allowed="the folder of a run, or a folder of such folders",
-            try_="the folder given with --out to quick, sweep, load or simulate",
+            try_="the folder given with --out to quick, sweep, load or simulate; models and devices"
+            f" are compared by {to_predict}",
         )
     return found
 

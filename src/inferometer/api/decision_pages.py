@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from inferometer.api.answer import Answer, row_of
 from inferometer.api.progress import talk
@@ -80,7 +80,7 @@ class PacedCapacity:
 class CapacityAnswer(Answer):
     """Capacity at likely step times, and at both ends of their interval or in draws."""
 
-    table: ClassVar[str | None] = "levels"
+    table = "levels"
 
     model_id: str
     """The model; for groups of replicas, all groups in words."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from inferometer.api import deployment_folder
 from inferometer.api.answer import Answer
@@ -20,7 +20,7 @@ from inferometer.units import counted
 class DeployAnswer(Answer):
     """Files that were written."""
 
-    table: ClassVar[str | None] = "files"
+    table = "files"
 
     model_id: str
     hardware: str

@@ -6,7 +6,7 @@ simulated: that takes ``diagnose URL --steps FILE``.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class StepPartRow:
 class StepsAnswer(Answer):
     """Parts of the time of recorded steps."""
 
-    table: ClassVar[str | None] = "parts"
+    table = "parts"
 
     target: str
     source: str

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from inferometer.api.answer import Answer
 from inferometer.api.diagnose_check import Advised, SealedCheck
@@ -70,7 +70,7 @@ class LimitRow:
 class DiagnoseAnswer(Answer):
     """What limits the server, by how much, and which change would help."""
 
-    table: ClassVar[str | None] = "causes"
+    table = "causes"
 
     target: str
     server: str

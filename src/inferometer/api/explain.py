@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from inferometer import suggestions
 from inferometer.api.analysis import Analysis
@@ -45,7 +45,7 @@ _SHORT_NAMES: Final = {
 class ExplainAnswer(Answer):
     """Parts of each step's time, and the held-out error of the model behind them."""
 
-    table: ClassVar[str | None] = "explained"
+    table = "explained"
 
     explained: tuple[Explained, ...]
     held_out: tuple[HeldOutRow, ...]

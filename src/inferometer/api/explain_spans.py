@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 from inferometer import suggestions
 from inferometer.api.answer import Answer
@@ -30,7 +30,7 @@ _NEXT: Final = {
 class SpansAnswer(Answer):
     """Parts of the time of requests, by OpenTelemetry spans."""
 
-    table: ClassVar[str | None] = "times.parts"
+    table = "times.parts"
 
     paths: tuple[str, ...]
     times: SpanTimes

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -70,7 +70,7 @@ class TraceView:
 class TraceAnswer(Answer):
     """Parts of the time of profiled devices."""
 
-    table: ClassVar[str | None] = "traces"
+    table = "traces"
 
     traces: tuple[TraceView, ...]
 
@@ -338,7 +338,7 @@ class CounterRow:
 class CountersAnswer(Answer):
     """Summary of each device's counters."""
 
-    table: ClassVar[str | None] = "counters"
+    table = "counters"
 
     paths: tuple[str, ...]
     counters: tuple[CounterRow, ...]

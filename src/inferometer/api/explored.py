@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -106,6 +106,7 @@ def _burst_per_s(question: simulate.Simulate) -> float:
 @lru_cache(maxsize=64)
 def servers_at(server: servers_.Server, fleet: fleets.FleetOptions) -> cluster.Servers:
     """The servers of these options, cached."""
+    fleet = fleets.with_dense_ranks(fleet, server)
     n_sharing = fleet.cluster.data_parallel_size
     return fleets.servers_of(fleet, servers_.deployment_of(server, n_sharing=n_sharing))
 
@@ -291,7 +292,7 @@ _WINDOWS: Final = 120
 class ExploreAnswer(Answer):
     """The simulation of one state, and points around it."""
 
-    table: ClassVar[str | None] = "points"
+    table = "points"
 
     command: str
     simulation: simulation.SimulateAnswer

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from inferometer import suggestions
-from inferometer.api import cluster as replicas, groups, server as servers_
+from inferometer.api import cluster as replicas, groups, progress, server as servers_
 from inferometer.api.cluster import Gate, gate_of
 from inferometer.api.question import Option, duration_option, option, refuse_unused
 from inferometer.api.workload import check_answers, required_slo
 from inferometer.decide import candidates, traffic
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
+from inferometer.inputs import resolve
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
 from inferometer.inputs.workload import replay, types
@@ -218,6 +219,39 @@ class FleetOptions:
     gate: Gate = field(default_factory=Gate)
 
 
+def with_dense_ranks(options: FleetOptions, server: servers_.Server) -> FleetOptions:
+    """The options, with vLLM's data-parallel ranks of a dense model as the replicas that they are.
+
+    Only ranks that share experts step together (``EngineCoreProc.run_engine_core`` of vLLM 0.32.0);
+    all stand behind the balancer of vLLM's front end.
+    """
+    cluster = options.cluster
+    if (
+        cluster.data_parallel_size == 1
+        or server.fit is not None
+        or server.policy not in {None, "vllm"}
+    ):
+        return options
+    model = resolve.resolve_model(server.model, load_format="dummy").spec
+    if model.moe is not None:
+        return options
+    n_ranks = cluster.data_parallel_size
+    if cluster.replicas is not None and cluster.replicas > 1:
+        raise SpecError(
+            f"{cluster.replicas} replicas of {n_ranks} data-parallel ranks, each of them a replica",
+            where="--replicas, --data-parallel-size",
+            allowed=f"one of them: {model.model_id} is dense, and its ranks share nothing",
+            try_=suggestions.flags("--replicas", cluster.replicas * n_ranks),
+        )
+    progress.talk(
+        f"{model.model_id} is dense: its {n_ranks} data-parallel ranks are independent replicas,"
+        " each on devices of its own, behind vLLM's balancer"
+    )
+    router = cluster.router or "vllm"
+    ranks = replace(cluster, data_parallel_size=1, replicas=n_ranks, router=router)
+    return replace(options, cluster=ranks)
+
+
 def servers_of(options: FleetOptions, deployment: Deployment) -> replicas.Servers:
     """The servers of these options, each as this one.
 
@@ -241,6 +275,7 @@ def servers_described(
         The server cannot be, or options exclude one another.
     """
     if groups_file is None:
+        options = with_dense_ranks(options, server)
         n_sharing = options.cluster.data_parallel_size
         return servers_of(options, servers_.deployment_of(server, n_sharing=n_sharing))
     if options != FleetOptions():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from inferometer import suggestions
 from inferometer.api.answer import Answer
@@ -90,7 +90,7 @@ class GridPoint:
 class GridAnswer(Answer):
     """The answers of all combinations of the listed values."""
 
-    table: ClassVar[str | None] = "points"
+    table = "points"
 
     verb: str
     title: str

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from inferometer import suggestions
 from inferometer.api.answer import Answer
@@ -65,7 +65,7 @@ class ImportedFile:
 class ImportAnswer(Answer):
     """Contents of the files, in their order."""
 
-    table: ClassVar[str | None] = "files"
+    table = "files"
 
     files: tuple[ImportedFile, ...]
 

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 from rich.console import RenderableType
 
@@ -39,7 +39,7 @@ _PLACES: Final = ((BEGIN, END, ledger_markdown), (BEGIN_SHORT, END_SHORT, short_
 class LedgerAnswer(Answer):
     """Contents of a ledger with an intact chain."""
 
-    table: ClassVar[str | None] = "score.metrics"
+    table = "score.metrics"
 
     ledger: str
     n_entries: int

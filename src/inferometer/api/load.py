@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from inferometer.api import load_run, provenance
 from inferometer.api.answer import Answer, Paged
@@ -27,7 +26,7 @@ from inferometer.stats.estimate import worst_verdict
 class LoadAnswer(Answer):
     """Results of a load test; their validity is in ``requests.online.validity``."""
 
-    table: ClassVar[str | None] = "requests.summaries"
+    table = "requests.summaries"
 
     requests: RequestRunAnswer
     is_interrupted: bool

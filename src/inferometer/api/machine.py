@@ -1,7 +1,7 @@
 """What would make numbers bad on this machine, and which engines can be measured on it?"""
 
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import get_args
 
 from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
@@ -77,7 +77,7 @@ class EngineState:
 class EnginesAnswer(Answer):
     """Every engine, and where it is installed."""
 
-    table: ClassVar[str | None] = "engines"
+    table = "engines"
 
     engines: tuple[EngineState, ...]
 

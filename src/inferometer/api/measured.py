@@ -4,7 +4,6 @@ import hashlib
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
 
@@ -28,7 +27,7 @@ from inferometer.report.page import Line, Page
 class MeasuredAnswer(Answer):
     """Folder and results of a measurement."""
 
-    table: ClassVar[str | None] = "view.points"
+    table = "view.points"
 
     run: str
     csv: str

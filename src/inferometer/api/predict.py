@@ -9,6 +9,7 @@ from inferometer.api import named_fit
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
+    EAGER_OPTION,
     FORMATS,
     KV_DTYPE_FLAGS,
     LINK_OPTION,
@@ -17,6 +18,8 @@ from inferometer.api.model_options import (
     SLO_OPTION,
     TP_FLAGS,
     TRANSFER_OPTION,
+    named_draft,
+    no_speculation,
     refuse_changed_steps,
 )
 from inferometer.api.prediction import (
@@ -38,7 +41,7 @@ from inferometer.api.question import duration_option, option, s_from_us
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.fit.published.efficiencies import ENGINES, has_stated_links, published_steps
-from inferometer.inputs import catalog, resolve, synonyms, types
+from inferometer.inputs import catalog, resolve, types
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.types import AskedFormat, DType
 from inferometer.measure.this_machine import THIS_MACHINE
@@ -46,10 +49,7 @@ from inferometer.perfmodel import datasheet, memory, roofline
 from inferometer.perfmodel.scenario import RunMode, Scenario, Speculation
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.whatif import (
-    METHODS,
     BestSpeculation,
-    Draft,
-    MethodName,
     best_speculation,
     windowed,
 )
@@ -120,6 +120,7 @@ class Predict:
         "Engine",
         choices=tuple(ENGINES),
     )
+    enforce_eager: Annotated[bool, EAGER_OPTION] = False
     all_logits: bool = option(False, "The prefill computes the logits of every position.", "Engine")
     ep: bool = option(False, "Experts spread over the tensor-parallel devices.", "Hardware")
     sparsity: bool = option(
@@ -127,11 +128,11 @@ class Predict:
     )
     speculative: str | None = option(
         None,
-        "Best number of draft tokens by ngram, eagle, medusa, redrafter, mtp or a draft model, and"
-        " its acceptance where measured; or K,ACCEPTANCE,COST.",
+        "Draft tokens by ngram, eagle, medusa, redrafter, mtp or a draft model, N or the best number,"
+        " and their acceptance where measured; or N,ACCEPTANCE,COST.",
         "Engine",
         is_common=True,
-        metavar="METHOD[,ACCEPTANCE]",
+        metavar="METHOD[:N][,ACCEPTANCE]",
     )
     attention_window: int | None = option(
         None,
@@ -343,7 +344,7 @@ def _known(path: Path, device: types.HardwareSpec | None) -> types.HardwareSpec:
 def _check_measured(question: Predict, *, is_server: bool) -> None:
     """Refuse changes to an engine that was fitted as it is; steps of a sweep can go through stages."""
     changes = {"--pp": is_server and question.pp > 1, "--ep": question.ep}
-    changes |= {"--sparsity": question.sparsity}
+    changes |= {"--sparsity": question.sparsity, "--enforce-eager": question.enforce_eager}
     changes |= {"--mode": question.mode != "engine", "--all-logits": question.all_logits}
     changes |= {
         "--attention-window": question.attention_window is not None,
@@ -392,7 +393,7 @@ def _without_published(question: Predict, subject: _Subject) -> str | None:
         "--mode": question.mode != "engine",
         "--link": has_stated_links(subject.hardware),
         "--all-reduce-us": question.all_reduce_us is not None,
-        "--speculative": question.speculative is not None and not _is_numbers(question.speculative),
+        "--speculative": question.speculative is not None and not _is_counted(question.speculative),
     }
     return next((flag for flag, is_set in options.items() if is_set), None)
 
@@ -459,7 +460,20 @@ def _scenario(subject: _Subject, question: Predict) -> Scenario:
         max_step_tokens=_max_step_tokens(subject, plan.n_devices),
         all_reduce_s=s_from_us(question.all_reduce_us),
         has_all_logits=question.all_logits,
+        is_launched_singly=_is_launched_singly(subject, question),
     )
+
+
+def _is_launched_singly(subject: _Subject, question: Predict) -> bool:
+    """Does a serving engine launch each kernel by itself? A CPU launches none."""
+    if question.enforce_eager and question.mode != "engine":
+        raise SpecError(
+            f"--enforce-eager is of a serving engine, and --mode is {question.mode}",
+            where="--mode, --enforce-eager",
+            allowed="one of the two",
+            try_="the same command without --mode",
+        )
+    return question.enforce_eager and subject.hardware.kind != "cpu"
 
 
 def _max_step_tokens(subject: _Subject, n_devices: int) -> int | None:
@@ -474,47 +488,19 @@ def _is_numbers(text: str) -> bool:
     return text.partition(",")[0].strip().isdigit()
 
 
+def _is_counted(text: str) -> bool:
+    """Is the number of draft tokens given? The best one is that of the datasheet's step times."""
+    return _is_numbers(text) or named_draft(text).n_tokens is not None
+
+
 def _named_speculation(question: Predict, plain: Scenario) -> BestSpeculation | None:
     """The best number of draft tokens of the method that is named, if one is."""
     text = question.speculative
     if text is None or _is_numbers(text):
         return None
-    name, comma, stated = (part.strip() for part in text.partition(","))
-    try:
-        acceptance = float(stated) if comma else None
-    except ValueError:
-        raise _no_speculation(text) from None
-    if acceptance is not None and not 0 <= acceptance <= 1:
-        raise _no_speculation(text)
-    method: MethodName | None = next(
-        (one for one in METHODS if one == synonyms.speculation_method(name)), None
-    )
-    draft = (
-        Draft("draft_model", _draft_model(name, text), acceptance)
-        if method is None
-        else Draft(method, None, acceptance)
-    )
+    draft = named_draft(text)
     sheet = datasheet.predict_scenario(plain, utilization_fraction=question.gpu_memory_utilization)
     return best_speculation(plain, draft, largest_batch=sheet.sizes.largest_batch_size)
-
-
-def _draft_model(name: str, text: str) -> types.ModelSpec:
-    try:
-        return resolve.resolve_model(name, load_format="dummy").spec
-    except SpecError as error:
-        raise _no_speculation(text) from error
-
-
-def _no_speculation(text: str) -> SpecError:
-    return SpecError(
-        f"{text!r} is no speculation",
-        where="--speculative",
-        allowed=(
-            "ngram, eagle, medusa, redrafter, mtp or a draft model, with its acceptance from 0 to"
-            " 1; or K,ACCEPTANCE,COST"
-        ),
-        try_="--speculative eagle,0.7",
-    )
 
 
 def _speculation(text: str | None) -> Speculation | None:
@@ -528,7 +514,7 @@ def _speculation(text: str | None) -> Speculation | None:
             draft_cost_ratio=float(cost),
         )
     except ValueError:
-        raise _no_speculation(text) from None
+        raise no_speculation(text) from None
 
 
 def _price(usd_per_hour: float | None) -> types.PriceSpec | None:

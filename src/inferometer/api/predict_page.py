@@ -254,6 +254,9 @@ def _drafts(found: BestSpeculation) -> str:
     best, length, chance = found.best, found.best_length, found.acceptance
     name = found.draft_model or found.method
     low, high = found.break_even_low_batch, found.break_even_high_batch
+    best_n = max(found.lengths, key=lambda one: one.tpot_gain_ratio).n_draft_tokens
+    is_best = best_n == best.n_draft_tokens
+    number = f"best at {best_n}" if is_best else f"{best.n_draft_tokens} (best: {best_n})"
     batch = (
         "no batch gains"
         if not found.break_even_batch
@@ -263,7 +266,7 @@ def _drafts(found: BestSpeculation) -> str:
         f" {found.largest_batch:,} that fit, while the device has room"
     )
     return (
-        f"{name}: best at {best.n_draft_tokens} tokens of {best.draft_cost_ratio:.2f} steps,"
+        f"{name}: {number} tokens of {best.draft_cost_ratio:.2f} steps,"
         f" acceptance {chance.likely_fraction:g} [{chance.low_fraction:g},"
         f" {chance.high_fraction:g}] ({found.acceptance_from}): TPOT"
         f" {length.tpot_gain_ratio:.2f}x [{length.low_ratio:.2f}, {length.high_ratio:.2f}];"

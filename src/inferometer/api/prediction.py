@@ -25,7 +25,13 @@ from inferometer.perfmodel.scenario import (
     prefill_of,
     prefill_step_of,
 )
-from inferometer.perfmodel.steptime_levels import fitted_levels, through_stages
+from inferometer.perfmodel.steptime_levels import (
+    LAUNCHED_SINGLY,
+    StepTimes,
+    fitted_levels,
+    launched_singly,
+    through_stages,
+)
 from inferometer.perfmodel.steptime_terms import shape_duration_s
 from inferometer.perfmodel.types import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.whatif import (
@@ -204,10 +210,10 @@ def answered_speeds(sheet: DatasheetPrediction, fitted: FittedSpeeds | None) -> 
 def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSpeeds:
     """Predictions of the fitted model for the scenario's static batch."""
     shapes = prefill_step_of(scenario), decode_of(scenario)[0]
-    prefill, decode = model.predict_all(shapes)
+    prefill, decode = _steps(model, scenario, shapes)
     prefill_ratio, decode_ratio = _stage_ratios(model, scenario, shapes)
     if scenario.speculation is not None:
-        (drafted,) = model.predict_all([plain_decode_of(scenario)[0]])
+        (drafted,) = _steps(model, scenario, [plain_decode_of(scenario)[0]])
         drafts = scenario.speculation.n_draft_tokens * scenario.speculation.draft_cost_ratio
         decode_ratio += drafts * drafted.duration_s.value / decode.duration_s.value
         decode_ratio /= scenario.expected_step_tokens
@@ -236,6 +242,30 @@ def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSp
     )
 
 
+def _levels(model: steptime.StepTimeModel, scenario: Scenario) -> StepTimes:
+    """The model's step times, without captured graphs where the engine has none."""
+    levels = fitted_levels(model)
+    return launched_singly(levels, scenario.model) if scenario.is_launched_singly else levels
+
+
+def _steps(
+    model: steptime.StepTimeModel, scenario: Scenario, shapes: Sequence[types.BatchShape]
+) -> list[types.StepPrediction]:
+    """The model's predictions; without captured graphs of plausible machines, as `simulate` has them."""
+    predicted = list(model.predict_all(shapes))
+    if not scenario.is_launched_singly:
+        return predicted
+    levels, steps = _levels(model, scenario), list[types.StepPrediction]()
+    for shape, captured in zip(shapes, predicted, strict=True):
+        value = shape_duration_s(levels.likely, shape)
+        drawn = [value, *(shape_duration_s(one.steps, shape) for one in levels.draws)]
+        duration = replace(captured.duration_s, value=value, low=min(drawn), high=max(drawn))
+        is_host = levels.likely.singly_s > captured.duration_s.value
+        limit: types.Limit = "launch overhead" if is_host else captured.limited_by
+        steps.append(replace(captured, duration_s=duration, limited_by=limit))
+    return steps
+
+
 def above_roofline(fitted: FittedSpeeds, sheet: DatasheetPrediction) -> FittedSpeeds:
     """No engine is faster than the device's peaks: an interval begins no lower, unless its value does."""
     scenario = sheet.scenario
@@ -257,7 +287,9 @@ def _begins_at(estimate: Estimate, least: float) -> Estimate:
 
 def _origin(model: steptime.StepTimeModel, scenario: Scenario) -> str | None:
     n_stages, hardware = scenario.used_plan.n_pipeline, model.trained_on.hardware
-    return hardware if n_stages == 1 else f"{hardware}; {n_stages} pipeline stages"
+    singly = f"; {LAUNCHED_SINGLY}" if scenario.is_launched_singly else ""
+    staged = f"; {n_stages} pipeline stages" if n_stages > 1 else ""
+    return f"{hardware}{singly}{staged}" if singly or staged else hardware
 
 
 def _stage_ratios(
@@ -267,7 +299,7 @@ def _stage_ratios(
     n_stages = scenario.used_plan.n_pipeline
     if n_stages == 1:
         return [1.0 for _ in shapes]
-    whole = fitted_levels(model)
+    whole = _levels(model, scenario)
     staged = through_stages(whole, scenario.model, scenario.hardware, n_stages)
     return [
         shape_duration_s(staged.likely, shape) / shape_duration_s(whole.likely, shape)
@@ -467,7 +499,8 @@ def _launching(scenario: Scenario) -> tuple[Callable[[], Change], ...]:
     """The other way to launch kernels; a CPU launches none."""
     if scenario.hardware.kind == "cpu":
         return ()
-    other = with_graphs if scenario.mode == "eager" else with_eager
+    is_singly = scenario.mode == "eager" or scenario.is_launched_singly
+    other = with_graphs if is_singly else with_eager
     return (lambda: other(scenario),)
 
 

@@ -5,6 +5,7 @@ text, paths, and lists of these.
 """
 
 import inspect
+import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, ValuesView
 from contextlib import AbstractContextManager
@@ -228,6 +229,8 @@ def _listed(name: str, values: Iterable[object], field: Field | None) -> object:
 def _mapping(name: str, value: Mapping[Any, object], field: Field | None) -> object:
     if field is not None and field.is_many:
         return value
+    if name == "speculative":  # vLLM's speculative_config
+        return json.dumps(value)
     if name == "slo":
         return ",".join(_limits(value))
     if name == "workload":

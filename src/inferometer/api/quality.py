@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple, TypeAlias, cast
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -147,7 +147,7 @@ _EXIT_CODES: Final = {
 class QualityAnswer(Answer):
     """Each change against the reference; and the difference of two readings of one model."""
 
-    table: ClassVar[str | None] = "changes"
+    table = "changes"
 
     model_id: str
     text: str

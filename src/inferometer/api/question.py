@@ -310,6 +310,8 @@ def _one(field: Field, value: object) -> object:  # noqa: PLR0911 -- one kind af
         return _number(field, value)
     if field.kind is bool and not isinstance(value, bool):
         raise _refused(field, value, "true or false")
+    if field.kind is str and isinstance(value, Mapping):  # vLLM's speculative_config
+        return json.dumps(value)
     if field.kind is str and not isinstance(value, str):
         # numbers where text is read later: lengths, sizes to try; several of them; limits of an SLO
         several = value if isinstance(value, list | tuple | range) else (value,)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from inferometer import suggestions
 from inferometer.api import named_fit
+from inferometer.api.cluster import Cluster
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
@@ -18,10 +19,12 @@ from inferometer.api.model_options import (
     PP_FLAGS,
     TP_FLAGS,
     TRANSFER_OPTION,
+    named_draft,
     refuse_changed_steps,
     refuse_links,
+    refuse_options,
 )
-from inferometer.api.question import option, s_from_us
+from inferometer.api.question import fields_of, option, s_from_us
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs import resolve
@@ -44,7 +47,8 @@ from inferometer.perfmodel.roofline import (
     usual_kv_dtype,
 )
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels, launched_singly
-from inferometer.simulate import engine_config, sglang_config, simulated_run, trtllm_config
+from inferometer.perfmodel.whatif import Draft
+from inferometer.simulate import drafts, engine_config, sglang_config, simulated_run, trtllm_config
 from inferometer.simulate.deployment import STAGES_KNOB, Deployment, Knobs, deploy
 
 _SHARED: Final = ("max_model_len", "block_size", "num_blocks")
@@ -86,10 +90,23 @@ class Settings:
         "Engine",
     )
 
+    speculative: str | None = option(
+        None,
+        "vLLM drafts N tokens by ngram, eagle, medusa, mtp or a draft model; its acceptance where"
+        " measured, else the published one.",
+        "Engine",
+        metavar="METHOD:N[,ACCEPTANCE]",
+    )
+
     @property
     def shared(self) -> dict[str, int]:
         """Given settings that all engines have."""
         return {name: value for name in _SHARED if (value := getattr(self, name)) is not None}
+
+    @property
+    def draft(self) -> Draft | None:
+        """The speculation that is named."""
+        return None if self.speculative is None else named_draft(self.speculative)
 
     def knobs(self, policy: str, shared: Mapping[str, int], own: Mapping[str, str]) -> Knobs:
         """These settings with ``shared`` and the engine's ``own`` ones."""
@@ -222,6 +239,8 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
     if server.fit is not None:
         refuse_links(link=server.link, all_reduce_us=server.all_reduce_us)
         changes = {"--ep": server.ep, "--enforce-eager": server.enforce_eager}
+        if named_fit.is_server(server.fit):
+            changes["--speculative"] = server.settings.speculative is not None
         refuse_changed_steps(changes, allowed="the engine as it was measured")
     if server.fit is not None and named_fit.is_server(server.fit):
         return named_fit.server_deployment(
@@ -230,6 +249,10 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
     model = resolve.resolve_model(server.model, load_format="dummy")
     found = step_times_of(server, model, hardware, n_sharing=n_sharing)
     knobs = _knobs(server, found.times, n_sharing)
+    if (draft := server.settings.draft) is not None:
+        engine = found.times.engine
+        own = drafts.draft_settings(draft, model.spec, engine, found.hardware, knobs.policy)
+        knobs = replace(knobs, own={**own, **knobs.own})
     return deploy(model.spec, found.times.engine, found.hardware, found.times, knobs)
 
 
@@ -248,6 +271,8 @@ def _knobs(server: Server, times: StepTimes | None, n_sharing: int) -> Knobs:
 
 def _own_knobs(server: Server, policy: str) -> dict[str, str]:
     own = dict(own_knob(text, where="--set") for text in server.set)
+    if own:
+        refuse_options(policy, own, (*fields_of(Server), *fields_of(Cluster)))
     if server.pp is None:
         return own
     refuse_stages(policy, server.pp, flag="--policy")
@@ -269,8 +294,10 @@ def refuse_stages(policy: str, n_stages: int, *, flag: str) -> None:
         raise SpecError(
             f"{n_stages} pipeline stages of {policy}",
             where="--pp",
-            allowed="1: stages are simulated by vLLM's rules alone",
-            try_=suggestions.flags(flag, "vllm"),
+            allowed="1: stages are simulated by vLLM's rules alone; SGLang and TensorRT-LLM put requests"
+            " into micro-batches, each with a schedule of its own",
+            try_=f"{suggestions.flags(flag, 'vllm')}, or {suggestions.flags('--tp', n_stages)} on the"
+            " same devices; `inferometer predict` has stages of a static batch",
         )
 
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from inferometer import suggestions
 from inferometer.api import simulated_record
@@ -20,7 +20,7 @@ from inferometer.api.workload import (
 from inferometer.errors import EXIT_OF_SLO, SpecError
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.types import Caution
-from inferometer.inputs.workload import description, plan
+from inferometer.inputs.workload import description, plan, reading
 from inferometer.measure.executors.local import Executor
 from inferometer.records import (
     kv_pools as pooled,
@@ -94,7 +94,7 @@ class SimulateAnswer(Answer):
     there is neither.
     """
 
-    table: ClassVar[str | None] = "levels"
+    table = "levels"
 
     workload_name: str
     workload: description.PlanDescription
@@ -387,7 +387,7 @@ def simulate_workload(
         gate=simulator.gate,
         verdict=worst_verdict(one.verdict for one in (*_of_all(levels), *slos)),
         cautions=(*_cautions(simulator, cases), *in_step(workload, run, aside)),
-        assumptions=simulator.servers.assumptions,
+        assumptions=(*simulator.servers.assumptions, *reading.prefix_words(workload.name)),
         record=None,
     )
     return Simulated(

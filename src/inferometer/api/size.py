@@ -20,7 +20,7 @@ from inferometer.api import (
 from inferometer.api.capacity import SLO_OF_ALL
 from inferometer.api.cluster import gate_of
 from inferometer.api.compute import TimeLimit, time_limit_field
-from inferometer.api.fleet import FleetOptions, check_searched, fleets_of, slo_of
+from inferometer.api.fleet import FleetOptions, check_searched, fleets_of, slo_of, with_dense_ranks
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
@@ -32,6 +32,7 @@ from inferometer.api.model_options import (
     TRANSFER_OPTION,
     refuse_changed_steps,
     refuse_links,
+    refuse_options,
 )
 from inferometer.api.progress import talk
 from inferometer.api.question import fields_of, option, parse_counts, s_from_us, words_of
@@ -174,6 +175,9 @@ def size(question: Size) -> SizeAnswer:
     if question.groups is not None:
         return _of_groups(question, question.groups, table, limit)
     resolved = resolve.resolve_model(question.model, load_format="dummy")
+    if question.total_gpus is None:  # else the devices make the replicas, whatever joins them
+        server = Server(model=question.model, policy=question.engine)
+        question = replace(question, fleet=with_dense_ranks(question.fleet, server))
     problem = problem_of(workload_of(question.workload), _sought(question), question.over_time)
     problem = problem._replace(question=_in_fleets(question, problem.question))
     tried = _candidates(question, resolved, table, problem.question.fleets)
@@ -466,6 +470,9 @@ def _grid(question: Size, model: resolve.ResolvedModel) -> candidates.Grid:
     """Settings to try on each device."""
     stages = None if question.pp is None else parse_counts(question.pp, where="--pp")
     refuse_stages(question.engine, max(stages or (1,)), flag="--engine")
+    own = tuple(sizing_offers.values_to_try(text) for text in question.set)
+    if own:
+        refuse_options(question.engine, {name: ",".join(to) for name, to in own}, fields_of(Size))
     return candidates.Grid(
         tensor_parallel_sizes=parse_counts(question.tp, where="--tp"),
         pipeline_parallel_sizes=stages,
@@ -477,10 +484,11 @@ def _grid(question: Size, model: resolve.ResolvedModel) -> candidates.Grid:
         max_num_batched_tokens=parse_counts(
             question.max_num_batched_tokens, where="--max-num-batched-tokens"
         ),
-        own=tuple(sizing_offers.values_to_try(text) for text in question.set),
+        own=own,
         utilization_fraction=question.settings.gpu_memory_utilization,
         shared=tuple(question.settings.shared.items()),
         data_parallel_size=question.fleet.cluster.data_parallel_size,
+        draft=question.settings.draft,
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from inferometer.api import missed as misses, sized_fleets, sizing_cautions
 from inferometer.api.answer import Answer, row_of
@@ -387,7 +387,7 @@ class Impossible:
 class SizeAnswer(Answer):
     """What to buy; ``verdict`` is the pick's, at likely, fast and slow step times."""
 
-    table: ClassVar[str | None] = "kinds"
+    table = "kinds"
 
     model_id: str
     workload_name: str

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from inferometer.api.answer import Answer
 from inferometer.api.measured import (
@@ -35,7 +35,7 @@ from inferometer.report.tables import TextTable
 class PlannedSweep(Answer):
     """What ``--dry-run`` prints: the points in order, and the folder."""
 
-    table: ClassVar[str | None] = "points"
+    table = "points"
 
     summary: str
     run: str

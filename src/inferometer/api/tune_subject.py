@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from inferometer import suggestions
-from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, start_load_of
+from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, start_load_of, with_dense_ranks
 from inferometer.api.server import Server, deployment_of, server_with
 from inferometer.api.workload import Workload, objective_for, workload_of
 from inferometer.decide.traffic import Traffic
@@ -92,7 +92,7 @@ def subject_of(
     slo = wanted.required_slo
     spec = workload_of(workload)
     objective = objective_for(slo, spec)
-    fleets = fleets_of(fleet, spec, policy)
+    fleets = fleets_of(with_dense_ranks(fleet, server), spec, policy)
     aim = Aim(
         goal=wanted.goal,
         objective=objective,

@@ -1,7 +1,7 @@
 """What does tuning answer: each step's decision, the confirmed gain, the command, the checklist?"""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from inferometer.api.answer import Answer
 from inferometer.decide.tuning.search import StepFound
@@ -48,7 +48,7 @@ class Box:
 class TuneAnswer(Answer):
     """Changes, their gain in fresh pairs, and open questions."""
 
-    table: ClassVar[str | None] = "steps"
+    table = "steps"
 
     model: str
     hardware: str | None
@@ -117,7 +117,7 @@ class PlannedStep:
 class PlannedTune(Answer):
     """What would be tried, and how long it would take."""
 
-    table: ClassVar[str | None] = "steps"
+    table = "steps"
 
     steps: tuple[PlannedStep, ...]
     n_candidates: int
@@ -148,7 +148,7 @@ class PresetRow:
 class PresetAnswer(Answer):
     """Recommended values to start from, each with its reason."""
 
-    table: ClassVar[str | None] = "values"
+    table = "values"
 
     preset: Literal["interactive", "batch"]
     model: str
@@ -185,7 +185,7 @@ class MeasuredStep:
 class MeasuredTune(Answer):
     """Flags to change, their gain in fresh pairs of real servers, and refuted predictions."""
 
-    table: ClassVar[str | None] = "steps"
+    table = "steps"
 
     model: str
     url: str | None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from inferometer import suggestions
 from inferometer.api import (
@@ -38,7 +38,7 @@ from inferometer.verify.ledger import LEDGER
 class VerifyAnswer(Answer):
     """Predictions and their outcomes; the verdict is the worst of all claims."""
 
-    table: ClassVar[str | None] = "experiment.claims"
+    table = "experiment.claims"
 
     verdict: claims.CheckVerdict
     experiment: ledger.Experiment

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -150,7 +150,7 @@ class ServerHistory:
 class WatchAnswer(Answer):
     """The servers at the end, and every change of regime before."""
 
-    table: ClassVar[str | None] = "servers"
+    table = "servers"
 
     servers: tuple[WatchedServer, ...]
     changes: tuple[RegimeChange, ...]

@@ -45,13 +45,8 @@ _SPECULATION: Final = (
 _LISTS: Final = ("slo", "gpus")
 """Options of a list: two flags of it are two parts, and neither may be lost."""
 _NAMED: Final = "NAME=VALUE"
-_HOW: Final = {
-    "--speculative": "--speculative eagle (ngram, medusa, mtp, or a draft model)",
-    "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7 of n-grams, which cost"
-    " nothing; of others also --set draft_method=eagle --set draft_cost_ratio=0.07 (`inferometer"
-    " predict MODEL --speculative eagle` estimates all three)",
-}
-"""How to write speculation, by the flag that a verb has."""
+_DRAFTS: Final = "--speculative eagle:3 (ngram, medusa, mtp, or a draft model)"
+"""How to write speculation."""
 
 
 _ENDPOINTS: Final = {
@@ -116,8 +111,12 @@ _INSTEAD: Final[dict[str, tuple[str, str]]] = {
         "--prompt 1024 --output 256; traffic: inferometer simulate MODEL --hardware ID --workload chat",
     ),
     **dict.fromkeys(
-        ("--energy", "--power", "--cost", "--price"),
+        ("--energy", "--power", "--cost"),
         ("--what-if", "leave it out: energy and cost are in the answer (--verbose, --json)"),
+    ),
+    **dict.fromkeys(
+        ("--price", "--gpu-price", "--price-per-hour", "--cost-per-hour"),
+        ("--usd-per-hour", "--usd-per-hour 2.5, the price of one device"),
     ),
     **dict.fromkeys(
         ("--lora", "--loras", "--enable-lora", "--max-loras"), ("--replicas", _NO_LORA)
@@ -534,7 +533,7 @@ def meant_by(name: str, context: click.Context | None) -> str | None:
         set() if context is None else {flag for one in context.command.params for flag in one.opts}
     )
     if name in _SPECULATION and context is not None:
-        return next((how for flag, how in _HOW.items() if flag in own), None)
+        return _DRAFTS if "--speculative" in own else None
     has_csv = context is not None and any("--csv" in one.opts for one in context.command.params)
     if has_csv and SAME.get(name, name) == "--out":
         return "--csv > FILE, --json > FILE, or a page: --report FILE"

@@ -14,8 +14,10 @@ from inferometer.inputs.types import Constant, DType, EngineSpec, HardwareSpec, 
 from inferometer.perfmodel.roofline import usual_kv_dtype
 from inferometer.perfmodel.steptime_levels import StepTimes, launched_singly
 from inferometer.perfmodel.weights import splits_heads, undivided_heads
+from inferometer.perfmodel.whatif import Draft
 from inferometer.simulate import prefill_pool as pools
 from inferometer.simulate.deployment import Case, Deployment, Knobs, deploy, requested_plan
+from inferometer.simulate.drafts import draft_settings
 from inferometer.simulate.engine_config import check_knob
 from inferometer.simulate.fleet import ClusterConfig, Fleet, Router
 
@@ -172,6 +174,8 @@ class Grid:
     shared: tuple[tuple[str, int], ...] = ()
     """Settings that all of them have, under vLLM's names."""
     data_parallel_size: int = 1
+    draft: Draft | None = None
+    """Speculation by a named method."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +264,7 @@ def candidates_of(
         for engine in _engines(offer, grid):
             # once for all settings of the engine: step times depend on none of them
             kind = _Kind(model, offer, engine, cache(partial(_levels, model, offer, engine, grid)))
-            for knobs in _knobs(grid):
+            for knobs in _knobs(grid, _drafts(grid, model, engine, offer.hardware)):
                 made = [
                     _in_fleet(one, fleets) if isinstance(one, Candidate) else one
                     for one in _on_stages(kind, knobs, grid)
@@ -355,9 +359,19 @@ def _engines(offer: Offer, grid: Grid) -> list[EngineSpec]:
     return list(dict.fromkeys(engines))
 
 
-def _knobs(grid: Grid) -> list[Knobs]:
+def _drafts(
+    grid: Grid, model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec
+) -> dict[str, str]:
+    """Settings of the scheduler for the grid's speculation; none without one."""
+    if grid.draft is None:
+        return {}
+    return draft_settings(grid.draft, model, engine, hardware, grid.policy)
+
+
+def _knobs(grid: Grid, drafts: dict[str, str]) -> list[Knobs]:
     others = [
         _UNLESS_SAID.get(grid.policy, {})
+        | drafts
         | dict(zip((name for name, _ in grid.own), chosen, strict=True))
         for chosen in product(*(values for _, values in grid.own))
     ]

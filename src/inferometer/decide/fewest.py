@@ -40,12 +40,13 @@ def fewest_in_long_runs(
     verdict_of: Callable[[int], Verdict],
     phases: Phases,
     verdict_at_once: Callable[[int], Verdict] | None = None,
+    is_far: Callable[[int], bool] | None = None,
 ) -> int | None:
     """Smallest sufficient number, searched from ``first``; None where twice that is too few.
 
     ``verdict_at_once``: that of a single long run. Where it is given, a greater number may be worse,
     and the next ones may not miss. Out of time the smallest that was shown, or ``first`` where there
-    was no time for a single run.
+    was no time for a single run. ``is_far``: is the SLO met by so much that half may be enough?
 
     Raises
     ------
@@ -62,7 +63,7 @@ def fewest_in_long_runs(
         return phases.is_past(COUNTED_FRACTION)
 
     try:
-        enough = fewest_shown(first, is_enough, is_late)
+        enough = fewest_shown(first, is_enough, is_late, is_far)
         if verdict_at_once is None or enough is None:
             return enough
         most = MOST_RATIO * first
@@ -92,14 +93,22 @@ def first_that_lasts(
 
 
 def fewest_shown(
-    first: int, is_enough: Callable[[int], bool], is_late: Callable[[], bool]
+    first: int,
+    is_enough: Callable[[int], bool],
+    is_late: Callable[[], bool],
+    is_far: Callable[[int], bool] | None = None,
 ) -> int | None:
     """Smallest sufficient number, searched from ``first``; None where twice that is too few."""
     too_few, enough, step = 0, first, max(1, first // 16)
     if is_enough(first):
-        while enough > 1 and not is_late() and is_enough(max(enough - step, 1)):
-            enough, step = max(enough - step, 1), 2 * step
-        too_few = max(enough - step, 0)
+        while enough - too_few > 1 and not is_late():
+            is_halved = is_far is not None and is_far(enough)
+            fewer = max(enough // 2 if is_halved else enough - step, 1)
+            if is_enough(fewer):
+                enough, step = fewer, 2 * step
+            else:
+                too_few = fewer
+                break
     else:
         while not is_enough(enough):
             too_few, enough, step = enough, enough + step, max(2 * step, first // 8)

@@ -69,6 +69,9 @@ _LAST_FRACTION: Final = 1.3
 ends at ``_LAST_FRACTION``."""
 _FASTER: Final[tuple[tuple[Pace, Pace], ...]] = (("slow", "likely"), ("likely", "fast"))
 """Step times, and the next faster ones."""
+FAR_RATIO: Final = 0.75
+"""Of its limit, below which a latency in a long run leaves room for far fewer replicas. Short runs of
+bursty traffic, each replica with its part, may find many times too many."""
 _NEARLY_EQUAL: Final = 0.1
 """Margins of short runs that are this near are noise."""
 
@@ -203,6 +206,10 @@ class _LongRuns:
         last = COUNTED_FRACTION + OVERRUN_FRACTION
         return self._run(self._question.pace, n_replicas, last, is_once=True)[0].verdict
 
+    def is_far(self, n_replicas: int) -> bool:
+        """Does this number, which was simulated, meet the SLO by so much that half may do?"""
+        return self._served[self._question.pace, n_replicas][1].reading.margin_ratio < FAR_RATIO
+
     @property
     def of_most_replicas(self) -> Reading:
         """Result of the largest number of replicas at the pace."""
@@ -292,7 +299,7 @@ def _replicas_that_last(
     """
     if question.fleets.n_replicas is None:
         at_once = runs.verdict_at_once if question.are_users_in_step else None
-        return fewest_in_long_runs(first, runs.verdict, phases, at_once)
+        return fewest_in_long_runs(first, runs.verdict, phases, at_once, runs.is_far)
     try:  # undecided is an answer: no other number is
         return None if runs.verdict(first) == "missed" else first
     except OutOfTimeError:

@@ -74,6 +74,12 @@ _PERCENTILE_FIRST: Final = re.compile(
     r"\s*(p[\d.]+)[\s:_(]+([^<>=:()]+?)\)?\s*(?=[<>=])", re.IGNORECASE
 )
 """`p99 ttft < 2s`, as in speech; `p99_ttft`, `p99(ttft)`, as in metrics and queries."""
+_AFTER_THE_LIMIT: Final = re.compile(
+    r"([A-Za-z][A-Za-z -]*?)\s*(?:<=?|\s(?:under|below)\s)\s*(\d[\d.]*\s*[A-Za-zµμ]+)"
+    r"\s*[\s(@]\s*(?:at\s+)?(?:the\s+)?(p\d[\d.]*)\)?(?=\s*(?:$|[,;&\n]|and\b))",
+    re.IGNORECASE,
+)
+"""`TTFT < 200ms p99`: the percentile behind the limit."""
 _PERCENTILE_LAST: Final = re.compile(r"_(p\d[\d.]*)\s*(?=[<>=])", re.IGNORECASE)
 """`ttft_p99`, as a column of a table."""
 _BELOW: Final = re.compile(
@@ -179,7 +185,7 @@ def parse_objective(
     >>> parse_objective("ttft < 500ms", is_of_one=True).text
     'ttft:p95<500ms'
     """
-    text = _unfolded(text.strip())
+    text = _AFTER_THE_LIMIT.sub(r"\1:\3<\2", _unfolded(text.strip()))
     thresholds = [
         _threshold(part.strip(), where, is_of_one=is_of_one)
         for part in _BETWEEN.split(_LIMIT_ENDED.sub(r"\1, ", text))

@@ -1,5 +1,6 @@
 """Names of options in Python calls: those of other tools, and an engine's own settings."""
 
+import math
 import warnings
 from collections.abc import Container, Mapping
 from difflib import get_close_matches
@@ -64,7 +65,8 @@ def _counted(
     is_device = name in {"gpus", "hardware"} and isinstance(value, str)
     counted = counted_devices(str(value)) if is_device else None
     number = {} if counted is None else number_of_devices(counted[0], names, given)
-    return {name: value} if counted is None or not number else {name: counted[1]} | number
+    missing = {one: n for one, n in number.items() if one not in given}
+    return {name: value} if counted is None or not number else {name: counted[1]} | missing
 
 
 def number_of_devices(
@@ -83,8 +85,16 @@ def number_of_devices(
     {}
     >>> number_of_devices(16, {"tp", "replicas"}, {"data_parallel_size": 8})
     {'tp': 2}
+    >>> number_of_devices(8, {"tp", "replicas"}, {"tp": 2, "replicas": 4})
+    {'tp': 2}
     """
     is_total = "gpus" in names
+    counts = ("tp", "replicas", "data_parallel_size", "pp")
+    texts = {one: str(given[one]) for one in counts if one in given and one in names}
+    if not is_total and texts and all(one.isdecimal() for one in texts.values()):
+        name, text = next(iter(texts.items()))
+        if n > 1 and math.prod(map(int, texts.values())) == n:
+            return {name: int(text)}  # the counts make n: none is missing
     ranks = str(given.get("data_parallel_size", ""))
     others = OTHER_COUNTS - {"data_parallel_size"}
     if not is_total and ranks.isdecimal() and int(ranks) > 1 and others.isdisjoint(given):

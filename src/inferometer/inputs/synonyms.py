@@ -82,10 +82,7 @@ _DEVICE_WORDS: Final = {
     "granite": "6980p",
     "genoa": "9654",
     "turin": "9755",
-    "80g": "80gb",
-    "40g": "40gb",
-    "32g": "32gb",
-    "16g": "16gb",
+    **{f"{number}g": f"{number}gb" for number in (16, 32, 40, 80)},
     "sxm4": "sxm",
     "sxm5": "sxm",
     **{f"{number}ada": f"{number}_ada" for number in (2000, 4000, 4500, 5000, 6000)},
@@ -116,6 +113,7 @@ _VARIANT: Final = re.compile(
 _OF_WEIGHTS: Final = {"dynamic", "block", "bnb", "quantized"}
 """Words that stand beside a format in a checkpoint's name."""
 _MOST_WORDS_OF_FORMAT: Final = 3
+_MACS: Final = r"\bmacbook (?:pro|air)\b|\bmac (?:mini|studio|pro)\b|\bimac\b"
 _LLAMA_CPP: Final = re.compile(
     r"[-_.:](?:ud[-_])?i?q([48])_(?:k(?:_[sml]|_xl)?|[01]|xs|nl)(?:\.gguf)?$", re.IGNORECASE
 )
@@ -128,8 +126,8 @@ _MODELS: Final = {
     "mistral7b": "mistral7bv0.3",
     "r1distillllama8b": "deepseekr1distillllama8b",
     "r1distillllama70b": "deepseekr1distillllama70b",
-    "deepseekr11.5b": "deepseekr1distillqwen1.5b",
-    "deepseekr114b": "deepseekr1distillqwen14b",
+    **{f"deepseekr1{n}b": f"deepseekr1distillqwen{n}b" for n in ("1.5", "7", "14", "32")},
+    "tinyllama": "tinyllama1.1b",
     "devstral2": "devstral2123b",
     "devstralsmall2": "devstralsmall224b",
     "exaone432b": "exaone4.032b",
@@ -249,6 +247,7 @@ SAME: Final = {
     **dict.fromkeys(("--backend", "--endpoint-type", "--request-type"), "--endpoint"),
     **dict.fromkeys(("--streaming", "--is-streaming"), "--stream"),
     "--decode-replicas": "--replicas",
+    "--speculative-config": "--speculative",
     "--engine": "--policy",
     "--policy": "--engine",
 }
@@ -538,7 +537,7 @@ def device_words(name: str) -> frozenset[str]:
     >>> sorted(device_words("NVIDIA H100 80GB HBM3")), sorted(device_words("a100-sxm4-80g"))
     (['80gb', 'h100'], ['80gb', 'a100', 'sxm'])
     """
-    plain = re.sub(r"\((?:r|tm)\)|\d+-core processor", " ", name.lower())
+    plain = re.sub(rf"\((?:r|tm)\)|\d+-core processor|{_MACS}", " ", name.lower())
     plain = re.sub(r"\b(rtx|pro)(?=\d)", r"\1 ", plain)
     plain = re.sub(r"(?<=\d)(?=(?:sxm|pcie|nvl)\d?\b)", " ", plain)
     plain = re.sub(r"(?<=\d{4})(?=(?:ti|super|xtx?|d|laptop)(?![a-z0-9]))", " ", plain)
@@ -565,7 +564,7 @@ def named_weights(name: str) -> tuple[str, str] | None:
     if quantised is not None:
         base, found = name[: quantised.start()], f"int{quantised[1]}"
     for _ in range(_MOST_WORDS_OF_FORMAT):
-        before, _, word = re.sub(r"[_.]", "-", base).rpartition("-")
+        before, _, word = re.sub(r"[_. ]", "-", base).rpartition("-")
         weights = known_format(word)
         if not before or (weights is None and word.lower() not in _OF_WEIGHTS):
             break

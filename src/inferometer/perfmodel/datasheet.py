@@ -339,7 +339,8 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
             "2:4 sparsity needs pruned weights, a check of quality, and an engine with kernels for"
             f" it{known}"
         )
-    if scenario.launch_overhead_s is None and scenario.mode == "eager":
+    is_singly = scenario.mode == "eager" or scenario.is_launched_singly
+    if scenario.launch_overhead_s is None and is_singly:
         cautions.append(_PRIOR_LAUNCH)
     if costs.price is not None:
         cautions.append(f"price: {costs.price.basis}; prices on different bases do not compare")

@@ -129,6 +129,8 @@ class Scenario:
     kernels_launch_ratio: float | None = None
     least_launch_s: float = 0.0
     """Lower bound of the launch time in eager mode: the host's time for a captured step."""
+    is_launched_singly: bool = False
+    """Does a serving engine launch each kernel by itself (vLLM's ``--enforce-eager``)?"""
     all_reduce_s: float | None = None
     has_all_logits: bool = False
     """Does the prefill compute the logits of every position, not only of the last?"""
@@ -408,14 +410,15 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
     def step_s(work: StepWork, launch_ratio: float = 1.0) -> float:
         bound = step_bound(work, peaks)
         floor_s, host_s = fixed_s, host_step_s(scenario, efficiency) * launch_ratio
+        singly_s = _kernels_s(scenario, efficiency) if scenario.is_launched_singly else 0.0
         if scenario.hardware.kind == "cpu":  # host and device are the same
             floor_s, host_s = floor_s + host_s, 0.0
         if efficiency.overlap == "nothing":
-            return bound.upper_s + floor_s + host_s
+            return max(bound.upper_s, singly_s) + floor_s + host_s
         if efficiency.overlap == "everything":
-            return max(bound.lower_s + floor_s, host_s)
-        device_s = max(bound.compute_s, bound.memory_s) + bound.link_s + floor_s
-        return max(device_s, host_s)
+            return max(max(bound.lower_s, singly_s) + floor_s, host_s)
+        device_s = max(max(bound.compute_s, bound.memory_s) + bound.link_s, singly_s)
+        return max(device_s + floor_s, host_s)
 
     decode_s = step_s(decode_of(scenario, efficiency)[1])
     if scenario.attention == "stored scores":  # eager mode's decode times include it
@@ -465,7 +468,12 @@ def host_step_s(scenario: Scenario, efficiency: Efficiency) -> float:
         return scenario.launch_overhead_s
     if scenario.mode != "eager":
         return 0.0
-    return max(scenario.model.n_blocks / 2 * efficiency.eager_layer_s, scenario.least_launch_s)
+    return max(_kernels_s(scenario, efficiency), scenario.least_launch_s)
+
+
+def _kernels_s(scenario: Scenario, efficiency: Efficiency) -> float:
+    """The host's time to launch all kernels of a step one by one."""
+    return scenario.model.n_blocks / 2 * efficiency.eager_layer_s
 
 
 def peaks_at(hardware: HardwareSpec, engine: EngineSpec, efficiency: Efficiency) -> Peaks:

@@ -232,6 +232,12 @@ def with_prefix_hits(scenario: Scenario, hit_fraction: float) -> Change:
 
 def with_graphs(scenario: Scenario) -> Change:
     """The scenario with steps that run as captured graphs, not kernel by kernel."""
+    if scenario.is_launched_singly:
+        return Change(
+            name="without --enforce-eager",
+            scenario=replace(scenario, is_launched_singly=False),
+            needs="memory for the graphs, and a longer start",
+        )
     return Change(
         name=suggestions.flags("--mode", "graphs"),
         scenario=replace(scenario, mode="graphs", launch_overhead_s=None),
@@ -444,6 +450,8 @@ class Draft(NamedTuple):
     method: MethodName
     model: ModelSpec | None = None
     acceptance_fraction: float | None = None
+    n_tokens: int | None = None
+    """None: the best number."""
 
 
 def find_method(name: MethodName) -> Method:
@@ -476,8 +484,10 @@ def best_speculation(plain: Scenario, draft: Draft, *, largest_batch: int) -> Be
     stated = draft.acceptance_fraction
     acceptance = method.acceptance if stated is None else Acceptance(stated, stated, stated)
     plain = replace(plain, speculation=None)
-    lengths = tuple(_length(plain, draft, acceptance, k) for k in range(1, method.most_tokens + 1))
+    most = max(method.most_tokens, draft.n_tokens or 0)
+    lengths = tuple(_length(plain, draft, acceptance, k) for k in range(1, most + 1))
     best = max(lengths, key=lambda one: one.tpot_gain_ratio)
+    best = best if draft.n_tokens is None else lengths[draft.n_tokens - 1]
     low, likely, high = (
         _break_even_batch(plain, draft, one, max(largest_batch, 1)) for one in acceptance
     )

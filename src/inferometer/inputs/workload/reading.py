@@ -246,8 +246,8 @@ _KEYS: Final = {
 }
 _KEY_OF: Final = {word: key for key, words in _KEYS.items() for word in words}
 SPELLINGS: Final = (
-    "lengths such as 1024x256, 8k1k or prompt=512..2048,output=256 (and prefix=1024: tokens that"
-    " all prompts begin with)"
+    "lengths such as 1024x256, 8k1k or prompt=512..2048,output=256 (and prefix=1024: tokens"
+    " before these that all prompts begin with)"
 )
 
 
@@ -278,6 +278,23 @@ def lengths_table(text: str) -> dict[str, Any] | None:
         "arrivals": {"kind": "open"},
         "classes": [{"name": "all", **tables, **shared}],
     }
+
+
+def prefix_words(text: str) -> tuple[str, ...]:
+    """What lengths with a prefix mean, in words; nothing for other text.
+
+    Example
+    -------
+    >>> prefix_words("prompt=1024,output=256,prefix=768")
+    ('each prompt is 768 tokens that all begin with, and then 1024 of its own',)
+    """
+    sides = (_named(text) if "=" in text else None) or {}
+    if _PREFIX not in sides:
+        return ()
+    own = sides["prompt_tokens"]
+    return (
+        f"each prompt is {sides[_PREFIX]} tokens that all begin with, and then {own} of its own",
+    )
 
 
 def _paired(text: str) -> dict[str, str] | None:
