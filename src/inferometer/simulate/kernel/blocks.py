@@ -15,7 +15,7 @@ from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import groups, pool, requests
 from inferometer.simulate.kernel.config import Config
-from inferometer.simulate.kernel.state import NOTHING, Counters, Request, State
+from inferometer.simulate.kernel.state import NO_BLOCK, NOTHING, Counters, Request, State
 from inferometer.simulate.outcome import Status, StepLog
 
 _STOPPED = int(Status.STOPPED)
@@ -249,7 +249,7 @@ def find_hits(state: State, index: int) -> int:
     n_max: int = (request.num_tokens - 1) // pool.block_size(state, pool.number_of(state, index))
     for i_block in range(n_max):
         block = state.memory.first_equal[state.contents[request.content_start + i_block]]
-        if block == NOTHING:
+        if block == NO_BLOCK:
             n_max = i_block
             break
         state.memory.block_table[slot, i_block] = block

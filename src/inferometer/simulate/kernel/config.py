@@ -1,4 +1,4 @@
-"""The engine's configuration for compiled code.
+"""The engine's configuration for compiled code, and SGLang's own state.
 
 One record type serves all engines; fields that an engine does not use are 0.
 """
@@ -7,6 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from inferometer.inputs.workload.plan import NONE
 from inferometer.records.columns import I64
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.engine_config import (
@@ -16,7 +17,7 @@ from inferometer.simulate.engine_config import (
     n_stages_of,
     n_state_blocks_of,
 )
-from inferometer.simulate.pointers import Row, Rows, blank, i64
+from inferometer.simulate.pointers import Row, Rows, blank, f64, i32, i64
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import QUEUE_ORDERS, SglangConfig
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
@@ -262,3 +263,77 @@ def most_blocks_at_once(needed: I64, config: EngineConfig) -> int:
     if isinstance(config, SchedulerConfig) and (config.sliding_window or kv_pools_of(config)):
         return int(needed.max())  # may exceed n_kv_blocks: most blocks have left the window
     return min(int(needed.max()), config.n_kv_blocks)
+
+
+class Node(Row):
+    """A node of SGLang's radix tree: a run of KV pages.
+
+    ``start``: index of its first page in ``State.contents``; ``born``: order of creation.
+    ``weight`` and the fields after it are scratch memory of the queue order dfs-weight: indices of
+    nodes, and of requests + 1 (0: none).
+    """
+
+    start: i64
+    parent: i32
+    n_pages: i32
+    lock_ref: i32
+    n_children: i32
+    previous: i32
+    next: i32
+    born: i32
+    weight: i32
+    first_child: i32
+    next_sibling: i32
+    first_waiting: i32
+    last_waiting: i32
+
+
+class Sglang(Row):
+    """State of SGLang's scheduler.
+
+    ``cut``: the request with a partly computed prompt (chunked prefill). ``n_turns`` counts queued
+    requests, ``n_orders`` sorts of the queue, ``n_drawn`` used draws, ``n_born`` created nodes.
+    """
+
+    new_token_ratio: f64
+    initial_new_token_ratio: f64
+    least_new_token_ratio: f64
+    new_token_ratio_decay: f64
+    total_offset: f64
+    current_offset: i64
+    n_input_left: i64
+    n_chunk_left: i64
+    n_chosen: i64
+    cut: i64
+    n_generating: i64
+    n_joining: i64
+    is_batch_full: i64
+    n_looks: i64
+    n_turns: i64
+    n_orders: i64
+    n_drawn: i64
+    n_born: i64
+    n_evictable: i64
+    first_unused_node: i64
+
+
+def sglang_record(config: EngineConfig) -> Rows[Sglang]:
+    """SGLang's initial state as an array of one record; an empty array for other engines."""
+    if not isinstance(config, SglangConfig):
+        return blank(0, Sglang)
+    record = blank(1, Sglang)
+    record["new_token_ratio"] = record["initial_new_token_ratio"] = config.initial_new_token_ratio
+    record["least_new_token_ratio"] = config.least_new_token_ratio
+    record["new_token_ratio_decay"] = config.new_token_ratio_decay_ratio
+    record["cut"] = NONE
+    record["first_unused_node"] = 1
+    return record
+
+
+def node_records(config: EngineConfig, n_most: int) -> Rows[Node]:
+    """The tree's root and its unused nodes, linked through ``next``; empty for other engines."""
+    if not isinstance(config, SglangConfig):
+        return blank(0, Node)
+    nodes = blank(min(config.n_kv_blocks, n_most) + 2, Node)
+    nodes["next"][1:-1] = np.arange(2, len(nodes))
+    return nodes
