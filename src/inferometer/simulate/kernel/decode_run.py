@@ -4,17 +4,25 @@ Between two events (arrival, disconnection, end, completed prefill, lack of bloc
 differ only in their context tokens. Each step of the run is timed and logged, but the requests are
 updated only at the run's end, or when one of them needs a block. The results are the same as those
 of single steps.
+
+A lone replica knows its next event, and takes its run up to there. Of several replicas events come
+from the others, too: each times its run first (``plan``), and takes it when the run is over, or as
+far as it has come when something else happens to this replica (``take_planned``).
 """
+
+from typing import Final
 
 from inferometer.perfmodel.steptime_terms import StepTimeArrays
 from inferometer.records.columns import I32
-from inferometer.records.types import PartKind
+from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import blocks, groups, price, requests
 from inferometer.simulate.kernel.state import NOTHING, Batch, State
 from inferometer.simulate.outcome import FAR_NS, StepLog
 
 _GENERATION = int(PartKind.GENERATION)
+LEAST_STEPS: Final = 2
+"""Of a run that is worth it."""
 
 
 @compiled
@@ -26,12 +34,69 @@ def take(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> Non
     """
     n_room = len(log.start_ns) - log.n_filled[0] - state.config[0].depth
     n_most = min(_n_certain_steps(state), n_room)
-    if n_most < 2:
+    if n_most < LEAST_STEPS:
         return
     limit_ns = min(until_ns + 1, requests.next_ns(state), requests.next_abort_ns(state))
     n_steps = _take_until(state, cost, log, n_most, limit_ns)
     if n_steps > 0:
         end(state, state.queue.running, n_steps)
+
+
+@compiled
+def plan(state: State, cost: StepTimeArrays, n_most: int) -> bool:
+    """Time up to ``n_most`` coming steps, unless something is to happen before.
+
+    There must be blocks for all of them, so that nothing but the replica's own events ends the run.
+    """
+    config, counters = state.config[0], state.counters[0]
+    n_steps = min(_n_certain_steps(state), n_most)
+    n_blocks = counters.n_running * config.n_kv_groups * (n_steps // config.block_size + 2)
+    if n_steps < LEAST_STEPS or n_blocks > counters.n_free:
+        return False
+    time_plan(state, cost, state.queue.running, n_steps)
+    return True
+
+
+@inlined
+def time_plan(state: State, cost: StepTimeArrays, rows: I32, n_steps: int) -> None:
+    """Write the times of the next steps of the requests in ``rows`` to ``State.plan_ns``."""
+    counters, plan_ns, is_async = state.counters[0], state.plan_ns, state.config[0].is_async
+    context_tokens, n_rows = 0, counters.n_running
+    for row in range(n_rows):
+        context_tokens += state.requests[rows[row]].num_tokens + is_async
+    batch = state.batches[counters.first_batch]
+    plan_ns[0] = batch.end_ns if is_async else counters.now_ns
+    for step in range(n_steps):
+        plan_ns[step + 1] = plan_ns[step] + price.step_duration_ns(
+            state.known[0], cost, 0, n_rows, 0, 0, context_tokens, 0, n_rows
+        )
+        context_tokens += n_rows
+    counters.n_planned = n_steps
+    counters.wake_ns = FAR_NS
+    counters.ready_ns = plan_ns[n_steps - is_async]
+
+
+@compiled
+def take_planned(state: State, log: StepLog, n_steps: int) -> None:
+    """Take the first ``n_steps`` steps of the plan, and drop the others."""
+    rows, next_touched = state.queue.running, 0
+    context_tokens = begin(state, rows)
+    for step in range(n_steps):
+        if step == next_touched:
+            next_touched = _extend(state, step)
+        take_planned_step(state, log, context_tokens, step)
+        context_tokens += state.counters[0].n_running
+    state.counters[0].n_planned = 0
+    if n_steps > 0:
+        end(state, rows, n_steps)
+
+
+@inlined
+def take_planned_step(state: State, log: StepLog, context_tokens: int, step: int) -> None:
+    """Log a step of the plan, at whose end the replica is then."""
+    plan_ns = state.plan_ns
+    done_ns = plan_ns[step + 1 - state.config[0].is_async]
+    _go_on(state, log, context_tokens, plan_ns[step + 1] - plan_ns[step], done_ns)
 
 
 @inlined
@@ -91,6 +156,15 @@ def take_step(
     done_ns = batch.end_ns if is_async else counters.now_ns + duration_ns
     if done_ns >= limit_ns:
         return False
+    _go_on(state, log, context_tokens, duration_ns, done_ns)
+    return True
+
+
+@inlined
+def _go_on(state: State, log: StepLog, context_tokens: int, duration_ns: int, done_ns: int) -> None:
+    """Log a step of this duration, and go on to ``done_ns``: its end, or that of the one before it."""
+    counters, is_async = state.counters[0], state.config[0].is_async
+    batch = state.batches[counters.first_batch]
     counters.busy_ns += batch.busy_ns if is_async else duration_ns
     batch.start_ns = done_ns if is_async else counters.now_ns
     batch.end_ns = state.stages[0, 0] = batch.start_ns + duration_ns
@@ -98,7 +172,6 @@ def take_step(
     batch.decode_context_tokens = context_tokens
     _note(state, log, batch)
     counters.now_ns = done_ns
-    return True
 
 
 @compiled
@@ -123,6 +196,7 @@ def _n_certain_steps(state: State) -> int:
         if (
             request.is_prefill_chunk
             or request.num_stale_output_tokens > 0
+            or request.first_token_ns == ABSENT  # prefilled elsewhere
             or request.num_computed_tokens != request.num_tokens - 1 + is_async
             or request.num_output_placeholders != is_async
             or (is_async and parts[row].request != index)
@@ -131,6 +205,8 @@ def _n_certain_steps(state: State) -> int:
         n_outputs = min(request.stop_tokens, request.max_tokens)
         num_most = min(request.num_prompt_tokens + n_outputs, config.max_model_len)
         n_certain = min(n_certain, num_most - request.num_tokens - 1)
+        if n_certain < LEAST_STEPS:
+            return 0
     return n_certain
 
 
@@ -187,6 +263,9 @@ def _note(state: State, log: StepLog, batch: Batch) -> None:
     log.kv_blocks_used[row] = config.n_kv_blocks - counters.n_free
     if config.n_host_blocks > 0:
         log.swapped_blocks[row] = 0
+    if len(log.launched_ns) > 0:
+        log.launched_ns[row] = counters.now_ns
+        log.launch_order[row] = config.replica
     log.n_filled[0] = row + 1
     batch.step_index = state.world[0].n_steps
     state.world[0].n_steps += 1

@@ -124,6 +124,27 @@ def take_decodes(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int
 
 
 @compiled
+def plan_decodes(state: State, cost: StepTimeArrays, n_most: int) -> bool:
+    """Plan the coming decode steps, where the engine's rules let them."""
+    kind, is_pooled, is_planned = KIND, IS_POOLED, False
+    if kind == _VLLM and not is_pooled:
+        is_planned = decode_run.plan(state, cost, n_most)
+    elif kind == _TRTLLM:
+        is_planned = trtllm_run.plan(state, cost, n_most)
+    return is_planned
+
+
+@compiled
+def take_planned(state: State, log: StepLog, n_steps: int) -> None:
+    """Take this number of the planned steps."""
+    kind, is_pooled = KIND, IS_POOLED
+    if kind == _VLLM and not is_pooled:
+        decode_run.take_planned(state, log, n_steps)
+    elif kind == _TRTLLM:
+        trtllm_run.take_planned(state, log, n_steps)
+
+
+@compiled
 def abort(state: State, index: int) -> None:
     """Abort a request whose client disconnected at ``Arrivals.abort_ns``."""
     kind = KIND

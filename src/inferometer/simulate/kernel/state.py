@@ -48,6 +48,8 @@ NO_BLOCK: Final = 0
 The system gives no memory to an array of zeros until it is written to; filling those of all
 contents of 160 replicas took 0.4 s a simulation.
 """
+MOST_PLANNED: Final = 256
+"""Steps of a planned run (``kernel/decode_run.py``)."""
 
 
 class Request(Row):
@@ -198,7 +200,8 @@ class Counters(Row):
     table ever used. ``first_unanswered``, ``last_unanswered``: 1 + a request's index (0: none).
     ``is_moving``: was the first of ``n_moves`` under way at the last decision? ``n_moved_blocks``:
     since the last log row. ``n_held_millionths``: used blocks of all pools, in millionths of the
-    server's own block.
+    server's own block. ``n_planned``: steps of its planned run (0: none), ``n_most_planned``: of the
+    next one.
     """
 
     n_free: i64
@@ -235,6 +238,8 @@ class Counters(Row):
     first_unanswered: i64
     last_unanswered: i64
     n_evicted: i64
+    n_planned: i64
+    n_most_planned: i64
 
 
 class KnownTimes(Row):
@@ -254,6 +259,9 @@ class World(Row):
     that the gate may have released at a time; ``max_waiting_tokens``: prompt tokens of them that
     may wait in the engines (0: no limit). ``n_routed_on``: prefilled requests that were routed to
     a decode replica. ``n_transfers``: requested KV transfers, ``n_queued``: those on the link.
+    ``turn``: events of this time that were processed before. ``n_planned``: planned steps of all
+    replicas; those that end by ``taken_ns`` are over. One that ends at ``due_ns`` has no successor
+    yet.
     """
 
     now_ns: i64
@@ -270,6 +278,10 @@ class World(Row):
     n_transfers: i64
     n_queued: i64
     n_arriving: i64
+    turn: i64
+    n_planned: i64
+    taken_ns: i64
+    due_ns: i64
 
 
 class Memory(NamedTuple):
@@ -376,6 +388,8 @@ class State(NamedTuple):
     """(2, pipeline stages) When each stage is free; when the last batches' tokens are known."""
     known: Rows[KnownTimes]
     """(1)"""
+    plan_ns: I64
+    """(``MOST_PLANNED`` + 1) Start of the first step of a planned run, and the end of each."""
     transfers: Rows[Transfer]
     """(N, or 0 without disaggregation)"""
 
@@ -411,6 +425,7 @@ def new_state(requests: Demand, config: EngineConfig, *, are_all: bool = True) -
         batches=blank(config.depth, Batch),
         stages=np.zeros((2, int(columns["n_stages"][0])), np.int64),
         known=blank(1, KnownTimes),
+        plan_ns=np.zeros(MOST_PLANNED + 1, np.int64),
         transfers=blank(0, Transfer),
     )
 

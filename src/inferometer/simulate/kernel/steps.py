@@ -17,6 +17,7 @@ from inferometer.simulate.outcome import FAR_NS, PartLog, Status, StepLog, max_b
 
 IS_POOLED: Final = False
 """Is the KV cache divided into pools?"""
+MOST_REPLICAS: Final = 1 << 20
 _max_barren_steps = compiled(max_barren_steps)
 _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
 
@@ -50,6 +51,25 @@ def take_decodes(
     """
     if len(part_log.slot) == 0:
         policy.take_decodes(state, cost, log, until_ns)
+
+
+@compiled
+def plan_decodes(state: State, cost: StepTimeArrays, n_most: int) -> bool:
+    """Plan up to ``n_most`` decode steps, which are taken later (``kernel/decode_run.py``)."""
+    is_planned: bool = policy.plan_decodes(state, cost, n_most)
+    return is_planned
+
+
+@compiled
+def take_planned(state: State, log: StepLog, n_steps: int) -> None:
+    """Take this number of the planned steps, and drop the rest of the plan."""
+    policy.take_planned(state, log, n_steps)
+
+
+@compiled
+def fill_once(state: State, cost: StepTimeArrays, log: StepLog) -> None:
+    """``fill``, for loops that call it at several places."""
+    fill(state, cost, log)
 
 
 @inlined
@@ -248,9 +268,19 @@ def _note(state: State, log: StepLog, i_batch: int) -> None:
         blocks.note_holes(state, log, row)
     if state.config[0].n_host_blocks > 0:
         log.swapped_blocks[row] = batch.num_swapped_blocks
+    if len(log.launched_ns) > 0:
+        log.launched_ns[row] = counters.now_ns
+        log.launch_order[row] = launch_order(state)
     log.n_filled[0] = row + 1
     batch.step_index = state.world[0].n_steps
     state.world[0].n_steps += 1
+
+
+@compiled
+def launch_order(state: State) -> int:
+    """Order of a step among those launched at the same time: by event, then by replica."""
+    order: int = state.world[0].turn * MOST_REPLICAS + state.config[0].replica
+    return order
 
 
 @compiled
