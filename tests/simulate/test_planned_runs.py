@@ -62,7 +62,9 @@ def check_same(simulate, *what, **until):
 
 VLLM = configs() | windowed_configs() | stateful_configs()
 KINDS = pytest.mark.parametrize(
-    "engines", [VLLM, pytest.param(trtllm_configs(), marks=pytest.mark.slow)], ids=["vllm", "trtllm"]
+    "engines",
+    [VLLM, pytest.param(trtllm_configs(), marks=pytest.mark.slow)],
+    ids=["vllm", "trtllm"],
 )
 
 

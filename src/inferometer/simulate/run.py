@@ -72,6 +72,8 @@ def _logged(prepared: "_Prepared", recording: "Recording") -> Logged:
     n_parts_at_once = sum(engine.max_num_active for engine in engines)
     n_part_rows = max(_PART_ROWS, n_parts_at_once) if recording.parts else 0
     keeps_steps = recording.steps or recording.parts
+    if recording.parts:
+        config["is_steady"] = 0
     until_ns = FAR_NS if recording.until_ns is None else recording.until_ns
     logs, part_logs, outcome = list[StepLog](), list[PartLog](), Outcome.LOG_FULL
     while outcome is Outcome.LOG_FULL:
@@ -234,6 +236,7 @@ def simulate_replicas(fleet: Fleet, requests: Demand, recording: Recording) -> S
     states = kernel_routing.new_states(requests, fleet)
     front = kernel_routing.new_front(routed, fleet)
     n_slots = max(engine.max_num_active for engine in engines)
+    states.config["is_steady"] *= not fleet.replicas.in_lockstep
     kind = Kind(int(states.config["kind"][0, 0]))
     has_reports = len(front.router.reported) + len(front.decode_router.reported) > 0
     prepared = _Prepared(

@@ -16,8 +16,8 @@ after each replica's launch the KV transfers that it requested begin.
 Replicas of one group have the same step times (``routing.cost_of``): prefill and decode replicas are
 two groups; replicas of several kinds have one group per kind.
 
-Between two events of its own a replica runs decode steps that nobody else needs to know of. They are
-timed at once and taken at the end of their run, or when something else happens to the replica
+Between two events of its own a replica runs decode steps that nobody else needs to know of. They
+are timed at once and taken at the end of their run, or when something else happens to the replica
 (``kernel/decode_run.py``): ``_take_up``. The log is then not in order of time.
 
 Replicas in lockstep (expert parallelism) decide only while no step of the group runs, and each step
@@ -77,16 +77,25 @@ def run(
         if when_ns == FAR_NS or when_ns > until_ns:
             _set_time_of_plans(states, until_ns, NOTHING)
             _take_up_all(states, costs, log, 0, len(states.counters))
+            _settle(states)
             return _end_of_run(states, front.gate, when_ns)
         _begin_event(states, when_ns)
         _deliver_load_reports(front, when_ns)
         _abort_disconnected(states, front.gate, costs, log)
         if not _complete(states, costs, log, part_log):
+            _settle(states)
             return _LIVELOCK
         _hand_over(states, front, costs, log)
         _process_arrivals(states, front, costs, log)
         _launch(states, front, costs, log)
     return _LOG_FULL
+
+
+@compiled
+def _settle(states: State) -> None:
+    """Update all requests to where they are now."""
+    for replica in range(len(states.counters)):
+        steps.settle(state_of(states, replica))
 
 
 @inlined

@@ -38,6 +38,7 @@ class Kind(IntEnum):
 class Config(Row):
     """The engine's configuration for compiled code; unused fields are 0.
 
+    ``is_steady``: are generating requests updated only when something happens to them?
     ``_ps``: picoseconds. ``draft_cost_millionths``: ``SchedulerConfig.draft_cost_ratio`` · 10^6.
     """
 
@@ -57,6 +58,7 @@ class Config(Row):
     is_priority: i64
     is_srpt: i64
     is_async: i64
+    is_steady: i64
     is_reserving: i64
     depth: i64
     n_stages: i64
@@ -223,10 +225,8 @@ def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
         "is_contiguous": config.is_contiguous,
         "is_compacting": config.is_compacting,
         "move_block_ps": config.move_block_ps,
-        "is_plain": config.rules == "vllm"
-        and config.pipeline_parallel_size == 1
-        and config.num_speculative_tokens == 0
-        and not config.is_contiguous,
+        "is_plain": _is_plain(config),
+        "is_steady": _is_steady(config),
         "is_sarathi": config.rules == "sarathi",
         "is_vllm_v0": config.rules == "vllm-v0",
         "is_orca": config.rules == "orca",
@@ -242,6 +242,27 @@ def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
         "sliding_window": config.sliding_window,
         "most_sliding_blocks": config.most_sliding_blocks,
     }
+
+
+def _is_plain(config: SchedulerConfig) -> bool:
+    """Does each step of a generating request compute one token of it, in blocks?"""
+    return (
+        config.rules == "vllm"
+        and config.pipeline_parallel_size == 1
+        and config.num_speculative_tokens == 0
+        and not config.is_contiguous
+    )
+
+
+def _is_steady(config: SchedulerConfig) -> bool:
+    """``Config.is_steady``: nothing depends on which blocks a request has, or on what is left of it."""
+    is_any_block_alike = not config.enable_prefix_caching and config.sliding_window == 0
+    return (
+        _is_plain(config)
+        and is_any_block_alike
+        and config.n_host_blocks == 0
+        and config.policy != "srpt"
+    )
 
 
 def blocks_needed(requests: Demand, config: EngineConfig, n_drafts: int) -> I64:

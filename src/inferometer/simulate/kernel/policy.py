@@ -14,6 +14,7 @@ from inferometer.simulate.kernel import (
     decode_run,
     requests,
     sglang,
+    steady,
     trtllm,
     trtllm_run,
     vllm,
@@ -142,6 +143,12 @@ def take_planned(state: State, log: StepLog, n_steps: int) -> None:
         decode_run.take_planned(state, log, n_steps)
     elif kind == _TRTLLM:
         trtllm_run.take_planned(state, log, n_steps)
+
+
+@compiled
+def settle(state: State) -> None:
+    """Update the requests to where they are now."""
+    steady.end_from(state, 0, state.counters[0].current_step)
 
 
 @compiled

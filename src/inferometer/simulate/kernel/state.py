@@ -167,10 +167,12 @@ class Move(Row):
 class Batch(Row):
     """A batch in flight: its times and its work.
 
-    ``n_yielding``: requests that yield a token. ``n_rows``, ``n_reserved_blocks``: whole batches.
+    ``n_steady``: requests beside the parts (``kernel/steady.py``). ``n_yielding``: requests that
+    yield a token. ``n_rows``, ``n_reserved_blocks``: whole batches.
     """
 
     n_parts: i64
+    n_steady: i64
     step_index: i64
     start_ns: i64
     end_ns: i64
@@ -201,7 +203,7 @@ class Counters(Row):
     ``is_moving``: was the first of ``n_moves`` under way at the last decision? ``n_moved_blocks``:
     since the last log row. ``n_held_millionths``: used blocks of all pools, in millionths of the
     server's own block. ``n_planned``: steps of its planned run (0: none), ``n_most_planned``: of the
-    next one.
+    next one. ``n_steady``: steady requests, ``steady_offset``: of all of them together.
     """
 
     n_free: i64
@@ -240,6 +242,8 @@ class Counters(Row):
     n_evicted: i64
     n_planned: i64
     n_most_planned: i64
+    n_steady: i64
+    steady_offset: i64
 
 
 class KnownTimes(Row):
@@ -323,6 +327,15 @@ class Queue(NamedTuple):
     """(M) Scratch memory: chunk sizes (TensorRT-LLM), victims (SGLang), next allocation (vLLM)."""
     joining: I32
     """(M) Requests prefilled in the last step (SGLang); tokens before a decode run (vLLM)."""
+    steady_due: I32
+    """(M) With the next three of running requests: ``kernel/steady.py``. The step before which one
+    needs a block or ends to be steady; 0: it is not."""
+    steady_end: I32
+    """(M) The step before which it ends to be steady."""
+    steady_offset: I32
+    """(M) Its computed tokens after a step, less the step's number."""
+    steady_since: I32
+    """(M) The first step in which it is steady."""
     is_preferred: I32
     """(M + 1, or 0 if no size is preferred) Is this batch size a preferred one?"""
 
@@ -457,6 +470,10 @@ def _queue(requests: Demand, config: EngineConfig) -> Queue:
         preempted=np.empty(n_slots, np.int32),
         chunks=np.empty(n_slots, np.int32),
         joining=np.empty(n_slots, np.int32),
+        steady_due=np.zeros(n_slots, np.int32),
+        steady_end=np.zeros(n_slots, np.int32),
+        steady_offset=np.zeros(n_slots, np.int32),
+        steady_since=np.zeros(n_slots, np.int32),
         is_preferred=_is_preferred(config),
     )
 

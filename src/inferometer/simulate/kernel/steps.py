@@ -83,7 +83,7 @@ def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
         policy.schedule(state, i_batch)
         _set_times(state, cost, i_batch)
         _note(state, log, i_batch)
-        is_idle = state.batches[i_batch].n_parts == 0 and (
+        is_idle = not _has_work(state, i_batch) and (
             counters.n_busy_in_flight == 0 or policy.has_instances()
         )
         if is_idle and counters.n_preempted == 0:
@@ -91,9 +91,22 @@ def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
             break
         state.batches[i_batch].is_in_flight = 1
         counters.n_in_flight += 1
-        counters.n_busy_in_flight += state.batches[i_batch].n_parts > 0
+        counters.n_busy_in_flight += _has_work(state, i_batch)
     is_any: bool = counters.n_in_flight > 0
     return is_any
+
+
+@inlined
+def _has_work(state: State, i_batch: int) -> bool:
+    """Does a batch compute any token?"""
+    has_work: bool = state.batches[i_batch].n_parts + state.batches[i_batch].n_steady > 0
+    return has_work
+
+
+@compiled
+def settle(state: State) -> None:
+    """Update the requests to where they are now, at the end of a simulation."""
+    policy.settle(state)
 
 
 @compiled
@@ -190,7 +203,7 @@ def complete_oldest(state: State, part_log: PartLog) -> bool:
     if n_delivered > 0:
         counters.n_barren_steps = 0
     counters.busy_ns += batch.busy_ns
-    counters.n_busy_in_flight -= batch.n_parts > 0
+    counters.n_busy_in_flight -= _has_work(state, i_batch)
     counters.first_batch = (i_batch + 1) % state.config[0].depth
     counters.n_in_flight -= 1
     is_going_on: bool = counters.n_barren_steps <= _max_barren_steps(state.config[0].max_model_len)
@@ -248,7 +261,7 @@ def _note(state: State, log: StepLog, i_batch: int) -> None:
     """Log a batch that computes tokens or whose scheduling preempted a request."""
     counters, batch, row = state.counters[0], state.batches[i_batch], log.n_filled[0]
     counters.n_barren_steps += counters.n_preempted > 0
-    if batch.n_parts == 0 and counters.n_preempted == 0:
+    if not _has_work(state, i_batch) and counters.n_preempted == 0:
         return
     log.replica[row] = state.config[0].replica
     log.start_ns[row] = batch.start_ns

@@ -41,7 +41,7 @@ def plan(state: State, cost: StepTimeArrays, n_most: int) -> bool:
     n_steps = min(_n_certain_steps(state), n_most)
     if n_steps < decode_run.LEAST_STEPS or not _admits_nobody(state):
         return False
-    decode_run.time_plan(state, cost, state.skipped, n_steps)
+    decode_run.time_plan(state, cost, decode_run.begin(state, state.skipped), n_steps)
     return True
 
 
