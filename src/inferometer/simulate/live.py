@@ -45,7 +45,6 @@ class LiveMemory:
         engines = fleet.engines
         requests = every_kind(fleet, max(max(one.max_model_len for one in engines) - 1, 1))
         states = routing.new_states(requests, fleet, are_all=False)
-        states.config["is_steady"] = 0  # answers are streamed
         self.is_alone = fleet.is_lone
         self._has_gate = fleet.gate is not None
         self._n_rows = [(one.max_num_active, one.n_kv_blocks) for one in engines]

@@ -28,7 +28,7 @@ from inferometer.simulate.engine_config import EngineConfig, kv_pools_of, pool_o
 from inferometer.simulate.fleet import ClusterConfig, Fleet
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.kernel import loop, routing as kernel_routing
-from inferometer.simulate.kernel.config import Kind
+from inferometer.simulate.kernel.config import Kind, may_be_steady
 from inferometer.simulate.kernel.state import State, new_state
 from inferometer.simulate.outcome import (
     FAR_NS,
@@ -72,8 +72,6 @@ def _logged(prepared: "_Prepared", recording: "Recording") -> Logged:
     n_parts_at_once = sum(engine.max_num_active for engine in engines)
     n_part_rows = max(_PART_ROWS, n_parts_at_once) if recording.parts else 0
     keeps_steps = recording.steps or recording.parts
-    if recording.parts:
-        config["is_steady"] = 0
     until_ns = FAR_NS if recording.until_ns is None else recording.until_ns
     logs, part_logs, outcome = list[StepLog](), list[PartLog](), Outcome.LOG_FULL
     while outcome is Outcome.LOG_FULL:
@@ -202,6 +200,7 @@ def _simulated_replica(
 ) -> Simulation:
     requests = contents_checked(requests, config)
     state = new_state(requests, config)
+    state.config["is_steady"] = may_be_steady(config) and not recording.parts
     prepared = _Prepared(
         loop.loop_of(Kind(int(state.config["kind"][0]))),
         state,
@@ -236,7 +235,8 @@ def simulate_replicas(fleet: Fleet, requests: Demand, recording: Recording) -> S
     states = kernel_routing.new_states(requests, fleet)
     front = kernel_routing.new_front(routed, fleet)
     n_slots = max(engine.max_num_active for engine in engines)
-    states.config["is_steady"] *= not fleet.replicas.in_lockstep
+    if not (recording.parts or fleet.replicas.in_lockstep):
+        states.config["is_steady"][:, 0] = [may_be_steady(engine) for engine in engines]
     kind = Kind(int(states.config["kind"][0, 0]))
     has_reports = len(front.router.reported) + len(front.decode_router.reported) > 0
     prepared = _Prepared(

@@ -378,8 +378,11 @@ def touch(state: State, row: int, n_hits: int, number: int) -> None:
 def take(state: State, row: int, n_owned: int, n_needed: int, number: int) -> None:
     """Allocate blocks from the front of the free queue until a row has ``n_needed``.
 
-    What was cached in these blocks is evicted.
+    What was cached in these blocks is evicted. Where requests are steady, blocks are only counted.
     """
+    if state.config[0].is_steady:
+        state.counters[0].n_free -= max(n_needed - n_owned, 0)
+        return
     for i_block in range(n_owned, n_needed):
         state.memory.block_table[row, i_block] = pool.take(state, number)
 
@@ -390,6 +393,9 @@ def give_back(state: State, row: int, n_blocks: int, number: int) -> None:
 
     Uncached blocks go to the front of the free queue, cached ones to its end.
     """
+    if state.config[0].is_steady:
+        state.counters[0].n_free += n_blocks
+        return
     after = NOTHING
     for i_block in range(n_blocks - 1, -1, -1):
         after = pool.give_back(state, state.memory.block_table[row, i_block], after, number)

@@ -38,7 +38,8 @@ class Kind(IntEnum):
 class Config(Row):
     """The engine's configuration for compiled code; unused fields are 0.
 
-    ``is_steady``: are generating requests updated only when something happens to them?
+    ``is_steady``: are blocks only counted, and generating requests updated only when something
+    happens to them? Set where that is nowhere seen (``simulate.run``).
     ``_ps``: picoseconds. ``draft_cost_millionths``: ``SchedulerConfig.draft_cost_ratio`` · 10^6.
     """
 
@@ -226,7 +227,6 @@ def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
         "is_compacting": config.is_compacting,
         "move_block_ps": config.move_block_ps,
         "is_plain": _is_plain(config),
-        "is_steady": _is_steady(config),
         "is_sarathi": config.rules == "sarathi",
         "is_vllm_v0": config.rules == "vllm-v0",
         "is_orca": config.rules == "orca",
@@ -254,15 +254,15 @@ def _is_plain(config: SchedulerConfig) -> bool:
     )
 
 
-def _is_steady(config: SchedulerConfig) -> bool:
+def may_be_steady(config: EngineConfig) -> bool:
     """``Config.is_steady``: nothing depends on which blocks a request has, or on what is left of it."""
-    is_any_block_alike = not config.enable_prefix_caching and config.sliding_window == 0
-    return (
-        _is_plain(config)
-        and is_any_block_alike
-        and config.n_host_blocks == 0
-        and config.policy != "srpt"
+    if not isinstance(config, SchedulerConfig):
+        return False
+    is_any_block_alike = not (
+        config.enable_prefix_caching or config.sliding_window or config.kv_pools
     )
+    is_never_moved = config.n_host_blocks == 0 and config.policy != "srpt"
+    return _is_plain(config) and is_any_block_alike and is_never_moved
 
 
 def blocks_needed(requests: Demand, config: EngineConfig, n_drafts: int) -> I64:
