@@ -242,8 +242,12 @@ def run_plan(
     if fleet.dealt is not None and not plan.prefix_tokens.any() and (plan.follows == NONE).all():
         plan, fleet = fleet.dealt.own_plan(plan), replace(fleet, dealt=None)  # the same, sooner
     known = _without_idle_cache(fleet, plan)
+    simulated = run.run(known, plan, record_steps=record_steps)
+    if known.prefill is not None and bool(simulated.requests.n_preemptions.any()):
+        known = fleet  # a preempted request finds its own blocks
+        simulated = run.run(known, plan, record_steps=record_steps)
     made = simulated_run.simulated_run(
-        run.run(known, plan, record_steps=record_steps),
+        simulated,
         known.rules,
         run_id="probe",
         created_utc="",
@@ -257,10 +261,14 @@ def run_plan(
 
 def _without_idle_cache(fleet: Fleet, plan: RequestPlan) -> Fleet:
     """Without a prefix cache where there is nothing to find: the same steps, sooner."""
-    replicas, placement = fleet.replicas, fleet.placement
-    is_of_use = replicas.router == "prefix-affine" or bool(plan.prefix_tokens.any())
-    if is_of_use or fleet.prefill or not isinstance(replicas.engine, SchedulerConfig):
+    replicas, placement, prefill = fleet.replicas, fleet.placement, fleet.prefill
+    routers = {replicas.router} | ({prefill.replicas.router} if prefill else set())
+    is_of_use = "prefix-affine" in routers or bool(plan.prefix_tokens.any())
+    if is_of_use or not isinstance(replicas.engine, SchedulerConfig):
         return fleet
+    if prefill is not None:
+        own = replace(prefill.replicas, engine=_cacheless(prefill.replicas.engine))
+        fleet = replace(fleet, prefill=replace(prefill, replicas=own))
     if placement is None:
         return replace(fleet, replicas=replace(replicas, engine=_cacheless(replicas.engine)))
     groups = tuple(replace(one, engine=_cacheless(one.engine)) for one in placement.groups)

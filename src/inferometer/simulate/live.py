@@ -22,7 +22,7 @@ from inferometer.records.types import ABSENT
 from inferometer.simulate import hooks
 from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.kernel import config as kernel_config, loop, routing
-from inferometer.simulate.kernel.state import NOTHING, Counters, Request, State
+from inferometer.simulate.kernel.state import NO_BLOCK, NOTHING, Counters, Request, State
 from inferometer.simulate.live_front import Kind, LiveFront, every_kind, longer
 from inferometer.simulate.outcome import FAR_NS, Outcome, Status, new_log, new_part_log
 from inferometer.simulate.pointers import Rows, pointed
@@ -221,7 +221,7 @@ class LiveMemory:
         self._set(
             self._with_pools(n_slots)._replace(
                 requests=cast("Rows[Request]", requests),
-                queue=state.queue._replace(waiting=_wider(waiting, n_slots, 0)),
+                queue=state.queue._replace(waiting=_wider(waiting, n_slots)),
                 arrivals=arrivals,
                 skipped=np.empty(n_slots, np.int32),
             )
@@ -297,7 +297,8 @@ class LiveMemory:
             state.memory.first_equal, state.memory.blocks, state.config[:, 0], strict=True
         ):
             n_own = config["n_kv_groups"]  # entries of each content
-            is_needed |= (first_equal[: n_old * n_own].reshape(n_old, n_own) != NOTHING).any(axis=1)
+            is_cached = first_equal[: n_old * n_own].reshape(n_old, n_own) != NO_BLOCK
+            is_needed |= is_cached.any(axis=1)
             registered = blocks["content"][: config["n_kv_blocks"] + 1]  # the rest is padding
             is_needed[registered[registered >= 0] // n_own] = True
         status = state.requests["status"][: self._n_slots]
@@ -313,23 +314,23 @@ class LiveMemory:
             n_new = max(2 * n_new, _N_CONTENTS)
         last_equal = state.memory.last_equal.copy()
         for row, n_own in zip(last_equal, state.config["n_kv_groups"][:, 0], strict=True):
-            row[: n_old * n_own].reshape(n_old, n_own)[~is_needed] = NOTHING
+            row[: n_old * n_own].reshape(n_old, n_own)[~is_needed] = NO_BLOCK
         taken = set(self._numbers.values())
         self._free_numbers = [number for number in range(n_new) if number not in taken]
         self._front.give_contents(n_new, np.array(self._free_numbers, np.int32))
         self._set(
             state._replace(
                 memory=state.memory._replace(
-                    first_equal=_wider(state.memory.first_equal, n_new * n_groups, NOTHING),
-                    last_equal=_wider(last_equal, n_new * n_groups, NOTHING),
+                    first_equal=_wider(state.memory.first_equal, n_new * n_groups),
+                    last_equal=_wider(last_equal, n_new * n_groups),
                 )
             )
         )
 
 
-def _wider(rows: NDArray[Any], length: int, fill: int) -> NDArray[Any]:
-    """The rows with this length, filled up at their ends."""
-    filled = np.full((len(rows), length), fill, rows.dtype)
+def _wider(rows: NDArray[Any], length: int) -> NDArray[Any]:
+    """The rows with this length, zeros at their ends."""
+    filled = np.zeros((len(rows), length), rows.dtype)
     filled[:, : rows.shape[1]] = rows
     return filled
 

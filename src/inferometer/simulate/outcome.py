@@ -96,6 +96,10 @@ class StepLog(NamedTuple):
     moved_blocks: I64
     swapped_blocks: I64
     """Copied to the host or back before the step; ABSENT where nothing is swapped."""
+    launched_ns: I64
+    """When the step was launched. Empty: the rows are in this order, each step is for itself."""
+    launch_order: I64
+    """(as launched_ns) Order of the steps that were launched at the same time."""
     n_filled: I64
     """(1) How many rows are filled."""
 
@@ -254,13 +258,16 @@ def max_barren_steps(max_model_len: int) -> int:
     return 2 * max_model_len + 16
 
 
-def new_log(n_rows: int, *, has_holes: bool = True, has_swaps: bool = True) -> StepLog:
-    """An empty log with room for ``n_rows`` steps.
+def new_log(
+    n_rows: int, *, has_holes: bool = True, has_swaps: bool = True, has_launches: bool = False
+) -> StepLog:
+    """An empty log with room for ``n_rows`` steps; ``has_launches``: in any order of replicas.
 
     The columns of contiguous memory and of swapping are empty where no engine has them; where one
     of several has, the others' rows stay as they are here.
     """
-    is_wanted = dict.fromkeys(HoleTable._fields, has_holes) | {"swapped_blocks": has_swaps}
+    is_filled = dict.fromkeys(HoleTable._fields, has_holes) | {"swapped_blocks": has_swaps}
+    is_wanted = is_filled | dict.fromkeys(("launched_ns", "launch_order"), has_launches)
     columns = [
         np.empty(
             n_rows * is_wanted.get(name, True),
@@ -269,7 +276,7 @@ def new_log(n_rows: int, *, has_holes: bool = True, has_swaps: bool = True) -> S
         for name in StepLog._fields[:-1]
     ]
     log = StepLog._make([*columns, np.zeros(1, np.int64)])
-    for name in is_wanted:
+    for name in is_filled:
         getattr(log, name).fill(ABSENT)
     return log
 
@@ -305,6 +312,7 @@ def simulation(
     Requests that would have come after its end are left out.
     """
     came = (facts.status != Status.UNSEEN) | (facts.arrival_ns <= end_ns)
+    logs = None if logs is None else _in_order(logs)
     return Simulation(
         outcome=outcome,
         end_ns=end_ns,
@@ -394,6 +402,17 @@ def _visit_table(facts: RequestFacts) -> VisitTable:
         arrived_ns=facts.arrived_ns[sent],
         left_ns=facts.finished_ns[sent],
     )
+
+
+def _in_order(logs: Sequence[StepLog]) -> Sequence[StepLog]:
+    """The rows in order of launch, in one log where replicas ran ahead of one another."""
+    if not len(logs[0].launched_ns):
+        return logs
+    launched_ns, order = _column(logs, "launched_ns"), _column(logs, "launch_order")
+    rows = np.lexsort((order, launched_ns))
+    names = (name for name in StepLog._fields[:-1] if len(getattr(logs[0], name)))
+    columns: dict[str, Any] = {name: _column(logs, name)[rows] for name in names}
+    return [logs[0]._replace(**columns, n_filled=np.array([len(rows)]))]
 
 
 def _hole_table(logs: Sequence[StepLog]) -> HoleTable | None:

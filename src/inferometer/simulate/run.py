@@ -28,7 +28,7 @@ from inferometer.simulate.engine_config import EngineConfig, kv_pools_of, pool_o
 from inferometer.simulate.fleet import ClusterConfig, Fleet
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.kernel import loop, routing as kernel_routing
-from inferometer.simulate.kernel.config import Kind
+from inferometer.simulate.kernel.config import Kind, may_be_steady
 from inferometer.simulate.kernel.state import State, new_state
 from inferometer.simulate.outcome import (
     FAR_NS,
@@ -68,7 +68,7 @@ def _logged(prepared: "_Prepared", recording: "Recording") -> Logged:
     """
     config, engines = prepared.state.config, prepared.engines
     has_holes, has_swaps = (bool(config[name].any()) for name in ("is_contiguous", "n_host_blocks"))
-    n_rows_at_once = sum(engine.depth for engine in engines)
+    n_rows_at_once = 4 * len(engines) * max(engine.depth for engine in engines)
     n_parts_at_once = sum(engine.max_num_active for engine in engines)
     n_part_rows = max(_PART_ROWS, n_parts_at_once) if recording.parts else 0
     keeps_steps = recording.steps or recording.parts
@@ -77,7 +77,14 @@ def _logged(prepared: "_Prepared", recording: "Recording") -> Logged:
     while outcome is Outcome.LOG_FULL:
         if keeps_steps or not logs:
             n_rows = max(_ROWS << min(len(logs), 4), n_rows_at_once)
-            logs.append(new_log(n_rows, has_holes=has_holes, has_swaps=has_swaps))
+            logs.append(
+                new_log(
+                    n_rows,
+                    has_holes=has_holes,
+                    has_swaps=has_swaps,
+                    has_launches=prepared.is_planning and not recording.parts,
+                )
+            )
             part_logs.append(new_part_log(n_part_rows))
         hooks.check_poll()
         logs[-1].n_filled[0] = 0
@@ -184,6 +191,8 @@ class _Prepared(NamedTuple):
     """The handles that it takes before the logs."""
     engines: Sequence[EngineConfig]
     """The engine of each replica."""
+    is_planning: bool = False
+    """May replicas run ahead of one another?"""
 
 
 def _simulated_replica(
@@ -191,6 +200,7 @@ def _simulated_replica(
 ) -> Simulation:
     requests = contents_checked(requests, config)
     state = new_state(requests, config)
+    state.config["is_steady"] = may_be_steady(config) and not recording.parts
     prepared = _Prepared(
         loop.loop_of(Kind(int(state.config["kind"][0]))),
         state,
@@ -225,8 +235,12 @@ def simulate_replicas(fleet: Fleet, requests: Demand, recording: Recording) -> S
     states = kernel_routing.new_states(requests, fleet)
     front = kernel_routing.new_front(routed, fleet)
     n_slots = max(engine.max_num_active for engine in engines)
+    if not (recording.parts or fleet.replicas.in_lockstep):
+        states.config["is_steady"][:, 0] = [may_be_steady(engine) for engine in engines]
+    kind = Kind(int(states.config["kind"][0, 0]))
+    has_reports = len(front.router.reported) + len(front.decode_router.reported) > 0
     prepared = _Prepared(
-        loop.loop_of_fleet(Kind(int(states.config["kind"][0, 0])), fleet),
+        loop.loop_of_fleet(kind, fleet),
         states,
         (
             kernel_routing.pointed_states(states),
@@ -234,6 +248,7 @@ def simulate_replicas(fleet: Fleet, requests: Demand, recording: Recording) -> S
             kernel_routing.pointed_costs(fleet.step_times_of_groups),
         ),
         engines,
+        is_planning=loop.is_planning(kind, fleet) and not has_reports,
     )
     found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
     n_instances = np.array([engine.n_instances for engine in engines])

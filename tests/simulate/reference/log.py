@@ -17,10 +17,11 @@ class Log(NamedTuple):
         """The rows as columns."""
         columns = (
             np.array(self.steps, dtype=np.int64)
-            .reshape(len(self.steps), len(StepLog._fields) - 1)
+            .reshape(len(self.steps), len(StepLog._fields) - 3)
             .T
         )
-        return StepLog._make([*columns, np.array([len(self.steps)])])
+        in_order = np.empty(0, np.int64), np.empty(0, np.int64)
+        return StepLog._make([*columns, *in_order, np.array([len(self.steps)])])
 
     def part_log(self) -> PartLog:
         """The rows as columns."""

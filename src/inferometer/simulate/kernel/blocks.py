@@ -15,7 +15,7 @@ from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import groups, pool, requests
 from inferometer.simulate.kernel.config import Config
-from inferometer.simulate.kernel.state import NOTHING, Counters, Request, State
+from inferometer.simulate.kernel.state import NO_BLOCK, NOTHING, Counters, Request, State
 from inferometer.simulate.outcome import Status, StepLog
 
 _STOPPED = int(Status.STOPPED)
@@ -249,7 +249,7 @@ def find_hits(state: State, index: int) -> int:
     n_max: int = (request.num_tokens - 1) // pool.block_size(state, pool.number_of(state, index))
     for i_block in range(n_max):
         block = state.memory.first_equal[state.contents[request.content_start + i_block]]
-        if block == NOTHING:
+        if block == NO_BLOCK:
             n_max = i_block
             break
         state.memory.block_table[slot, i_block] = block
@@ -378,8 +378,11 @@ def touch(state: State, row: int, n_hits: int, number: int) -> None:
 def take(state: State, row: int, n_owned: int, n_needed: int, number: int) -> None:
     """Allocate blocks from the front of the free queue until a row has ``n_needed``.
 
-    What was cached in these blocks is evicted.
+    What was cached in these blocks is evicted. Where requests are steady, blocks are only counted.
     """
+    if state.config[0].is_steady:
+        state.counters[0].n_free -= max(n_needed - n_owned, 0)
+        return
     for i_block in range(n_owned, n_needed):
         state.memory.block_table[row, i_block] = pool.take(state, number)
 
@@ -390,6 +393,9 @@ def give_back(state: State, row: int, n_blocks: int, number: int) -> None:
 
     Uncached blocks go to the front of the free queue, cached ones to its end.
     """
+    if state.config[0].is_steady:
+        state.counters[0].n_free += n_blocks
+        return
     after = NOTHING
     for i_block in range(n_blocks - 1, -1, -1):
         after = pool.give_back(state, state.memory.block_table[row, i_block], after, number)

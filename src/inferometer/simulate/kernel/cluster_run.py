@@ -16,6 +16,10 @@ after each replica's launch the KV transfers that it requested begin.
 Replicas of one group have the same step times (``routing.cost_of``): prefill and decode replicas are
 two groups; replicas of several kinds have one group per kind.
 
+Between two events of its own a replica runs decode steps that nobody else needs to know of. They
+are timed at once and taken at the end of their run, or when something else happens to the replica
+(``kernel/decode_run.py``): ``_take_up``. The log is then not in order of time.
+
 Replicas in lockstep (expert parallelism) decide only while no step of the group runs, and each step
 takes as long as that of the slowest replica: ``reference/lockstep.py``.
 """
@@ -28,7 +32,7 @@ from inferometer.simulate.compiling import compiled, entry, inlined
 from inferometer.simulate.kernel import gating, handover, requests, routing, steps
 from inferometer.simulate.kernel.gate_state import GateState
 from inferometer.simulate.kernel.routing import Front, RouterState, cost_of, state_of
-from inferometer.simulate.kernel.state import NOTHING, State
+from inferometer.simulate.kernel.state import MOST_PLANNED, NOTHING, State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, Stage, Status, StepLog
 
 _UNSEEN, _STOPPED, _ABORTED, _REJECTED = (
@@ -49,6 +53,10 @@ IS_LOCKSTEP: Final = False
 """Do all replicas run each step together?"""
 IS_TOGETHER: Final = False
 """Do replicas in lockstep decide each step at the same time, or join when it starts (vLLM)?"""
+IS_PLANNING: Final = False
+"""Are runs of decode steps planned?"""
+_FIRST_PLANNED: Final = 8
+"""Steps of a replica's first plan."""
 
 
 @entry
@@ -64,20 +72,118 @@ def run(
 
     Returns the ``Outcome``.
     """
-    n_replicas, first = len(states.counters), state_of(states, 0)
-    while steps.has_room(first, log, part_log, n_replicas):
+    while _has_room(states, log, part_log):
         when_ns = _next_event_ns(states, front.gate)
         if when_ns == FAR_NS or when_ns > until_ns:
+            _set_time_of_plans(states, until_ns, NOTHING)
+            _take_up_all(states, costs, log, 0, len(states.counters))
+            _settle(states)
             return _end_of_run(states, front.gate, when_ns)
-        states.world[0].now_ns = when_ns
+        _begin_event(states, when_ns)
         _deliver_load_reports(front, when_ns)
-        _abort_disconnected(states, front.gate)
-        if not _complete(states, part_log):
+        _abort_disconnected(states, front.gate, costs, log)
+        if not _complete(states, costs, log, part_log):
+            _settle(states)
             return _LIVELOCK
-        _hand_over(states, front)
-        _process_arrivals(states, front)
+        _hand_over(states, front, costs, log)
+        _process_arrivals(states, front, costs, log)
         _launch(states, front, costs, log)
     return _LOG_FULL
+
+
+@compiled
+def _settle(states: State) -> None:
+    """Update all requests to where they are now."""
+    for replica in range(len(states.counters)):
+        steps.settle(state_of(states, replica))
+
+
+@inlined
+def _has_room(states: State, log: StepLog, part_log: PartLog) -> bool:
+    """Do the logs have room for all rows that the replicas may add at one instant?"""
+    is_planning, n_replicas, n_rows = IS_PLANNING, len(states.counters), log.n_filled[0]
+    first = state_of(states, 0)
+    if is_planning:  # a replica may drop its plan, and launch a step before now and one now
+        n_rows += states.world[0].n_planned + n_replicas * first.parts.shape[0]
+    return n_rows + n_replicas * first.parts.shape[0] <= len(log.start_ns) and steps.has_room(
+        first, log, part_log, n_replicas
+    )
+
+
+@inlined
+def _begin_event(states: State, when_ns: int) -> None:
+    """Set the clock to the next event."""
+    world = states.world[0]
+    world.turn = world.turn + 1 if when_ns == world.now_ns else 0
+    world.now_ns = when_ns
+    _set_time_of_plans(states, when_ns if world.turn > 0 else when_ns - 1, NOTHING)
+
+
+@inlined
+def _set_time_of_plans(states: State, taken_ns: int, due_ns: int) -> None:
+    """Set ``World.taken_ns`` and ``due_ns``, of planned steps that are taken up from now on."""
+    states.world[0].taken_ns, states.world[0].due_ns = taken_ns, due_ns
+
+
+@inlined
+def _take_up_all(states: State, costs: StepTimeArrays, log: StepLog, first: int, end: int) -> None:
+    """Take up the plans of replicas ``first`` to ``end`` - 1."""
+    is_planning = IS_PLANNING
+    if is_planning:
+        for replica in range(first, end):
+            _take_up(states, costs, log, replica)
+
+
+@compiled
+def _take_up(states: State, costs: StepTimeArrays, log: StepLog, replica: int) -> None:
+    """Bring a replica with a plan to where it is now: its next step is then under way, or due.
+
+    Called before anything happens to it; other replicas are left alone.
+    """
+    is_planning = IS_PLANNING
+    if is_planning and states.counters[replica, 0].n_planned > 0:
+        state, world, counters = (
+            state_of(states, replica),
+            states.world[0],
+            states.counters[replica, 0],
+        )
+        n_taken, is_async, turn = 0, state.config[0].is_async, world.turn
+        while state.plan_ns[n_taken + 1 - is_async] <= world.taken_ns:
+            n_taken += 1
+        _take_planned(states, log, replica, n_taken)
+        counters.n_most_planned = max(2 * n_taken, _FIRST_PLANNED)
+        if n_taken > 0 and counters.now_ns == world.due_ns:
+            counters.is_due = 1
+            return
+        world.turn = 0
+        steps.fill_once(state, cost_of(costs, state), log)
+        world.turn = turn
+        counters.ready_ns = steps.ready_ns(state)
+
+
+@inlined
+def _take_planned(states: State, log: StepLog, replica: int, n_steps: int) -> None:
+    """Take this number of a replica's planned steps, and drop the rest of the plan."""
+    states.world[0].n_planned -= states.counters[replica, 0].n_planned
+    steps.take_planned(state_of(states, replica), log, n_steps)
+
+
+@inlined
+def _plan(states: State, costs: StepTimeArrays, log: StepLog, replica: int) -> bool:
+    """Plan a replica's next steps, if they are all decodes.
+
+    Not in a second event of the same time, whose steps would be logged in the order of the first.
+    """
+    world, counters, state = states.world[0], states.counters[replica, 0], state_of(states, replica)
+    n_at_once = 4 * len(states.counters) * state.parts.shape[0]
+    n_room = len(log.launched_ns) - log.n_filled[0] - world.n_planned - n_at_once
+    n_most = min(max(counters.n_most_planned, _FIRST_PLANNED), MOST_PLANNED, n_room)
+    if world.turn > 0 or not steps.plan_decodes(state, cost_of(costs, state), n_most):
+        return False
+    world.n_planned += counters.n_planned
+    if counters.n_planned == n_most:
+        counters.n_most_planned = 2 * n_most
+    return True
 
 
 @inlined
@@ -106,7 +212,9 @@ def _deliver_load_reports(front: Front, now_ns: int) -> None:
 
 
 @compiled
-def _abort_disconnected(states: State, gate: GateState) -> None:
+def _abort_disconnected(
+    states: State, gate: GateState, costs: StepTimeArrays, log: StepLog
+) -> None:
     """Abort the requests whose clients disconnect now."""
     has_gate, is_split, now_ns = HAS_GATE, IS_SPLIT, states.world[0].now_ns
     while requests.next_abort_ns(states) <= now_ns:
@@ -119,6 +227,8 @@ def _abort_disconnected(states: State, gate: GateState) -> None:
             for replica in range(len(states.counters)):
                 _mark_due(states, replica)
         else:
+            if request.status < _STOPPED:
+                _take_up(states, costs, log, request.replica)
             if not is_split or _abort_in_transfer(states, index):
                 steps.drop(state_of(states, request.replica), index)
             _mark_due(states, request.replica)
@@ -147,27 +257,35 @@ def _abort_in_transfer(states: State, index: int) -> bool:
 
 
 @inlined
-def _complete(states: State, part_log: PartLog) -> bool:
-    """Complete each replica's oldest step, or its wait, if that ends now.
+def _complete(states: State, costs: StepTimeArrays, log: StepLog, part_log: PartLog) -> bool:
+    """Complete each replica's oldest step, its planned run, or its wait, if that ends now.
 
     Returns False if a replica's requests preempt one another forever (livelock).
     """
-    now_ns = states.world[0].now_ns
-    for replica in range(len(states.counters)):
+    world, now_ns, n_replicas = states.world[0], states.world[0].now_ns, len(states.counters)
+    due_ns = NOTHING if world.turn > 0 else now_ns
+    for replica in range(n_replicas):
         counters = states.counters[replica, 0]
         if counters.ready_ns > now_ns:
             continue
-        counters.now_ns = now_ns
         counters.is_due = 1
+        if counters.n_planned > 0:
+            _take_planned(states, log, replica, counters.n_planned)
+            continue
+        counters.now_ns = now_ns
         if counters.n_in_flight > 0 and not steps.complete_oldest(
             state_of(states, replica), part_log
         ):
+            _take_up_all(states, costs, log, replica + 1, n_replicas)
+            _set_time_of_plans(states, now_ns, due_ns)
+            _take_up_all(states, costs, log, 0, replica)
             return False
+    _set_time_of_plans(states, now_ns, due_ns)
     return True
 
 
 @inlined
-def _hand_over(states: State, front: Front) -> None:
+def _hand_over(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
     """Process the KV transfers that end now, and route requests whose prefill completes now."""
     is_split, world = IS_SPLIT, states.world[0]
     if not is_split:
@@ -176,34 +294,37 @@ def _hand_over(states: State, front: Front) -> None:
         index = handover.take_next(states)
         source, replica = states.transfers[index].source, states.requests[index].replica
         handover.give_back_source(state_of(states, source), index)
+        _take_up(states, costs, log, replica)
         handover.receive(state_of(states, replica), index)
         _mark_due(states, source)
         _mark_due(states, replica)
     while world.n_routed_on < world.n_prefilled:
         index = states.transfers[world.n_routed_on].nth_prefilled
         replica = routing.choose(states, front.decode_router, index)
+        _take_up(states, costs, log, replica)
         handover.join(state_of(states, replica), index)
         _mark_due(states, replica)
         world.n_routed_on += 1
 
 
 @inlined
-def _process_arrivals(states: State, front: Front) -> None:
+def _process_arrivals(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
     """Process the arrivals at this time: offer them to the gate, or route them to replicas."""
     has_gate, now_ns = HAS_GATE, states.world[0].now_ns
     if has_gate:
         _report_ends_to_gate(states, front.gate)
     while requests.next_ns(states) <= now_ns:
-        _abort_disconnected(states, front.gate)  # a follower may disconnect at its time of arrival
+        # a follower may disconnect at its time of arrival
+        _abort_disconnected(states, front.gate, costs, log)
         index = requests.take_next(states)
         if states.requests[index].status != _UNSEEN:
             continue  # its client disconnects at the same time
         if not has_gate:
-            _route(states, front.router, index)
+            _route(states, front.router, index, costs, log)
         elif _is_too_long(states, index) or not gating.offer(front.gate, index, now_ns):
             requests.end_outside(states, index, _REJECTED, now_ns)
     if has_gate:
-        _reject_and_release(states, front)
+        _reject_and_release(states, front, costs, log)
 
 
 @compiled
@@ -227,7 +348,7 @@ def _report_ends_to_gate(states: State, gate: GateState) -> None:
 
 
 @compiled
-def _reject_and_release(states: State, front: Front) -> None:
+def _reject_and_release(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
     """Reject the waiting requests that have expired; release and route those that have room."""
     world = states.world[0]
     now_ns, n_room = world.now_ns, world.max_in_flight
@@ -252,7 +373,7 @@ def _reject_and_release(states: State, front: Front) -> None:
             return
         request = states.requests[index]
         request.arrival_ns = now_ns
-        _route(states, front.router, index)
+        _route(states, front.router, index, costs, log)
         front.gate.unadmitted[front.gate.counters[0].n_unadmitted] = index
         front.gate.counters[0].n_unadmitted += 1
         n_waiting_tokens += request.num_prompt_tokens
@@ -277,10 +398,13 @@ def _waiting_tokens(states: State, gate: GateState) -> int:
 
 
 @compiled
-def _route(states: State, router: RouterState, index: int) -> None:
+def _route(
+    states: State, router: RouterState, index: int, costs: StepTimeArrays, log: StepLog
+) -> None:
     """Route a request to the replica that the router chooses."""
     is_split = IS_SPLIT
     replica = routing.choose(states, router, index)
+    _take_up(states, costs, log, replica)
     if is_split:
         handover.shorten(state_of(states, replica), index)
     steps.take(state_of(states, replica), index)
@@ -291,14 +415,15 @@ def _route(states: State, router: RouterState, index: int) -> None:
 def _mark_due(states: State, replica: int) -> None:
     """Mark that this replica has changed: unless it is busy, it must schedule again now."""
     counters = states.counters[replica, 0]
-    if counters.n_in_flight < states.config[replica, 0].n_instances:
+    if counters.n_planned == 0 and counters.n_in_flight < states.config[replica, 0].n_instances:
         counters.is_due = 1
 
 
 @inlined
 def _launch(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
     """Launch steps on every replica that must schedule now, and the KV transfers they request."""
-    is_split, is_lockstep, world = IS_SPLIT, IS_LOCKSTEP, states.world[0]
+    is_split, is_lockstep, is_planning = IS_SPLIT, IS_LOCKSTEP, IS_PLANNING
+    world = states.world[0]
     if is_lockstep:
         _launch_in_lockstep(states, front, costs, log)
         return
@@ -308,8 +433,9 @@ def _launch(states: State, front: Front, costs: StepTimeArrays, log: StepLog) ->
             counters.is_due = 0
             counters.now_ns = world.now_ns
             state = state_of(states, replica)
-            steps.fill(state, cost_of(costs, state), log)
-            counters.ready_ns = steps.ready_ns(state)
+            if not (is_planning and _plan(states, costs, log, replica)):
+                steps.fill_once(state, cost_of(costs, state), log)
+                counters.ready_ns = steps.ready_ns(state)
             if is_split and state.config[0].is_decode_pool:
                 routing.report(states, front.decode_router, replica)
             else:

@@ -1,4 +1,4 @@
-"""The engine's configuration for compiled code.
+"""The engine's configuration for compiled code, and SGLang's own state.
 
 One record type serves all engines; fields that an engine does not use are 0.
 """
@@ -7,6 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from inferometer.inputs.workload.plan import NONE
 from inferometer.records.columns import I64
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.engine_config import (
@@ -16,7 +17,7 @@ from inferometer.simulate.engine_config import (
     n_stages_of,
     n_state_blocks_of,
 )
-from inferometer.simulate.pointers import Row, Rows, blank, i64
+from inferometer.simulate.pointers import Row, Rows, blank, f64, i32, i64
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import QUEUE_ORDERS, SglangConfig
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
@@ -37,6 +38,8 @@ class Kind(IntEnum):
 class Config(Row):
     """The engine's configuration for compiled code; unused fields are 0.
 
+    ``is_steady``: are blocks only counted, and generating requests updated only when something
+    happens to them? Set where that is nowhere seen (``simulate.run``).
     ``_ps``: picoseconds. ``draft_cost_millionths``: ``SchedulerConfig.draft_cost_ratio`` · 10^6.
     """
 
@@ -56,6 +59,7 @@ class Config(Row):
     is_priority: i64
     is_srpt: i64
     is_async: i64
+    is_steady: i64
     is_reserving: i64
     depth: i64
     n_stages: i64
@@ -222,10 +226,7 @@ def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
         "is_contiguous": config.is_contiguous,
         "is_compacting": config.is_compacting,
         "move_block_ps": config.move_block_ps,
-        "is_plain": config.rules == "vllm"
-        and config.pipeline_parallel_size == 1
-        and config.num_speculative_tokens == 0
-        and not config.is_contiguous,
+        "is_plain": _is_plain(config),
         "is_sarathi": config.rules == "sarathi",
         "is_vllm_v0": config.rules == "vllm-v0",
         "is_orca": config.rules == "orca",
@@ -241,6 +242,27 @@ def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
         "sliding_window": config.sliding_window,
         "most_sliding_blocks": config.most_sliding_blocks,
     }
+
+
+def _is_plain(config: SchedulerConfig) -> bool:
+    """Does each step of a generating request compute one token of it, in blocks?"""
+    return (
+        config.rules == "vllm"
+        and config.pipeline_parallel_size == 1
+        and config.num_speculative_tokens == 0
+        and not config.is_contiguous
+    )
+
+
+def may_be_steady(config: EngineConfig) -> bool:
+    """``Config.is_steady``: nothing depends on which blocks a request has, or on what is left of it."""
+    if not isinstance(config, SchedulerConfig):
+        return False
+    is_any_block_alike = not (
+        config.enable_prefix_caching or config.sliding_window or config.kv_pools
+    )
+    is_never_moved = config.n_host_blocks == 0 and config.policy != "srpt"
+    return _is_plain(config) and is_any_block_alike and is_never_moved
 
 
 def blocks_needed(requests: Demand, config: EngineConfig, n_drafts: int) -> I64:
@@ -262,3 +284,77 @@ def most_blocks_at_once(needed: I64, config: EngineConfig) -> int:
     if isinstance(config, SchedulerConfig) and (config.sliding_window or kv_pools_of(config)):
         return int(needed.max())  # may exceed n_kv_blocks: most blocks have left the window
     return min(int(needed.max()), config.n_kv_blocks)
+
+
+class Node(Row):
+    """A node of SGLang's radix tree: a run of KV pages.
+
+    ``start``: index of its first page in ``State.contents``; ``born``: order of creation.
+    ``weight`` and the fields after it are scratch memory of the queue order dfs-weight: indices of
+    nodes, and of requests + 1 (0: none).
+    """
+
+    start: i64
+    parent: i32
+    n_pages: i32
+    lock_ref: i32
+    n_children: i32
+    previous: i32
+    next: i32
+    born: i32
+    weight: i32
+    first_child: i32
+    next_sibling: i32
+    first_waiting: i32
+    last_waiting: i32
+
+
+class Sglang(Row):
+    """State of SGLang's scheduler.
+
+    ``cut``: the request with a partly computed prompt (chunked prefill). ``n_turns`` counts queued
+    requests, ``n_orders`` sorts of the queue, ``n_drawn`` used draws, ``n_born`` created nodes.
+    """
+
+    new_token_ratio: f64
+    initial_new_token_ratio: f64
+    least_new_token_ratio: f64
+    new_token_ratio_decay: f64
+    total_offset: f64
+    current_offset: i64
+    n_input_left: i64
+    n_chunk_left: i64
+    n_chosen: i64
+    cut: i64
+    n_generating: i64
+    n_joining: i64
+    is_batch_full: i64
+    n_looks: i64
+    n_turns: i64
+    n_orders: i64
+    n_drawn: i64
+    n_born: i64
+    n_evictable: i64
+    first_unused_node: i64
+
+
+def sglang_record(config: EngineConfig) -> Rows[Sglang]:
+    """SGLang's initial state as an array of one record; an empty array for other engines."""
+    if not isinstance(config, SglangConfig):
+        return blank(0, Sglang)
+    record = blank(1, Sglang)
+    record["new_token_ratio"] = record["initial_new_token_ratio"] = config.initial_new_token_ratio
+    record["least_new_token_ratio"] = config.least_new_token_ratio
+    record["new_token_ratio_decay"] = config.new_token_ratio_decay_ratio
+    record["cut"] = NONE
+    record["first_unused_node"] = 1
+    return record
+
+
+def node_records(config: EngineConfig, n_most: int) -> Rows[Node]:
+    """The tree's root and its unused nodes, linked through ``next``; empty for other engines."""
+    if not isinstance(config, SglangConfig):
+        return blank(0, Node)
+    nodes = blank(min(config.n_kv_blocks, n_most) + 2, Node)
+    nodes["next"][1:-1] = np.arange(2, len(nodes))
+    return nodes

@@ -11,7 +11,7 @@ or 0 after the block has left the window. Contents of blocks are numbered per gr
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel import pool, requests
 from inferometer.simulate.kernel.config import Config
-from inferometer.simulate.kernel.state import NOTHING, Request, State
+from inferometer.simulate.kernel.state import NO_BLOCK, NOTHING, Request, State
 
 
 @compiled
@@ -69,7 +69,7 @@ def _note_held(
     content = state.contents[request.content_start + i_block] * n_groups
     for group in range(first, end):
         block = state.memory.first_equal[content + group]
-        if block == NOTHING:
+        if block == NO_BLOCK:
             return False
         state.memory.block_table[row, i_block * n_groups + group] = block
     return True

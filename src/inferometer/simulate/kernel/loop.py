@@ -38,15 +38,22 @@ def loop_of_fleet(kind: Kind, fleet: Fleet) -> Callable[..., int]:
     """The loop of several replicas, with the code that this fleet needs."""
     return _cluster_loop_of(
         kind,
+        plans=is_planning(kind, fleet),
         has_gate=fleet.gate is not None,
         is_split=fleet.prefill is not None,
         is_lockstep=fleet.replicas.in_lockstep,
     )
 
 
+def is_planning(kind: Kind, fleet: Fleet) -> bool:
+    """Does this fleet's loop plan runs of decode steps? A gate looks into replicas between events."""
+    has_rules = kind in {Kind.VLLM, Kind.TRTLLM}
+    return has_rules and fleet.gate is None and not fleet.replicas.in_lockstep
+
+
 @cache
 def _cluster_loop_of(
-    kind: Kind, *, has_gate: bool, is_split: bool = False, is_lockstep: bool = False
+    kind: Kind, *, plans: bool, has_gate: bool, is_split: bool, is_lockstep: bool
 ) -> Callable[..., int]:
     """``kernel.cluster_run.run``, compiled for this kind of engine only.
 
@@ -58,6 +65,7 @@ def _cluster_loop_of(
         "HAS_GATE": has_gate,
         "IS_SPLIT": is_split,
         "IS_LOCKSTEP": is_lockstep,
+        "IS_PLANNING": plans,
         "IS_TOGETHER": kind in {Kind.SGLANG, Kind.TRTLLM},
     }
     run: Callable[..., int] = _compiled_again(cluster_run, name, changes).run

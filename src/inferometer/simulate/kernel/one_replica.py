@@ -34,6 +34,7 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, unt
         if counters.n_in_flight == 0:
             when_ns = _next_event_ns(state)
             if when_ns == FAR_NS or when_ns > until_ns:
+                steps.settle(state)
                 return _end_of_run(state)
             counters.now_ns = max(counters.now_ns, when_ns)
             counters.is_decided = 0
@@ -42,11 +43,13 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, unt
         if ready_ns > until_ns:
             counters.now_ns = until_ns
             _catch_up(state, until_ns)
+            steps.settle(state)
             return _HORIZON
         counters.now_ns = max(counters.now_ns, ready_ns)
         _catch_up(state, counters.now_ns - 1)
         counters.is_decided = 0
         if not steps.complete_oldest(state, part_log):
+            steps.settle(state)
             return _LIVELOCK
     return _LOG_FULL
 

@@ -14,6 +14,7 @@ from inferometer.simulate.kernel import (
     decode_run,
     requests,
     sglang,
+    steady,
     trtllm,
     trtllm_run,
     vllm,
@@ -121,6 +122,33 @@ def take_decodes(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int
         trtllm_run.take(state, cost, log, until_ns)
     elif kind == _BATCHES:
         batches.take_decodes(state, cost, log, until_ns)
+
+
+@compiled
+def plan_decodes(state: State, cost: StepTimeArrays, n_most: int) -> bool:
+    """Plan the coming decode steps, where the engine's rules let them."""
+    kind, is_pooled, is_planned = KIND, IS_POOLED, False
+    if kind == _VLLM and not is_pooled:
+        is_planned = decode_run.plan(state, cost, n_most)
+    elif kind == _TRTLLM:
+        is_planned = trtllm_run.plan(state, cost, n_most)
+    return is_planned
+
+
+@compiled
+def take_planned(state: State, log: StepLog, n_steps: int) -> None:
+    """Take this number of the planned steps."""
+    kind, is_pooled = KIND, IS_POOLED
+    if kind == _VLLM and not is_pooled:
+        decode_run.take_planned(state, log, n_steps)
+    elif kind == _TRTLLM:
+        trtllm_run.take_planned(state, log, n_steps)
+
+
+@compiled
+def settle(state: State) -> None:
+    """Update the requests to where they are now."""
+    steady.end_from(state, 0, state.counters[0].current_step)
 
 
 @compiled

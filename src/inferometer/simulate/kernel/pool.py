@@ -10,7 +10,7 @@ The KV cache can be divided into pools (``IS_POOLED``, set by ``kernel/loop.py``
 from typing import Final
 
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel.state import NOTHING, Block, State
+from inferometer.simulate.kernel.state import NO_BLOCK, NOTHING, Block, State
 from inferometer.simulate.pointers import Rows
 
 IS_POOLED: Final = False
@@ -203,8 +203,8 @@ def register(state: State, block: int, content: int) -> None:
     last = state.memory.last_equal[content]
     state.memory.blocks[block].content = content
     state.memory.blocks[block].previous_equal = last
-    state.memory.blocks[block].next_equal = NOTHING
-    if last == NOTHING:
+    state.memory.blocks[block].next_equal = NO_BLOCK
+    if last == NO_BLOCK:
         state.memory.first_equal[content] = block
     else:
         state.memory.blocks[last].next_equal = block
@@ -220,11 +220,11 @@ def forget(state: State, block: int) -> None:
         blocks[block].previous_equal,
         blocks[block].next_equal,
     )
-    if before == NOTHING:
+    if before == NO_BLOCK:
         state.memory.first_equal[content] = after
     else:
         blocks[before].next_equal = after
-    if after == NOTHING:
+    if after == NO_BLOCK:
         state.memory.last_equal[content] = before
     else:
         blocks[after].previous_equal = before

@@ -63,7 +63,7 @@ def group_duration_ns(
     swap_ns: int = (batch.num_swapped_blocks * config.swap_block_ps + 500) // 1000
     return (
         swap_ns + _computing_ns(state, cost, i_batch, n_group_rows, n_group_yielding)
-        if batch.n_parts > 0
+        if batch.n_parts + batch.n_steady > 0
         else swap_ns
     )
 

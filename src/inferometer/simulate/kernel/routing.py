@@ -340,8 +340,8 @@ def _record_prompt(states: State, router: RouterState, index: int, replica: int)
 
 _NO_GATE: Final = (demand([0], [1], [1]), GateConfig())
 """Placeholder if there is no gate: compiled code needs a value of this type."""
-_UNWRITTEN: Final = frozenset({"waiting", "block_table"})
-"""Arrays whose entries are always written before they are read.
+_UNWRITTEN: Final = frozenset({"waiting", "block_table", "first_equal", "last_equal"})
+"""Arrays that begin as zeros, or whose entries are always written before they are read.
 
 They are not copied, so that the system allocates only the memory that is used.
 """

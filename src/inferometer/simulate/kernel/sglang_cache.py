@@ -10,7 +10,7 @@ holds: unused ones and evictable ones.
 
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel import requests
-from inferometer.simulate.kernel.state import NOTHING, State
+from inferometer.simulate.kernel.state import NO_BLOCK, State
 from inferometer.simulate.sglang_config import RETRACT_DECODE_STEPS
 
 
@@ -25,7 +25,7 @@ def match_pages(state: State, index: int, n_pages: int) -> tuple[int, int]:
     while n_matched < n_pages:
         content: int = state.contents[start + n_matched]
         child: int = state.memory.first_equal[content]
-        if child == NOTHING:
+        if child == NO_BLOCK:
             break
         n_same = _n_same(state, child, start + n_matched, n_pages - n_matched)
         n_matched += n_same
@@ -51,7 +51,7 @@ def insert_path(state: State, index: int, n_pages: int) -> tuple[int, int]:
     while n_matched < n_pages:
         content: int = state.contents[start + n_matched]
         child: int = state.memory.first_equal[content]
-        if child == NOTHING:
+        if child == NO_BLOCK:
             break
         _touch(state, child)
         n_same = _n_same(state, child, start + n_matched, n_pages - n_matched)
@@ -113,7 +113,7 @@ def evict(state: State, n_pages: int) -> None:
         state.counters[0].n_evicted += nodes[leaf].n_pages
         n_evicted += nodes[leaf].n_pages
         own.n_evictable -= nodes[leaf].n_pages
-        state.memory.first_equal[state.contents[nodes[leaf].start]] = NOTHING
+        state.memory.first_equal[state.contents[nodes[leaf].start]] = NO_BLOCK
         nodes[nodes[leaf].parent].n_children -= 1
         _unlink(state, leaf)
         nodes[leaf].next = own.first_unused_node

@@ -17,10 +17,14 @@ from inferometer.simulate.engine_config import EngineConfig, n_kv_groups_of
 from inferometer.simulate.kernel.config import (
     Config,
     KvPoolRow,
+    Node,
+    Sglang,
     blocks_needed,
     config_record,
     most_blocks_at_once,
+    node_records,
     pool_records,
+    sglang_record,
 )
 from inferometer.simulate.outcome import FAR_NS, Status
 from inferometer.simulate.pointers import (
@@ -38,80 +42,14 @@ from inferometer.simulate.sglang_config import SglangConfig
 
 NOTHING: Final = -1
 """No block, no request, no content, no slot."""
+NO_BLOCK: Final = 0
+"""No cached block or node with a content: 0 is the null block, and the root of SGLang's tree.
 
-
-class Node(Row):
-    """A node of SGLang's radix tree: a run of KV pages.
-
-    ``start``: index of its first page in ``State.contents``; ``born``: order of creation.
-    ``weight`` and the fields after it are scratch memory of the queue order dfs-weight: indices of
-    nodes, and of requests + 1 (0: none).
-    """
-
-    start: i64
-    parent: i32
-    n_pages: i32
-    lock_ref: i32
-    n_children: i32
-    previous: i32
-    next: i32
-    born: i32
-    weight: i32
-    first_child: i32
-    next_sibling: i32
-    first_waiting: i32
-    last_waiting: i32
-
-
-class Sglang(Row):
-    """State of SGLang's scheduler.
-
-    ``cut``: the request with a partly computed prompt (chunked prefill). ``n_turns`` counts queued
-    requests, ``n_orders`` sorts of the queue, ``n_drawn`` used draws, ``n_born`` created nodes.
-    """
-
-    new_token_ratio: f64
-    initial_new_token_ratio: f64
-    least_new_token_ratio: f64
-    new_token_ratio_decay: f64
-    total_offset: f64
-    current_offset: i64
-    n_input_left: i64
-    n_chunk_left: i64
-    n_chosen: i64
-    cut: i64
-    n_generating: i64
-    n_joining: i64
-    is_batch_full: i64
-    n_looks: i64
-    n_turns: i64
-    n_orders: i64
-    n_drawn: i64
-    n_born: i64
-    n_evictable: i64
-    first_unused_node: i64
-
-
-def sglang_record(config: EngineConfig) -> Rows[Sglang]:
-    """SGLang's initial state as an array of one record; an empty array for other engines."""
-    if not isinstance(config, SglangConfig):
-        return blank(0, Sglang)
-    record = blank(1, Sglang)
-    record["new_token_ratio"] = record["initial_new_token_ratio"] = config.initial_new_token_ratio
-    record["least_new_token_ratio"] = config.least_new_token_ratio
-    record["new_token_ratio_decay"] = config.new_token_ratio_decay_ratio
-    record["cut"] = NOTHING
-    record["first_unused_node"] = 1
-    return record
-
-
-def node_records(config: EngineConfig, n_most: int) -> Rows[Node]:
-    """The tree's root and its unused nodes, linked through ``next``; empty for other engines."""
-    if not isinstance(config, SglangConfig):
-        return blank(0, Node)
-    nodes = blank(min(config.n_kv_blocks, n_most) + 2, Node)
-    nodes["next"][1:-1] = np.arange(2, len(nodes))
-    return nodes
+The system gives no memory to an array of zeros until it is written to; filling those of all
+contents of 160 replicas took 0.4 s a simulation.
+"""
+MOST_PLANNED: Final = 256
+"""Steps of a planned run (``kernel/decode_run.py``)."""
 
 
 class Request(Row):
@@ -159,7 +97,8 @@ class Block(Row):
     """A KV block.
 
     Free blocks are a ring through ``previous`` and ``next`` that begins and ends at the null
-    block, 0. Cached blocks of equal content are a list through ``previous_equal``, ``next_equal``.
+    block, 0. Cached blocks of equal content are a list through ``previous_equal``, ``next_equal``,
+    which ends at ``NO_BLOCK``.
     """
 
     ref_count: i32
@@ -228,10 +167,12 @@ class Move(Row):
 class Batch(Row):
     """A batch in flight: its times and its work.
 
-    ``n_yielding``: requests that yield a token. ``n_rows``, ``n_reserved_blocks``: whole batches.
+    ``n_steady``: requests beside the parts (``kernel/steady.py``). ``n_yielding``: requests that
+    yield a token. ``n_rows``, ``n_reserved_blocks``: whole batches.
     """
 
     n_parts: i64
+    n_steady: i64
     step_index: i64
     start_ns: i64
     end_ns: i64
@@ -261,7 +202,8 @@ class Counters(Row):
     table ever used. ``first_unanswered``, ``last_unanswered``: 1 + a request's index (0: none).
     ``is_moving``: was the first of ``n_moves`` under way at the last decision? ``n_moved_blocks``:
     since the last log row. ``n_held_millionths``: used blocks of all pools, in millionths of the
-    server's own block.
+    server's own block. ``n_planned``: steps of its planned run (0: none), ``n_most_planned``: of the
+    next one. ``n_steady``: steady requests, ``steady_offset``: of all of them together.
     """
 
     n_free: i64
@@ -298,6 +240,10 @@ class Counters(Row):
     first_unanswered: i64
     last_unanswered: i64
     n_evicted: i64
+    n_planned: i64
+    n_most_planned: i64
+    n_steady: i64
+    steady_offset: i64
 
 
 class KnownTimes(Row):
@@ -317,6 +263,9 @@ class World(Row):
     that the gate may have released at a time; ``max_waiting_tokens``: prompt tokens of them that
     may wait in the engines (0: no limit). ``n_routed_on``: prefilled requests that were routed to
     a decode replica. ``n_transfers``: requested KV transfers, ``n_queued``: those on the link.
+    ``turn``: events of this time that were processed before. ``n_planned``: planned steps of all
+    replicas; those that end by ``taken_ns`` are over. One that ends at ``due_ns`` has no successor
+    yet.
     """
 
     now_ns: i64
@@ -333,6 +282,10 @@ class World(Row):
     n_transfers: i64
     n_queued: i64
     n_arriving: i64
+    turn: i64
+    n_planned: i64
+    taken_ns: i64
+    due_ns: i64
 
 
 class Memory(NamedTuple):
@@ -341,7 +294,8 @@ class Memory(NamedTuple):
     blocks: Rows[Block]
     """(B)"""
     first_equal: I32
-    """(contents · groups of layers) The first cached block with each content; then the last."""
+    """(contents · groups of layers) The first cached block with each content (``NO_BLOCK``: none);
+    then the last."""
     last_equal: I32
     block_table: I32
     """(M, blocks of the longest request · groups of layers) Blocks of the request in each
@@ -373,6 +327,15 @@ class Queue(NamedTuple):
     """(M) Scratch memory: chunk sizes (TensorRT-LLM), victims (SGLang), next allocation (vLLM)."""
     joining: I32
     """(M) Requests prefilled in the last step (SGLang); tokens before a decode run (vLLM)."""
+    steady_due: I32
+    """(M) With the next three of running requests: ``kernel/steady.py``. The step before which one
+    needs a block or ends to be steady; 0: it is not."""
+    steady_end: I32
+    """(M) The step before which it ends to be steady."""
+    steady_offset: I32
+    """(M) Its computed tokens after a step, less the step's number."""
+    steady_since: I32
+    """(M) The first step in which it is steady."""
     is_preferred: I32
     """(M + 1, or 0 if no size is preferred) Is this batch size a preferred one?"""
 
@@ -438,6 +401,8 @@ class State(NamedTuple):
     """(2, pipeline stages) When each stage is free; when the last batches' tokens are known."""
     known: Rows[KnownTimes]
     """(1)"""
+    plan_ns: I64
+    """(``MOST_PLANNED`` + 1) Start of the first step of a planned run, and the end of each."""
     transfers: Rows[Transfer]
     """(N, or 0 without disaggregation)"""
 
@@ -473,6 +438,7 @@ def new_state(requests: Demand, config: EngineConfig, *, are_all: bool = True) -
         batches=blank(config.depth, Batch),
         stages=np.zeros((2, int(columns["n_stages"][0])), np.int64),
         known=blank(1, KnownTimes),
+        plan_ns=np.zeros(MOST_PLANNED + 1, np.int64),
         transfers=blank(0, Transfer),
     )
 
@@ -484,8 +450,8 @@ def _memory(requests: Demand, config: EngineConfig, needed: I64, *, are_all: boo
     n_taken = int(needed.sum()) * n_groups if are_all else config.n_kv_blocks
     return Memory(
         blocks=_block_records(config, n_taken),
-        first_equal=np.full(requests.n_contents * n_groups, NOTHING, np.int32),
-        last_equal=np.full(requests.n_contents * n_groups, NOTHING, np.int32),
+        first_equal=np.zeros(requests.n_contents * n_groups, np.int32),
+        last_equal=np.zeros(requests.n_contents * n_groups, np.int32),
         block_table=np.zeros((config.max_num_active, n_columns), np.int32),
         by_address=np.empty(config.max_num_active + 1, np.int32),
         moves=blank((config.max_num_active + 1) * is_compacting, Move),
@@ -504,6 +470,10 @@ def _queue(requests: Demand, config: EngineConfig) -> Queue:
         preempted=np.empty(n_slots, np.int32),
         chunks=np.empty(n_slots, np.int32),
         joining=np.empty(n_slots, np.int32),
+        steady_due=np.zeros(n_slots, np.int32),
+        steady_end=np.zeros(n_slots, np.int32),
+        steady_offset=np.zeros(n_slots, np.int32),
+        steady_since=np.zeros(n_slots, np.int32),
         is_preferred=_is_preferred(config),
     )
 
@@ -595,6 +565,5 @@ def _block_records(config: EngineConfig, n_taken: int) -> Rows[Block]:
     first = np.repeat(np.cumsum(sizes) - sizes, sizes)
     size, place = np.repeat(sizes, sizes), np.arange(len(blocks)) - first
     blocks["previous"], blocks["next"] = first + (place - 1) % size, first + (place + 1) % size
-    for name in ("content", "previous_equal", "next_equal"):
-        blocks[name] = NOTHING
+    blocks["content"] = NOTHING
     return blocks

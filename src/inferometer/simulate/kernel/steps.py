@@ -17,6 +17,7 @@ from inferometer.simulate.outcome import FAR_NS, PartLog, Status, StepLog, max_b
 
 IS_POOLED: Final = False
 """Is the KV cache divided into pools?"""
+MOST_REPLICAS: Final = 1 << 20
 _max_barren_steps = compiled(max_barren_steps)
 _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
 
@@ -52,6 +53,25 @@ def take_decodes(
         policy.take_decodes(state, cost, log, until_ns)
 
 
+@compiled
+def plan_decodes(state: State, cost: StepTimeArrays, n_most: int) -> bool:
+    """Plan up to ``n_most`` decode steps, which are taken later (``kernel/decode_run.py``)."""
+    is_planned: bool = policy.plan_decodes(state, cost, n_most)
+    return is_planned
+
+
+@compiled
+def take_planned(state: State, log: StepLog, n_steps: int) -> None:
+    """Take this number of the planned steps, and drop the rest of the plan."""
+    policy.take_planned(state, log, n_steps)
+
+
+@compiled
+def fill_once(state: State, cost: StepTimeArrays, log: StepLog) -> None:
+    """``fill``, for loops that call it at several places."""
+    fill(state, cost, log)
+
+
 @inlined
 def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
     """Launch batches until ``depth`` are in flight; returns whether any is in flight."""
@@ -63,7 +83,7 @@ def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
         policy.schedule(state, i_batch)
         _set_times(state, cost, i_batch)
         _note(state, log, i_batch)
-        is_idle = state.batches[i_batch].n_parts == 0 and (
+        is_idle = not _has_work(state, i_batch) and (
             counters.n_busy_in_flight == 0 or policy.has_instances()
         )
         if is_idle and counters.n_preempted == 0:
@@ -71,9 +91,22 @@ def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
             break
         state.batches[i_batch].is_in_flight = 1
         counters.n_in_flight += 1
-        counters.n_busy_in_flight += state.batches[i_batch].n_parts > 0
+        counters.n_busy_in_flight += _has_work(state, i_batch)
     is_any: bool = counters.n_in_flight > 0
     return is_any
+
+
+@inlined
+def _has_work(state: State, i_batch: int) -> bool:
+    """Does a batch compute any token?"""
+    has_work: bool = state.batches[i_batch].n_parts + state.batches[i_batch].n_steady > 0
+    return has_work
+
+
+@compiled
+def settle(state: State) -> None:
+    """Update the requests to where they are now, at the end of a simulation."""
+    policy.settle(state)
 
 
 @compiled
@@ -170,7 +203,7 @@ def complete_oldest(state: State, part_log: PartLog) -> bool:
     if n_delivered > 0:
         counters.n_barren_steps = 0
     counters.busy_ns += batch.busy_ns
-    counters.n_busy_in_flight -= batch.n_parts > 0
+    counters.n_busy_in_flight -= _has_work(state, i_batch)
     counters.first_batch = (i_batch + 1) % state.config[0].depth
     counters.n_in_flight -= 1
     is_going_on: bool = counters.n_barren_steps <= _max_barren_steps(state.config[0].max_model_len)
@@ -228,7 +261,7 @@ def _note(state: State, log: StepLog, i_batch: int) -> None:
     """Log a batch that computes tokens or whose scheduling preempted a request."""
     counters, batch, row = state.counters[0], state.batches[i_batch], log.n_filled[0]
     counters.n_barren_steps += counters.n_preempted > 0
-    if batch.n_parts == 0 and counters.n_preempted == 0:
+    if not _has_work(state, i_batch) and counters.n_preempted == 0:
         return
     log.replica[row] = state.config[0].replica
     log.start_ns[row] = batch.start_ns
@@ -248,9 +281,19 @@ def _note(state: State, log: StepLog, i_batch: int) -> None:
         blocks.note_holes(state, log, row)
     if state.config[0].n_host_blocks > 0:
         log.swapped_blocks[row] = batch.num_swapped_blocks
+    if len(log.launched_ns) > 0:
+        log.launched_ns[row] = counters.now_ns
+        log.launch_order[row] = launch_order(state)
     log.n_filled[0] = row + 1
     batch.step_index = state.world[0].n_steps
     state.world[0].n_steps += 1
+
+
+@compiled
+def launch_order(state: State) -> int:
+    """Order of a step among those launched at the same time: by event, then by replica."""
+    order: int = state.world[0].turn * MOST_REPLICAS + state.config[0].replica
+    return order
 
 
 @compiled

@@ -10,7 +10,7 @@ Cached blocks are a tree of prefixes: ``Memory.first_equal`` has the block with 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import blocks, pool, requests
-from inferometer.simulate.kernel.state import NOTHING, State
+from inferometer.simulate.kernel.state import NO_BLOCK, NOTHING, State
 from inferometer.simulate.kernel.vllm import launch
 from inferometer.simulate.outcome import Status
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES
@@ -87,7 +87,7 @@ def extend(state: State, index: int, num_tokens: int) -> None:
         content = state.memory.blocks[block].content
         if content != NOTHING:
             if state.memory.first_equal[content] == block:
-                state.memory.first_equal[content] = NOTHING
+                state.memory.first_equal[content] = NO_BLOCK
             state.memory.blocks[block].content = NOTHING
             state.counters[0].n_evicted += 1
         state.memory.blocks[block].ref_count = 1
@@ -155,9 +155,8 @@ def _child(state: State, parent: int, content: int) -> int:
     Blocks behind an evicted block are no longer found.
     """
     block: int = state.memory.first_equal[content]
-    if block != NOTHING and state.memory.blocks[block].previous_equal != parent:
-        return NOTHING
-    return block
+    is_behind = block != NO_BLOCK and state.memory.blocks[block].previous_equal == parent
+    return block if is_behind else NOTHING
 
 
 @inlined

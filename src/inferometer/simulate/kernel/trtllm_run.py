@@ -14,8 +14,6 @@ from inferometer.simulate.outcome import FAR_NS, Status, StepLog
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES
 
 _RUNNING = int(Status.RUNNING)
-_LEAST_STEPS = 2
-"""Of a run that is worth it."""
 _MAX_UTILIZATION = CAPACITY_POLICIES.index("MAX_UTILIZATION")
 _STATIC_BATCH = CAPACITY_POLICIES.index("STATIC_BATCH")
 
@@ -29,10 +27,35 @@ def take(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> Non
     """
     n_room = len(log.start_ns) - log.n_filled[0] - state.config[0].depth
     n_most = min(_n_certain_steps(state), n_room)
-    if n_most < _LEAST_STEPS or not _admits_nobody(state):
+    if n_most < decode_run.LEAST_STEPS or not _admits_nobody(state):
         return
     limit_ns = min(until_ns + 1, requests.next_ns(state), requests.next_abort_ns(state))
     n_steps = _take_until(state, cost, log, n_most, limit_ns)
+    if n_steps > 0:
+        decode_run.end(state, state.skipped, n_steps)
+
+
+@compiled
+def plan(state: State, cost: StepTimeArrays, n_most: int) -> bool:
+    """As ``decode_run.plan``; the blocks are reserved."""
+    n_steps = min(_n_certain_steps(state), n_most)
+    if n_steps < decode_run.LEAST_STEPS or not _admits_nobody(state):
+        return False
+    decode_run.time_plan(state, cost, decode_run.begin(state, state.skipped), n_steps)
+    return True
+
+
+@compiled
+def take_planned(state: State, log: StepLog, n_steps: int) -> None:
+    """As ``decode_run.take_planned``."""
+    _n_certain_steps(state)  # lists the requests again: other replicas have listed theirs since
+    next_touched, context_tokens = 0, decode_run.begin(state, state.skipped)
+    for step in range(n_steps):
+        if step == next_touched:
+            next_touched = _extend(state, step)
+        decode_run.take_planned_step(state, log, context_tokens, step)
+        context_tokens += state.counters[0].n_running
+    state.counters[0].n_planned = 0
     if n_steps > 0:
         decode_run.end(state, state.skipped, n_steps)
 
@@ -70,7 +93,7 @@ def _n_certain_steps(state: State) -> int:
         n_outputs = min(request.stop_tokens, request.max_tokens)
         num_most = min(request.num_prompt_tokens + n_outputs, config.max_model_len)
         n_certain = min(n_certain, num_most - request.num_tokens - 1)
-        if n_certain < _LEAST_STEPS:
+        if n_certain < decode_run.LEAST_STEPS:
             return 0
         state.skipped[row] = index
     return n_certain

@@ -8,7 +8,7 @@ from typing import Final
 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import blocks, handover, pool, requests
+from inferometer.simulate.kernel import blocks, handover, pool, requests, steady
 from inferometer.simulate.kernel.config import Config
 from inferometer.simulate.kernel.state import NOTHING, Part, Request, State
 from inferometer.simulate.outcome import Status
@@ -43,7 +43,7 @@ def add(state: State, index: int) -> None:
 @inlined
 def schedule(state: State, i_batch: int) -> None:
     """Form the next step as batch ``i_batch``: the tokens of each request, and their sums."""
-    state.batches[i_batch].n_parts = 0
+    state.batches[i_batch].n_parts = state.batches[i_batch].n_steady = 0
     state.batches[i_batch].num_swapped_blocks = 0
     state.counters[0].n_preempted = 0
     state.counters[0].current_step += 1
@@ -131,16 +131,18 @@ def _schedule_running(
         state.batches[i_batch],
         state.config[0].num_draft_slots,
     )
-    is_pooled, i_running = IS_POOLED, 0
+    is_pooled, i_running, is_steady = IS_POOLED, 0, steady.may_be(state, budget)
     while i_running < counters.n_running and budget > num_slots * (batch.n_parts + 1):
+        if is_steady and steady.goes_on(state, i_running):
+            budget -= 1
+            i_running += 1
+            continue
         index = state.queue.running[i_running]
         n_tokens = _num_running_tokens(
             state, index, budget - num_slots * (batch.n_parts + 1), threshold
         )
-        if n_tokens == 0 or is_prefill == 1 - state.requests[index].is_prefill_chunk:
-            i_running += 1
-            continue
-        if is_pooled and pool.closed(state, index) > 1:
+        is_left_out = is_prefill == 1 - state.requests[index].is_prefill_chunk
+        if n_tokens == 0 or is_left_out or (is_pooled and pool.closed(state, index) > 1):
             i_running += 1
             continue
         while not blocks.extend(state, index, n_tokens):
@@ -158,12 +160,11 @@ def _schedule_running(
                 return budget
         if is_pooled and state.requests[index].slot == NOTHING:
             continue  # requests of other pools may get blocks
-        part = state.parts[i_batch, batch.n_parts]
-        part.request = index
-        part.num_tokens = n_tokens
-        batch.n_parts += 1
+        steady.add_part(state, i_batch, i_running, n_tokens, is_steady)
         budget -= n_tokens
         i_running += 1
+    steady.end_from(state, i_running, counters.current_step - 1)
+    batch.n_steady = counters.n_steady
     return budget
 
 
@@ -335,6 +336,7 @@ def _admit(
     request.num_spec_tokens = n_padding
     request.has_padded_drafts = n_padding > 0
     state.queue.running[counters.n_running] = index
+    state.queue.steady_due[counters.n_running] = 0
     counters.n_running += 1
     if request.status == _WAITING:
         request.num_cached_tokens = num_cached
@@ -400,7 +402,8 @@ def launch(state: State, i_batch: int) -> None:
         state.counters[0],
         state.config[0].is_async,
     )
-    n_prefill, n_decode, prefill_tokens, pairs, context = 0, 0, 0, 0, 0
+    n_prefill, prefill_tokens, pairs = 0, 0, 0
+    n_decode, context = batch.n_steady, steady.context_tokens(state)
     n_drafts: int = state.config[0].num_spec_tokens
     num_spec, n_yielding, yielding_context = 0, 0, 0
     for i_part in range(batch.n_parts):
@@ -465,7 +468,7 @@ def _take_drafts(part: Part, request: Request) -> int:
 def update(state: State, i_batch: int) -> int:
     """Process the results of batch ``i_batch`` now; returns the number of delivered tokens."""
     parts, counters = state.parts[i_batch], state.counters[0]
-    n_delivered, n_stopped = 0, 0
+    n_delivered, n_stopped = state.batches[i_batch].n_steady, 0
     num_new_drafts: int = 0 if state.config[0].is_async else state.config[0].num_spec_tokens
     for i_part in range(state.batches[i_batch].n_parts):
         part = parts[i_part]
@@ -501,6 +504,8 @@ def abort(state: State, index: int) -> None:
     """Abort a request; a waiting one stays in the queue, but is no longer counted."""
     request = state.requests[index]
     was = request.status
+    if was == _RUNNING:
+        steady.end_one(state, index)
     requests.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
     blocks.free(state, index)
     if was == _RUNNING:
@@ -579,6 +584,6 @@ def _drop_finished(state: State) -> None:
     for i_running in range(counters.n_running):
         index = running[i_running]
         if state.requests[index].status < _STOPPED:
-            running[n_kept] = index
+            steady.move(state, i_running, n_kept)
             n_kept += 1
     counters.n_running = n_kept
