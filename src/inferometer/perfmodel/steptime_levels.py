@@ -5,7 +5,7 @@ model error of each phase. The errors of decode and prefill are drawn independen
 that decodes slowly need not prefill slowly. Of many draws, those near the 5th, 10th, … 95th
 percentile of both times of a typical request are used, among them the ones whose decode steps and
 first tokens are spread as evenly. So the least and the most of any of these are the ends of a 90 %
-interval, with less noise than a sample of that size. Letters of shapes: D draws, K free parameters.
+interval. Letters of shapes: D draws, K free parameters.
 """
 
 from collections.abc import Callable
@@ -573,9 +573,8 @@ def through_stages(
     if n_stages == times.n_stages:
         return times
     if times.n_stages != 1 or n_stages > model.n_layers:
-        what = f"{model.n_layers} layers of {model.model_id!r} on {n_stages} pipeline stages"
         raise SpecError(
-            what,
+            f"{model.n_layers} layers of {model.model_id!r} on {n_stages} pipeline stages",
             where="pipeline_parallel_size",
             allowed=f"1 to {model.n_layers}, the same for all pools",
         )
