@@ -12,7 +12,7 @@ import pytest
 
 from inferometer.api import analysis as analysis_of_runs
 from inferometer.api.analysis import Analysis, analyse, fewer_bytes, point_rows
-from inferometer.api.provenance import words_of_points
+from inferometer.api.provenance import sweep_options_of
 from inferometer.api.sweep_view import five_lines, useful_load
 from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.resolve import resolve_model
@@ -212,7 +212,7 @@ def test_the_share_of_launches_and_the_points_are_those_of_the_run(analysis):
     assert "takes 81 %" in lines.limit
     assert "Launch overhead is 81 % of a step" in lines.next
     plan = analysis.run.manifest.plan
-    assert " ".join(words_of_points(plan.points)) in lines.next
+    assert " ".join(sweep_options_of(plan.points)) in lines.next
 
 
 @pytest.mark.parametrize(

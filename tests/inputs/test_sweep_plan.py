@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from inferometer.api.provenance import words_of_points
+from inferometer.api.provenance import sweep_options_of
 from inferometer.api.question import parse_counts
 from inferometer.errors import SpecError
 from inferometer.inputs.plans import shuffled, sweep_points, visits_of
@@ -121,9 +121,9 @@ def test_every_other_round_runs_backwards():
 
 
 @given(COUNTS, COUNTS, st.sampled_from(["grid", "separate"]))
-def test_the_words_of_points_give_the_points_again(prompts, batches, axes):
+def test_the_sweep_options_of_points_give_the_points_again(prompts, batches, axes):
     points = sweep_points(prompts=prompts, batches=batches, gen_tokens=8, axes=axes)
-    words = words_of_points(points)
+    words = sweep_options_of(points)
     given_by = dict(zip(words[::2], words[1::2], strict=True))
     own_length = given_by.get("--batch-prompt-len")
     again = sweep_points(
@@ -140,7 +140,7 @@ def test_the_words_of_an_axis_with_a_length_of_its_own_hold_its_points():
     points = sweep_points(
         prompts=(32, 64), batches=(1, 2, 4), gen_tokens=8, axes="separate", batch_prompt_tokens=48
     )
-    assert words_of_points(points) == (
+    assert sweep_options_of(points) == (
         *("--seq", "32,48,64", "--batch-sizes", "1,2,4"),
         *("--gen-tokens", "8", "--batch-prompt-len", "48"),
     )

@@ -332,7 +332,7 @@ def _levels(
 ) -> tuple[PacedCapacity, ...]:
     """The capacity at likely step times, then at both ends of them, or in draws."""
     if alone is not None and alone.margin_ratio > 1:
-        return (paced("likely", _nowhere(search.traffic.kind, alone)),)
+        return (paced("likely", _missed_by_a_lone_request(search.traffic.kind, alone)),)
     progress.talk(
         f"looking for the capacity under {search.words} (the engine's rules are compiled once)"
     )
@@ -374,8 +374,10 @@ def lengthened(
     return found
 
 
-def _nowhere(kind: searches.LoadKind, alone: lone_request.LoneRequest) -> searches.Capacity:
-    """Result without a search, where even an idle replica misses the SLO."""
+def _missed_by_a_lone_request(
+    kind: searches.LoadKind, alone: lone_request.LoneRequest
+) -> searches.Capacity:
+    """Capacity without a search: a request alone on a replica misses the SLO at any load."""
     return searches.Capacity(
         kind=kind,
         located_load=None,

@@ -81,8 +81,8 @@ def rerun_command(run: Run) -> str:
     return shlex.join(run.manifest.command) if run.manifest.command else ""
 
 
-def words_of_points(points: Sequence[SweepPoint]) -> tuple[str, ...]:
-    """The options of `sweep` with which it measures these points: as they make its points.
+def sweep_options_of(points: Sequence[SweepPoint]) -> tuple[str, ...]:
+    """Options with which `sweep` measures these points.
 
     Points that are neither a grid nor two axes give the grid that holds them.
     """

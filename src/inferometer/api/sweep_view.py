@@ -336,7 +336,7 @@ def _fewer_launches(
     share = _launch_share(analysis, model, point)
     return (
         f"Launch overhead is {share} of a step: fewer launches would help.",
-        _sweep_of(plan, "compiled", *provenance.words_of_points(plan.points)),
+        _sweep_of(plan, "compiled", *provenance.sweep_options_of(plan.points)),
     )
 
 

@@ -188,7 +188,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
             written.append((our_flag(flag, own) if is_foreign else flag) + equals + value)
     if flag_before:
         written.append(flag_before)
-    written = _all_at_once(_counted_devices(written, own), own)
+    written = _infinite_rate_as_closed_loop(_counted_devices(written, own), own)
     return [*_in_seconds(written, words), *_workload(lengths, own, words), *words[ended:]]
 
 
@@ -338,7 +338,7 @@ def _name_of(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
-def _all_at_once(words: Sequence[str], own: set[str]) -> list[str]:
+def _infinite_rate_as_closed_loop(words: Sequence[str], own: set[str]) -> list[str]:
     """Translate vLLM bench's rate `inf` into a closed loop of all requests.
 
     A cap of the concurrency decides alone; without one all requests are in flight.

@@ -501,6 +501,8 @@ class ConfigFields:
     def optional_count(self, name: str, *, minimum: int = 1) -> int | None:
         """A whole number of ``minimum`` or more; None where it is missing or null.
 
+        A list that holds one number repeatedly, once for each layer, counts as that number.
+
         Raises
         ------
         SpecError

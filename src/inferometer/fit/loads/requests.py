@@ -297,6 +297,7 @@ def fit_rates(
 
 
 def _kept_up(one: RateStatistics) -> bool:
+    """Did the server complete about what was offered, without failures, and report every latency?"""
     is_served = one.completed_per_s >= _KEPT_UP_FRACTION * one.offered_per_s
     return is_served and not one.n_failed and all(value > 0 for value in one.seconds)
 

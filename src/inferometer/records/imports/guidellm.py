@@ -112,7 +112,7 @@ def is_guidellm_csv(header: Sequence[str]) -> bool:
 
 
 def read_guidellm_csv(path: Path) -> Imported:
-    """A summary of each benchmark.
+    """Read GuideLLM's ``benchmarks.csv``: a summary of each benchmark.
 
     Raises
     ------
