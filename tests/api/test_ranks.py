@@ -52,6 +52,10 @@ def test_ranks_of_a_dense_model_are_replicas_behind_vllms_balancer():
     assert servers.cluster == servers_described(None, server, replicas).cluster
     with pytest.raises(SpecError, match="is dense"):
         servers_described(None, replace(server, policy="sglang"), options)
+    both = FleetOptions(cluster=Cluster(data_parallel_size=4, replicas=2))
+    with pytest.raises(SpecError, match="each of them a replica") as refused:
+        servers_described(None, server, both)
+    assert refused.value.try_ == "--replicas 8"
 
 
 def test_all_verbs_have_as_many_replicas_of_a_dense_model_as_ranks():

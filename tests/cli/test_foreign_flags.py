@@ -148,7 +148,11 @@ def test_devices_are_counted_with_a_space_too():
         (["--dp", "3"], ["--hardware", "8xH200", "--data-parallel-size", "3"]),
         (
             ["--dp", "4", "--tp", "2"],
-            ["--hardware", "8xH200", "--data-parallel-size", "4", "--tp", "2"],
+            ["--hardware", "H200", "--tp", "2", "--data-parallel-size", "4", "--tp", "2"],
+        ),
+        (
+            ["--dp", "2", "--tp", "2"],
+            ["--hardware", "8xH200", "--data-parallel-size", "2", "--tp", "2"],
         ),
     ],
 )

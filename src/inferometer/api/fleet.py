@@ -226,13 +226,23 @@ def with_dense_ranks(options: FleetOptions, server: servers_.Server) -> FleetOpt
     all stand behind the balancer of vLLM's front end.
     """
     cluster = options.cluster
-    is_one = cluster.data_parallel_size == 1 or cluster.replicas is not None
-    if is_one or server.fit is not None or server.policy not in {None, "vllm"}:
+    if (
+        cluster.data_parallel_size == 1
+        or server.fit is not None
+        or server.policy not in {None, "vllm"}
+    ):
         return options
     model = resolve.resolve_model(server.model, load_format="dummy").spec
     if model.moe is not None:
         return options
     n_ranks = cluster.data_parallel_size
+    if cluster.replicas is not None and cluster.replicas > 1:
+        raise SpecError(
+            f"{cluster.replicas} replicas of {n_ranks} data-parallel ranks, each of them a replica",
+            where="--replicas, --data-parallel-size",
+            allowed=f"one of them: {model.model_id} is dense, and its ranks share nothing",
+            try_=suggestions.flags("--replicas", cluster.replicas * n_ranks),
+        )
     progress.talk(
         f"{model.model_id} is dense: its {n_ranks} data-parallel ranks are independent replicas,"
         " each on devices of its own, behind vLLM's balancer"

@@ -26,7 +26,7 @@ from inferometer.perfmodel.scenario import (
     prefill_step_of,
 )
 from inferometer.perfmodel.steptime_levels import (
-    KERNELS_ONE_BY_ONE,
+    LAUNCHED_SINGLY,
     StepTimes,
     fitted_levels,
     launched_singly,
@@ -287,7 +287,7 @@ def _begins_at(estimate: Estimate, least: float) -> Estimate:
 
 def _origin(model: steptime.StepTimeModel, scenario: Scenario) -> str | None:
     n_stages, hardware = scenario.used_plan.n_pipeline, model.trained_on.hardware
-    singly = f"; {KERNELS_ONE_BY_ONE}" if scenario.is_launched_singly else ""
+    singly = f"; {LAUNCHED_SINGLY}" if scenario.is_launched_singly else ""
     staged = f"; {n_stages} pipeline stages" if n_stages > 1 else ""
     return f"{hardware}{singly}{staged}" if singly or staged else hardware
 

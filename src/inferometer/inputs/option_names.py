@@ -1,5 +1,6 @@
 """Names of options in Python calls: those of other tools, and an engine's own settings."""
 
+import math
 import warnings
 from collections.abc import Container, Mapping
 from difflib import get_close_matches
@@ -64,7 +65,8 @@ def _counted(
     is_device = name in {"gpus", "hardware"} and isinstance(value, str)
     counted = counted_devices(str(value)) if is_device else None
     number = {} if counted is None else number_of_devices(counted[0], names, given)
-    return {name: value} if counted is None or not number else {name: counted[1]} | number
+    missing = {one: n for one, n in number.items() if one not in given}
+    return {name: value} if counted is None or not number else {name: counted[1]} | missing
 
 
 def number_of_devices(
@@ -83,7 +85,26 @@ def number_of_devices(
     {}
     >>> number_of_devices(16, {"tp", "replicas"}, {"data_parallel_size": 8})
     {'tp': 2}
+    >>> number_of_devices(8, {"tp", "replicas"}, {"tp": 2, "replicas": 4})
+    {'tp': 2}
     """
+    return _missing_number(n, names, given) or _given_number(n, names, given)
+
+
+def _given_number(n: int, names: Container[str], given: Mapping[str, object]) -> dict[str, object]:
+    """One of the numbers that are given, where they make ``n`` devices together."""
+    counts = ("tp", "replicas", "data_parallel_size", "pp")
+    texts = {one: str(given[one]) for one in counts if one in given and one in names}
+    if "gpus" in names or not texts or not all(one.isdecimal() for one in texts.values()):
+        return {}
+    name, text = next(iter(texts.items()))
+    return {name: int(text)} if math.prod(map(int, texts.values())) == n else {}
+
+
+def _missing_number(
+    n: int, names: Container[str], given: Mapping[str, object]
+) -> dict[str, object]:
+    """The one number that is missing to make ``n`` devices."""
     is_total = "gpus" in names
     ranks = str(given.get("data_parallel_size", ""))
     others = OTHER_COUNTS - {"data_parallel_size"}

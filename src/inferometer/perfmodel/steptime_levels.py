@@ -68,9 +68,7 @@ _NEIGHBOURS: Final = 9
 """Draws on either side of a quantile, not quite half of those between two."""
 _N_DESCENTS: Final = 3
 _ENDS_WEIGHT: Final = 4.0
-KERNELS_ONE_BY_ONE: Final = (
-    "kernels launched one by one, in 0.26 to 1.2 ms a layer (a prior of hosts)"
-)
+LAUNCHED_SINGLY: Final = "kernels launched one by one, in 0.26 to 1.2 ms a layer (a prior of hosts)"
 _STRIDE: Final = 11
 """Shares no factor with the number of draws, 19."""
 
@@ -392,8 +390,7 @@ def launched_singly(times: StepTimes, model: ModelSpec) -> StepTimes:
         return steps._replace(singly_s=n_layers * layer_s, captured_tokens=0.0)
 
     changed = times.changed(
-        lambda steps, reached: singly(steps, reached.eager_layer_s),
-        f"; {KERNELS_ONE_BY_ONE}",
+        lambda steps, reached: singly(steps, reached.eager_layer_s), f"; {LAUNCHED_SINGLY}"
     )
     draws = (
         one._replace(steps=singly(one.steps, float(hosts_s[_STRIDE * index % n_draws])))
