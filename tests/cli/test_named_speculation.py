@@ -147,10 +147,12 @@ def test_the_json_of_vllm_is_read(config, method, n_tokens):
     assert (draft.method, draft.n_tokens) == (method, n_tokens)
 
 
-@pytest.mark.parametrize("text", ["eagle:0", "{", '{"method": "suffix"}', "[]", "eagle:3,2"])
+@pytest.mark.parametrize("text", ["eagle:0", '{"method": "suffix"}', "[]", "eagle:3,2"])
 def test_what_names_no_drafts_is_refused(text):
     with pytest.raises(SpecError, match="no speculation"):
         named_draft(text)
+    with pytest.raises(SpecError, match="speculation"):
+        named_draft("{")
 
 
 def test_a_number_of_drafts_of_ones_own_is_answered_beside_the_best():

@@ -1,6 +1,5 @@
 """Options of questions about a model: its devices, its engine, a quick look."""
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from inferometer import suggestions
 from inferometer.api.question import Field, Option, duration_option, option
 from inferometer.errors import SpecError
 from inferometer.inputs import resolve
+from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.synonyms import our_flag, speculation_method
 from inferometer.inputs.types import (
     AttentionKernel,
@@ -114,6 +114,11 @@ def refuse_options(policy: str, own: Mapping[str, str], fields: Sequence[Field])
         )
 
 
+_DRAFTS_DOOR: Final = Door(
+    noun="speculation",
+    allowed='METHOD:N, or {"method": ..., "num_speculative_tokens": N}',
+    try_="--speculative eagle:3",
+)
 _DRAFT: Final = re.compile(r"(?P<name>[^,]+?)(?::(?P<n>\d{1,3}))?(?:,(?P<acceptance>[^,]*))?")
 
 
@@ -156,10 +161,9 @@ def named_draft(text: str) -> Draft:
 
 def _draft_of_vllm(text: str) -> str:
     """VLLM's ``--speculative-config`` as METHOD:N; without a method by its model's name."""
-    try:
-        config = json.loads(text)
-    except ValueError:
-        raise no_speculation(text) from None
+    config = _DRAFTS_DOOR.loose_json(text, where="--speculative")
+    if not isinstance(config, dict):
+        raise no_speculation(text)
     method, model = str(config.get("method") or ""), str(config.get("model") or "")
     words = re.split(r"[^a-z0-9]+", model.lower())
     of_name = next((one for one in ("eagle", "eagle3", "medusa", "mtp") if one in words), "")

@@ -88,6 +88,23 @@ def number_of_devices(
     >>> number_of_devices(8, {"tp", "replicas"}, {"tp": 2, "replicas": 4})
     {'tp': 2}
     """
+    return _missing_number(n, names, given) or _given_number(n, names, given)
+
+
+def _given_number(n: int, names: Container[str], given: Mapping[str, object]) -> dict[str, object]:
+    """One of the numbers that are given, where they make ``n`` devices together."""
+    counts = ("tp", "replicas", "data_parallel_size", "pp")
+    texts = {one: str(given[one]) for one in counts if one in given and one in names}
+    if "gpus" in names or not texts or not all(one.isdecimal() for one in texts.values()):
+        return {}
+    name, text = next(iter(texts.items()))
+    return {name: int(text)} if math.prod(map(int, texts.values())) == n else {}
+
+
+def _missing_number(
+    n: int, names: Container[str], given: Mapping[str, object]
+) -> dict[str, object]:
+    """The one number that is missing to make ``n`` devices."""
     is_total = "gpus" in names
     counts = ("tp", "replicas", "data_parallel_size", "pp")
     texts = {one: str(given[one]) for one in counts if one in given and one in names}

@@ -52,8 +52,8 @@ def draft_settings(
             f"{name} without a number of draft tokens",
             where="--speculative",
             allowed="METHOD:N, as vLLM's num_speculative_tokens",
-            try_=f"{suggestions.flags('--speculative', f'{name}:3')}; `inferometer predict MODEL"
-            f" --speculative {name}` finds the best number",
+            try_=f"{suggestions.flags('--speculative', f'{name}:3')}; the best number:"
+            f" {suggestions.command('predict', 'MODEL', '--speculative', name)}",
         )
     if hardware is None:
         raise SpecError(
