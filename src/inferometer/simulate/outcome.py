@@ -408,11 +408,11 @@ def _in_order(logs: Sequence[StepLog]) -> Sequence[StepLog]:
     """The rows in order of launch, in one log where replicas ran ahead of one another."""
     if not len(logs[0].launched_ns):
         return logs
-    launched_ns, order = _column(logs, "launched_ns"), _column(logs, "launch_order")
-    rows = np.lexsort((order, launched_ns))
-    names = (name for name in StepLog._fields[:-1] if len(getattr(logs[0], name)))
+    rows = np.lexsort((_column(logs, "launch_order"), _column(logs, "launched_ns")))
+    bare = logs[0]._replace(launched_ns=np.empty(0, np.int64), launch_order=np.empty(0, np.int64))
+    names = (name for name in StepLog._fields[:-1] if len(getattr(bare, name)))
     columns: dict[str, Any] = {name: _column(logs, name)[rows] for name in names}
-    return [logs[0]._replace(**columns, n_filled=np.array([len(rows)]))]
+    return [bare._replace(**columns, n_filled=np.array([len(rows)]))]
 
 
 def _hole_table(logs: Sequence[StepLog]) -> HoleTable | None:

@@ -402,10 +402,9 @@ def launch(state: State, i_batch: int) -> None:
         state.counters[0],
         state.config[0].is_async,
     )
-    n_prefill, prefill_tokens, pairs = 0, 0, 0
+    n_prefill, prefill_tokens, pairs, num_spec, n_yielding, yielding_context = 0, 0, 0, 0, 0, 0
     n_decode, context = batch.n_steady, steady.context_tokens(state)
     n_drafts: int = state.config[0].num_spec_tokens
-    num_spec, n_yielding, yielding_context = 0, 0, 0
     for i_part in range(batch.n_parts):
         part = parts[i_part]
         request = state.requests[part.request]
