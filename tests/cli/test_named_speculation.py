@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 import inferometer as im
-from inferometer.api.model_options import named_draft
+from inferometer.api.engine_settings import named_draft
 from inferometer.cli.answer import plain_command
 from inferometer.errors import SpecError
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from inferometer.api import named_fit
+from inferometer.api import engine_settings, named_fit
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
@@ -18,8 +18,6 @@ from inferometer.api.model_options import (
     SLO_OPTION,
     TP_FLAGS,
     TRANSFER_OPTION,
-    named_draft,
-    no_speculation,
     refuse_changed_steps,
 )
 from inferometer.api.prediction import (
@@ -490,7 +488,7 @@ def _is_numbers(text: str) -> bool:
 
 def _is_counted(text: str) -> bool:
     """Is the number of draft tokens given? The best one is that of the datasheet's step times."""
-    return _is_numbers(text) or named_draft(text).n_tokens is not None
+    return _is_numbers(text) or engine_settings.named_draft(text).n_tokens is not None
 
 
 def _named_speculation(question: Predict, plain: Scenario) -> BestSpeculation | None:
@@ -498,7 +496,7 @@ def _named_speculation(question: Predict, plain: Scenario) -> BestSpeculation | 
     text = question.speculative
     if text is None or _is_numbers(text):
         return None
-    draft = named_draft(text)
+    draft = engine_settings.named_draft(text)
     sheet = datasheet.predict_scenario(plain, utilization_fraction=question.gpu_memory_utilization)
     return best_speculation(plain, draft, largest_batch=sheet.sizes.largest_batch_size)
 
@@ -514,7 +512,7 @@ def _speculation(text: str | None) -> Speculation | None:
             draft_cost_ratio=float(cost),
         )
     except ValueError:
-        raise no_speculation(text) from None
+        raise engine_settings.no_speculation(text) from None
 
 
 def _price(usd_per_hour: float | None) -> types.PriceSpec | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 from inferometer import suggestions
-from inferometer.api import named_fit
+from inferometer.api import engine_settings, named_fit
 from inferometer.api.cluster import Cluster
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
@@ -19,10 +19,8 @@ from inferometer.api.model_options import (
     PP_FLAGS,
     TP_FLAGS,
     TRANSFER_OPTION,
-    named_draft,
     refuse_changed_steps,
     refuse_links,
-    refuse_options,
 )
 from inferometer.api.question import fields_of, option, s_from_us
 from inferometer.errors import SpecError
@@ -106,7 +104,7 @@ class Settings:
     @property
     def draft(self) -> Draft | None:
         """The speculation that is named."""
-        return None if self.speculative is None else named_draft(self.speculative)
+        return None if self.speculative is None else engine_settings.named_draft(self.speculative)
 
     def knobs(self, policy: str, shared: Mapping[str, int], own: Mapping[str, str]) -> Knobs:
         """These settings with ``shared`` and the engine's ``own`` ones."""
@@ -272,7 +270,7 @@ def _knobs(server: Server, times: StepTimes | None, n_sharing: int) -> Knobs:
 def _own_knobs(server: Server, policy: str) -> dict[str, str]:
     own = dict(own_knob(text, where="--set") for text in server.set)
     if own:
-        refuse_options(policy, own, (*fields_of(Server), *fields_of(Cluster)))
+        engine_settings.refuse_options(policy, own, (*fields_of(Server), *fields_of(Cluster)))
     if server.pp is None:
         return own
     refuse_stages(policy, server.pp, flag="--policy")

@@ -8,6 +8,7 @@ from inferometer.api import (
     compute,
     decision_pages,
     deployment_folder,
+    engine_settings,
     groups as groups_of_file,
     named_fit,
     size_best_use,
@@ -32,7 +33,6 @@ from inferometer.api.model_options import (
     TRANSFER_OPTION,
     refuse_changed_steps,
     refuse_links,
-    refuse_options,
 )
 from inferometer.api.progress import talk
 from inferometer.api.question import fields_of, option, parse_counts, s_from_us, words_of
@@ -433,9 +433,8 @@ def _in_fleets(
         size_best_use.check_options(question.fleet)
     fleets = fleets_of(question.fleet, sizing_question.spec, question.engine)
     sizing_offers.check_pools(question.set, fleets.drawn.class_names)
-    slo_of(
-        question.slo, sizing_question.spec, fleets
-    )  # refuses a limit for workflows where there are none
+    # refuses a limit for workflows where there are none
+    slo_of(question.slo, sizing_question.spec, fleets)
     is_split_searched = has_total and question.fleet.prefill.prefill_replicas is None
     return replace(sizing_question, fleets=replace(fleets, is_split_searched=is_split_searched))
 
@@ -472,7 +471,8 @@ def _grid(question: Size, model: resolve.ResolvedModel) -> candidates.Grid:
     refuse_stages(question.engine, max(stages or (1,)), flag="--engine")
     own = tuple(sizing_offers.values_to_try(text) for text in question.set)
     if own:
-        refuse_options(question.engine, {name: ",".join(to) for name, to in own}, fields_of(Size))
+        stated = {name: ",".join(to) for name, to in own}
+        engine_settings.refuse_options(question.engine, stated, fields_of(Size))
     return candidates.Grid(
         tensor_parallel_sizes=parse_counts(question.tp, where="--tp"),
         pipeline_parallel_sizes=stages,

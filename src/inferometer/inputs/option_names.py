@@ -106,12 +106,6 @@ def _missing_number(
 ) -> dict[str, object]:
     """The one number that is missing to make ``n`` devices."""
     is_total = "gpus" in names
-    counts = ("tp", "replicas", "data_parallel_size", "pp")
-    texts = {one: str(given[one]) for one in counts if one in given and one in names}
-    if not is_total and texts and all(one.isdecimal() for one in texts.values()):
-        name, text = next(iter(texts.items()))
-        if n > 1 and math.prod(map(int, texts.values())) == n:
-            return {name: int(text)}  # the counts make n: none is missing
     ranks = str(given.get("data_parallel_size", ""))
     others = OTHER_COUNTS - {"data_parallel_size"}
     if not is_total and ranks.isdecimal() and int(ranks) > 1 and others.isdisjoint(given):
