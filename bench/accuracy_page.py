@@ -282,7 +282,7 @@ def again_text(again):
     )
 
 
-SEALED = ("unseen", "unseen_2", "unseen_3", "unseen_4", "unseen_5", "unseen_6")
+SEALED = ("unseen", "unseen_2", "unseen_3", "unseen_4", "unseen_5", "unseen_6", "unseen_7")
 
 
 def facts_by_way(record):
