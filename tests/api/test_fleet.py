@@ -141,8 +141,11 @@ def test_replicas_that_share_experts_are_sized_as_one_group():
     )  # fmt: skip
     assert (sized.router, sized.pick.n_replicas, sized.pick.n_devices) == ("vllm", 2, 2)
     assert sized.pick.without_one is None
-    with pytest.raises(SizingError, match="dense"):
-        im.size("llama-3.1-8b", gpus="h100_sxm", slo="ttft:p95<2s", rate=5, data_parallel_size=2)
+    dense = im.size(
+        "llama-3.1-8b", gpus="h100_sxm", tp="1", slo="ttft:p95<2s", rate=5, data_parallel_size=2,
+        **ONE_KIND, **SMALL,
+    )  # fmt: skip
+    assert (dense.router, dense.pick.n_replicas, dense.pick.n_devices) == ("vllm", 2, 2)
 
 
 @pytest.mark.parametrize(
