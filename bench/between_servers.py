@@ -69,12 +69,11 @@ they are 1.5 to 1.6 apart, with 0.12 1.7 to 1.9. By their values it would be 0.1
 0.25 holds 89 % of values and sources, which six sources alone would widen further."""
 OTHER_BUDGET = "--concurrency 1500 --requests 1500 --workload 8192x1024"
 NOT_OF_STEPS = ("ttft_", "kv_")
-
-
 ENDS_OF = (
     decode_shape(batch_size=32, context_tokens=1152),
     prefill_shape(batch_size=1, prompt_tokens=1024),
 )
+"""Steps by which ``drawn_steps`` spreads its draws: the ends of both are simulated."""
 
 
 class Value(NamedTuple):

@@ -125,9 +125,10 @@ and RTX 5070 Ti (``bench/results/published_unseen_3.csv``, ``_4`` and ``_6``). W
 steps are longer, left 1.8 to 2.3 ms of it, and such models were a quarter to two thirds too slow."""
 _SMALL_KERNELS_OF_RTX: Final = 0.6
 """Time of small kernels on one RTX card since Ada, in that on data-centre GPUs, whose clock is lower.
-Small models and small active experts by one user were 15 to 30 % faster on RTX 4090, 5070 Ti, 5080 and
-5090 than with the same time, and those of 8 billion weights or more 3 to 9 % (20 values of 14 sources in
-the same files). Of cards that wait for one another it is not so: 2, 4 and 8 RTX PRO 6000 took longer."""
+With the same time, one user's steps of models below 5 billion weights, or with so few active, took 0.80
+of the expected in the median on RTX 40 and 50 cards (21 values, 18 sources), those of larger ones 0.93
+(19 values, 13 sources; ``bench/results/published_*.csv``). Of cards that wait for one another it is not so: 2, 4 and 8 RTX PRO 6000 took
+longer."""
 _RTX: Final = "RTX"
 _FRONT_END_S: Final = 4e-3
 """HTTP, tokenizing and queues between processes: 1 to 12 ms in others' load tests at one request at
