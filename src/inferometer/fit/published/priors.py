@@ -127,8 +127,8 @@ _SMALL_KERNELS_OF_RTX: Final = 0.6
 """Time of small kernels on one RTX card since Ada, in that on data-centre GPUs, whose clock is lower.
 With the same time, one user's steps of models below 5 billion weights, or with so few active, took 0.80
 of the expected in the median on RTX 40 and 50 cards (21 values, 18 sources), those of larger ones 0.93
-(19 values, 13 sources; ``bench/results/published_*.csv``). Of cards that wait for one another it is not so: 2, 4 and 8 RTX PRO 6000 took
-longer."""
+(19 values, 13 sources; ``bench/results/published_*.csv``). Of cards that wait for one another it is
+not so: 2, 4 and 8 RTX PRO 6000 took longer."""
 _RTX: Final = "RTX"
 _FRONT_END_S: Final = 4e-3
 """HTTP, tokenizing and queues between processes: 1 to 12 ms in others' load tests at one request at
