@@ -189,3 +189,15 @@ def test_the_numbers_of_a_table_are_named_by_their_row():
     with pytest.raises(AttributeError) as refused:
         found.max_rate  # noqa: B018
     assert 'answer.rows()[0]["capacity.located_load"]' in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["predict", "simulate", "load", "sweep"])
+def test_a_call_without_its_first_argument_says_which_is_missing(name):
+    with pytest.raises(SpecError, match="is missing"):
+        getattr(im, name)()
+
+
+def test_a_study_without_a_name_lists_the_studies():
+    with pytest.raises(SpecError) as raised:
+        im.study()
+    assert "precision" in str(raised.value.allowed)

@@ -368,3 +368,20 @@ def test_all_flags_of_a_start_command_without_a_meaning_are_refused_at_once():
 def test_flags_that_choose_kernels_are_named(capsys):
     in_our_words(["vllm serve m --attention-backend FLASHINFER"], command("simulate"))
     assert "usual kernels, not of --attention-backend" in capsys.readouterr().err
+
+
+_BENCHMARK = (
+    "vllm bench serve --backend vllm --model other --base-url http://h:1 --dataset-name random"
+    " --random-input-len 64 --random-output-len 32 --request-rate 4 --percentile-metrics ttft"
+)
+
+
+def test_a_benchmarks_command_is_the_traffic_of_a_simulation():
+    words = in_our_words(["llama-3.1-8b", "--hardware", "l4", _BENCHMARK], command("simulate"))
+    assert words == [*("llama-3.1-8b", "--hardware", "l4", "--rate", "4", "--workload", "64x32")]
+
+
+def test_a_benchmarks_command_alone_names_the_model_or_the_server():
+    assert "other" in in_our_words([_BENCHMARK], command("simulate"))
+    assert "other" in in_our_words(["--hardware", "l4", _BENCHMARK], command("simulate"))
+    assert "http://h:1" in in_our_words([_BENCHMARK], command("load"))

@@ -229,3 +229,27 @@ def test_what_is_no_model_is_answered_with_the_catalogue(text, tmp_path, monkeyp
         resolve_model(text, load_format="dummy")
     assert caught.value.try_ == "inferometer catalog models"
     assert ("is no model" in caught.value.what) is not bool(text.strip())
+
+
+@pytest.mark.parametrize(
+    ("name", "model_id", "stored"),
+    [
+        ("deepseek-r1:8b", "deepseek-r1-0528-qwen3-8b", "int4"),
+        ("llama3.1:8b", "llama-3.1-8b", "int4"),
+        ("gpt-oss:20b", "gpt-oss-20b", "float4"),
+        ("devstral:24b", "mistral-small-24b", "int4"),
+        ("llama3.2-vision:11b", "llama-3.2-11b-vision", "int4"),
+        ("llama3.3", "llama-3.3-70b", None),
+        (
+            "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8",
+            "nemotron-3-super-120b-a12b",
+            "float8",
+        ),
+        ("amd/Llama-3.1-405B-Instruct-MXFP4-Preview", "llama-3.1-405b", "float4"),
+        ("arcee-ai/Trinity-Large-Preview", "trinity-large", None),
+    ],
+)
+def test_names_as_servers_have_them_with_the_format_that_they_mean(name, model_id, stored):
+    """A tag of Ollama is of 4-bit weights: in bfloat16 they took three times as long."""
+    found = resolve_model(name, load_format="dummy")
+    assert (found.spec.model_id, found.quantization()) == (model_id, stored)

@@ -1,9 +1,11 @@
 """Is a server's start command taken apart as the shell and the engine would?"""
 
+import json
+
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.inputs.serve_command import read_serve_command
+from inferometer.inputs.serve_command import read_benchmark_command, read_serve_command
 
 
 @pytest.mark.parametrize(
@@ -105,3 +107,40 @@ def test_other_texts_are_none(text):
 def test_a_command_without_a_model_or_an_end_is_refused(text):
     with pytest.raises(SpecError):
         read_serve_command(text)
+
+
+def test_keys_of_an_object_in_flags_of_their_own_are_one_object():
+    """Refused before: the form of vLLM's recipes for GLM-4.5."""
+    found = read_serve_command(
+        "vllm serve m --speculative-config.method mtp"
+        " --speculative_config.num_speculative_tokens 1 --limit-mm-per-prompt.video 0"
+    )
+    (only,) = found.flags
+    assert only[0] == "--speculative-config"
+    assert json.loads(only[1]) == {"method": "mtp", "num_speculative_tokens": 1}
+    assert found.unmodelled == ("--limit-mm-per-prompt",)
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        (
+            "vllm bench serve --model m --request-rate 4 --save-result",
+            {"--model": "m", "--request-rate": "4"},
+        ),
+        ("vllm bench serve", {"--request-rate": "inf", "--num-prompts": "1000"}),
+        ("vllm bench serve --max-concurrency 8", {"--max-concurrency": "8"}),
+        (
+            "python -m sglang.bench_serving --num-prompts 9",
+            {"--num-prompts": "9", "--request-rate": "inf"},
+        ),
+        ("genai-perf profile -m m --concurrency 8", {"-m": "m", "--concurrency": "8"}),
+    ],
+)
+def test_the_traffic_of_a_benchmarks_command(text, flags):
+    assert dict(read_benchmark_command(text)) == flags
+
+
+@pytest.mark.parametrize("text", ["vllm serve m", "vllm bench latency", "", "m"])
+def test_no_benchmark_is_none(text):
+    assert read_benchmark_command(text) is None

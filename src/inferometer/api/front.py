@@ -164,7 +164,7 @@ def capacity(
 
 
 def study(
-    name: str, model: str, *, progress: Listener | None = None, **options: object
+    name: str = "", model: str = "", *, progress: Listener | None = None, **options: object
 ) -> GridAnswer:
     """How does an answer change with length, batch, tp, devices, precision, concurrency, policies?
 

@@ -61,7 +61,7 @@ def takes(
             if of_servers is not None and _is_url(next(iter(given), options.get(first[0]))):
                 return of_servers(*given, **options)
             with called(name=name, question=question, functions=functions):
-                check_given(function, given, options_shown)
+                check_given(function, given, options, options_shown)
                 progress = {key: options.pop(key) for key in ("progress",) if key in options}
                 named = dict(zip(first, given, strict=False))
                 if twice := named.keys() & options.keys():
@@ -336,10 +336,22 @@ def positional_names(function: Callable[..., object]) -> list[str]:
 
 
 def check_given(
-    function: Callable[..., object], given: tuple[object, ...], options: inspect.Signature
+    function: Callable[..., object],
+    given: tuple[object, ...],
+    named: Mapping[str, object],
+    options: inspect.Signature,
 ) -> None:
     """Options have names: ``predict("llama-3.1-8b", "h100")`` is refused with what to write."""
     names = positional_names(function)
+    parameters = inspect.signature(function, follow_wrapped=False).parameters
+    for name in names[len(given) :]:
+        if name not in named and parameters[name].default is inspect.Parameter.empty:
+            raise SpecError(
+                f"{name} is missing",
+                where=f"{function.__name__.strip('_')}()",
+                allowed=f"{', '.join(names)} without a name, all else by name",
+                try_=f"help(im.{function.__name__.strip('_')})",
+            )
     if len(given) > len(names):
         first, beyond = ", ".join(map(repr, given[: len(names)])), given[len(names)]
         raise SpecError(

@@ -6,7 +6,7 @@ ours is taken as ours; one whose values are written in another way is answered w
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -16,7 +16,7 @@ from inferometer import suggestions
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
 from inferometer.inputs.option_names import number_of_devices
-from inferometer.inputs.serve_command import read_serve_command
+from inferometer.inputs.serve_command import read_benchmark_command, read_serve_command
 from inferometer.inputs.synonyms import (
     A_FILE_ELSEWHERE,
     ALIKE,
@@ -57,6 +57,15 @@ _ENDPOINTS: Final = {
     ),
 }
 """What the benchmarks of vLLM, GuideLLM and AIPerf call the two endpoints."""
+_OF_SENDING: Final = {
+    "--backend",
+    "--endpoint",
+    "--endpoint-type",
+    "--host",
+    "--port",
+    "--streaming",
+}
+"""Flags of a benchmark for how requests are sent."""
 _DATASET: Final = "--dataset-name"
 _NO_FILE: Final = "random"
 """Name of a data set whose lengths other flags give."""
@@ -163,6 +172,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
     """
     own = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
     arguments = {one.name for one in command.params if isinstance(one, click.Argument)}
+    words = _of_a_benchmark(words, own, arguments)
     if "model" in arguments:
         words = _taken_apart(words, own, command)
     words = _as_settings(_of_benchmarks(_hyphenated(words, own), own), own)
@@ -190,6 +200,22 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
         written.append(flag_before)
     written = _infinite_rate_as_closed_loop(_counted_devices(written, own), own)
     return [*_in_seconds(written, words), *_workload(lengths, own, words), *words[ended:]]
+
+
+def _of_a_benchmark(
+    words: Sequence[str], own: set[str], arguments: Collection[str | None]
+) -> list[str]:
+    """A benchmark's command as its flags; without its model and URL where these are given."""
+    written = list[str]()
+    for before, word in pairwise(["", *words]):
+        is_text = " " in word and not before.startswith("-")
+        flags = read_benchmark_command(word, sends="url" in arguments) if is_text else None
+        is_first = words[0] == word or words[0].startswith("-")
+        for flag, value in flags or ():
+            if is_first or flag in own or ARGUMENTS.get(flag) not in arguments:
+                written += [flag] if value is None else [flag, value]
+        written += [word] if flags is None else []
+    return written
 
 
 def _taken_apart(words: Sequence[str], own: set[str], verb: click.Command) -> list[str]:

@@ -59,6 +59,11 @@ class ResolvedModel:
         )
 
 
+_OLLAMA_TAG: Final = re.compile(r"[\w.-]+:[\w.-]+")
+_AS_OLLAMA: Final = (
+    "Weights as Ollama stores this name, in 4 bits; the published ones: --quantization none"
+)
+_WIDE: Final = frozenset(name for name, bits in DTYPE_BITS.items() if bits >= _PLAIN_BITS)
 _HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -200,6 +205,8 @@ def _catalogued(text: str) -> ResolvedModel | None:
     model = known_model(text) or _quantized(text)
     if model is None:
         return None
+    if _OLLAMA_TAG.fullmatch(text) and (model.checkpoint_dtype or "bfloat16") in _WIDE:
+        model = replace(model, checkpoint_dtype="int4", note=_AS_OLLAMA)
     named = (
         replace(model, hf_id=text) if "/" in text else model
     )  # the served model is the requested one, not the variant of the catalogue

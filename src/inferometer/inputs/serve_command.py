@@ -1,11 +1,13 @@
 """The command that starts a server, as a description of it: its model, its engine, its flags.
 
-Users have this command; what each of its flags is called here, the verbs' own tables know.
+Users have this command; what each of its flags is called here, the verbs' own tables know. A
+benchmark's command is read as the flags that describe its traffic.
 """
 
+import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -21,6 +23,12 @@ _PROGRAMS: Final[tuple[tuple[Engine, str], ...]] = (
     ("sglang", r"(?:\S*/)?sglang serve\b"),
     ("trtllm", r"(?:\S*/)?trtllm-serve(?: serve)?\b"),
 )
+_BENCHMARK: Final = (
+    r"(?:^|\s)(?:((?:\S*/)?vllm bench serve|(?:\S*/)?benchmark_serving\.py|sglang\.bench_serving)"
+    r"|aiperf profile|genai-perf profile|guidellm benchmark(?: run)?)(?=\s|$)"
+)
+"""Programs; those of vLLM and SGLang send 1,000 requests at once unless flags say otherwise."""
+_PACES: Final = {"--request-rate", "--max-concurrency"}
 _MODEL: Final = ("--model", "--model-path", "-m")
 _EXPERTS: Final = ("--enable-expert-parallel", "--ep-size", "--expert-parallel-size", "--ep")
 _OURS: Final = {**dict.fromkeys(_EXPERTS, "--ep"), "--disable-cuda-graph": "--enforce-eager"}
@@ -90,6 +98,20 @@ _AS_PUBLISHED: Final = {("--dtype", "auto"), ("--kv-cache-dtype", "auto"), ("--q
 """Values that say what the model's files say."""
 
 
+_OF_REPORTS: Final = {
+    "--disable-tqdm", "--ignore-eos", "--label", "--metadata", "--metric-percentiles",
+    "--num-warmups", "--percentile-metrics", "--ready-check-timeout-sec", "--result-dir",
+    "--result-filename", "--save-detailed", "--save-result", "--service-kind", "--tokenizer",
+    "--tokenizer-mode", "--trust-remote-code", "--ui", "--output-path", "--output-file",
+}  # fmt: skip
+"""Flags of a benchmark that change no request."""
+_OF_SENDING: Final = {
+    "--backend", "--base-url", "--endpoint", "--endpoint-type", "--host", "--port", "--streaming",
+    "--target", "--url", "-u",
+}  # fmt: skip
+"""Flags of a benchmark for where and how requests are sent."""
+
+
 class ServeCommand(NamedTuple):
     """A server's start command, taken apart."""
 
@@ -133,13 +155,46 @@ def read_serve_command(text: str) -> ServeCommand | None:
     return None
 
 
-def _taken_apart(text: str, engine: Engine) -> ServeCommand:
-    """What stands after the program."""
+def read_benchmark_command(
+    text: str, *, sends: bool = True
+) -> tuple[tuple[str, str | None], ...] | None:
+    """The traffic's flags of ``vllm bench serve --request-rate 4`` and the like; None for another text.
+
+    Of vLLM's, SGLang's, AIPerf's, GenAI-Perf's and GuideLLM's benchmarks; without the flags for
+    sending where a verb ``sends`` no requests.
+
+    Raises
+    ------
+    SpecError
+        A quotation is not closed.
+
+    Example
+    -------
+    >>> read_benchmark_command("vllm bench serve --save-result --model m --request-rate 4")
+    (('--model', 'm'), ('--request-rate', '4'))
+    """
+    place = re.search(_BENCHMARK, text)
+    if place is None:
+        return None
+    left_out = _OF_REPORTS if sends else _OF_REPORTS | _OF_SENDING
+    named = dict(one for one in _flags(_words(text[place.end() :])) if one[0] not in left_out)
+    if place[1] and named.keys().isdisjoint(_PACES):
+        named |= {"--request-rate": "inf"}
+        named.setdefault("--num-prompts", "1000")
+    return tuple(named.items())
+
+
+def _words(text: str) -> list[str]:
     try:
-        words = shlex.split(text.replace("\\\n", " "))
+        return shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
         raise SpecError(f"{text!r}: {error}", where="MODEL", allowed="a whole command") from error
-    named = list(_flags(words))
+
+
+def _taken_apart(text: str, engine: Engine) -> ServeCommand:
+    """What stands after the program."""
+    words = _words(text)
+    named = _as_objects(_flags(words))
     model = next((value for flag, value in reversed(named) if flag in _MODEL), None)
     model = words[0] if words and not words[0].startswith("-") else model
     if not model:
@@ -196,11 +251,25 @@ def _of_sglang(named: list[tuple[str, str | None]]) -> list[tuple[str, str | Non
     return written
 
 
+def _as_objects(named: Iterable[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
+    """Dotted flags, ``--speculative-config.method mtp``, as ``--speculative-config '{"method": "mtp"}'``."""
+    written, objects = list[tuple[str, str | None]](), dict[str, dict[str, object]]()
+    for name, value in named:
+        flag, dot, key = name.partition(".")
+        if not dot:
+            written.append((name, value))
+            continue
+        is_whole = value is not None and value.isdecimal()
+        objects.setdefault(flag, {})[key] = int(value or 0) if is_whole else value or True
+    return [*written, *((flag, json.dumps(one)) for flag, one in objects.items())]
+
+
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Flags with their values; a flag followed by another one is a switch."""
     for word, following in pairwise([*words, "-"]):
         if word.startswith("-") and not re.fullmatch(r"-[\d.]+", word):
             flag, equals, value = word.partition("=")
-            flag = flag.replace("_", "-") if flag.startswith("--") else flag
+            option, dot, key = flag.partition(".")
+            flag = option.replace("_", "-") + dot + key if flag.startswith("--") else flag
             stands_alone = following.startswith("-") and not re.fullmatch(r"-[\d.]+", following)
             yield flag, value if equals else None if stands_alone else following

@@ -110,7 +110,7 @@ _VARIANT: Final = re.compile(
     r"[-_:](?:instruct|(?<!kimi[-_]k2[-_])thinking|chat|it|hf|base|pt)(?=$|[-_:])"
 )
 """Words for how a model was tuned; Kimi-K2-Thinking is stored in another format, too."""
-_OF_WEIGHTS: Final = {"dynamic", "block", "bnb", "quantized"}
+_OF_WEIGHTS: Final = {"dynamic", "block", "bnb", "quantized", "preview", "v2"}
 """Words that stand beside a format in a checkpoint's name."""
 _MOST_WORDS_OF_FORMAT: Final = 3
 _MACS: Final = r"\bmacbook (?:pro|air)\b|\bmac (?:mini|studio|pro)\b|\bimac\b"
@@ -119,49 +119,6 @@ _LLAMA_CPP: Final = re.compile(
 )
 """A format in the name of a llama.cpp file: about that number of bits per weight."""
 _OTHER_BITS: Final = re.compile(r"(?:ud[-_])?(?:iq|q|tq)([12356])_\w+", re.IGNORECASE)
-_MODELS: Final = {
-    "deepseekr10528": "deepseekr1",
-    "deepseekr170b": "deepseekr1distillllama70b",
-    "deepseekv30324": "deepseekv3",
-    "mistral7b": "mistral7bv0.3",
-    "r1distillllama8b": "deepseekr1distillllama8b",
-    "r1distillllama70b": "deepseekr1distillllama70b",
-    **{f"deepseekr1{n}b": f"deepseekr1distillqwen{n}b" for n in ("1.5", "7", "14", "32")},
-    "tinyllama": "tinyllama1.1b",
-    "devstral2": "devstral2123b",
-    "devstralsmall2": "devstralsmall224b",
-    "exaone432b": "exaone4.032b",
-    "gemma426b": "gemma426ba4b",
-    "granite4tiny": "granite4.0htiny",
-    "granite4small": "granite4.0hsmall",
-    "granite4tinyh": "granite4.0htiny",
-    "granite4smallh": "granite4.0hsmall",
-    "granite4.0tiny": "granite4.0htiny",
-    "granite4.0small": "granite4.0hsmall",
-    "lfm2.51.2b": "lfm21.2b",
-    "ministral33breasoning2512": "ministral33b2512",
-    "ministral38breasoning2512": "ministral38b2512",
-    "ministral314breasoning2512": "ministral314b2512",
-    "mistralnemo": "mistralnemo12b",
-    "olmo310257b": "olmo37b",
-    "olmo37bthink": "olmo37b",
-    "olmo332b": "olmo3.132b",
-    "olmo332bthink": "olmo3.132b",
-    "olmo3.132bthink": "olmo3.132b",
-    "phi3.5": "phi3.5mini",
-    "phi4minireasoning": "phi4mini",
-    "phi4reasoningplus": "phi4reasoning",
-    "qwen330b": "qwen330ba3b",
-    "qwen3235b": "qwen3235ba22b",
-    "qwen3coder30b": "qwen3coder30ba3b",
-    "qwen3coder480b": "qwen3coder480ba35b",
-    "qwen3.535b": "qwen3.535ba3b",
-    "qwen3.5122b": "qwen3.5122ba10b",
-    "qwen3.635b": "qwen3.635ba3b",
-    "smollm3": "smollm33b",
-}
-"""Other names of models: ollama's tags, and checkpoints tuned to think whose shapes are the same."""
-
 _SCALED: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*([kKmM%])")
 _POWER_OF_TEN: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE][+]?[0-9]{1,2}")
 _RATE: Final = re.compile(
@@ -518,9 +475,8 @@ def counted_devices(text: str) -> tuple[int, str] | None:
 @cache
 def instance_types() -> dict[str, tuple[int, str]]:
     """Instance types of clouds, the number of devices in them and the device."""
-    file = resources.files("inferometer.inputs") / "catalog_data" / "instance_types.toml"
     kind = dict[str, dict[str, tuple[str, ...]]]
-    devices = msgspec.toml.decode(file.read_bytes(), type=kind)
+    devices = msgspec.toml.decode(_data_file("instance_types.toml"), type=kind)
     return {
         name: (int(n), device)
         for device, numbers in devices.items()
@@ -572,6 +528,16 @@ def named_weights(name: str) -> tuple[str, str] | None:
     return None if found is None else (base, found)
 
 
+@cache
+def _model_names() -> dict[str, str]:
+    """Other names of models: ollama's tags, and checkpoints tuned to think whose shapes are the same."""
+    return msgspec.toml.decode(_data_file("model_names.toml"), type=dict[str, str])
+
+
+def _data_file(name: str) -> bytes:
+    return (resources.files("inferometer.inputs") / "catalog_data" / name).read_bytes()
+
+
 @lru_cache(2**12)  # to find a model takes the forms of the whole catalogue
 def model_form(name: str) -> str:
     """Normal form of a model's name, equal for all its spellings.
@@ -584,8 +550,8 @@ def model_form(name: str) -> str:
     ('llama3.18b', 'llama3.18b')
     """
     plain = _VARIANT.sub("", name.strip().lower().rpartition("/")[2])
-    form = re.sub(r"[-_: ]", "", plain).removeprefix("meta")
-    return _MODELS.get(form, form)
+    form = re.sub(r"[-_: ]", "", plain).removeprefix("meta").removeprefix("nvidia")
+    return _model_names().get(form, form)
 
 
 def our_flag(flag: str, own: Collection[str]) -> str:

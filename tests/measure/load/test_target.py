@@ -161,3 +161,9 @@ def test_what_a_request_says_of_itself():
     assert b"\r\nAccept-Encoding: identity\r\n" in before_id
     assert before_id.endswith(b"\r\nX-Request-Id: ")
     assert before_length == b"\r\nContent-Length: "
+
+
+def test_a_text_that_is_no_address_is_answered_with_one():
+    with pytest.raises(SpecError) as raised:
+        target_of(plan_of("some server"))
+    assert raised.value.try_ == "http://127.0.0.1:8000"

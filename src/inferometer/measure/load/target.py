@@ -321,7 +321,7 @@ def _place(url: str, where: str) -> tuple[SplitResult, Place]:
             f"{shown!r} has {lack}",
             where=where,
             allowed=allowed,
-            try_=try_ if "://" in url or not url or shown != url else f"http://{url}",
+            try_=try_ if "://" in url or not url or " " in url or shown != url else f"http://{url}",
         )
     if parts.query or parts.fragment:
         raise SpecError(
