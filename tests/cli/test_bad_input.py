@@ -238,3 +238,30 @@ def test_a_place_that_cannot_be_written(record, tmp_path):
 
 def test_a_misspelt_verb_of_schema_gets_the_nearest(tmp_path):
     check_refused(run("schema", "tunes", folder=tmp_path), 2, "'tunes' is no verb", "schema tune")
+
+
+@pytest.mark.parametrize(
+    ("words", "try_"),
+    [
+        (("tune", "--preset", "chat"), "--preset interactive"),
+        (("deploy",), "inferometer deploy plan.json --out files"),
+        (("deploy", "plan.json"), "--out files"),
+        (("export", "runs/example"), "--out run.json"),
+        (("catalog",), "inferometer catalog models"),
+        (("size", "smollm2-135m", "--budget", "10"), "leave it out: the least cost is the answer"),
+        (("capacity", "http://127.0.0.1:1", "--time-limit", "60"), "--max-probes 10"),
+    ],
+)
+def test_what_is_missing_or_unknown_is_answered_with_what_to_type(words, try_, tmp_path):
+    """These pointed at --help alone."""
+    check_refused(run(*words, folder=tmp_path), 2, f"try: {try_}")
+
+
+@pytest.mark.parametrize("card", ["rtx_5060ti_16gb", "rtx_4080"])
+def test_a_large_model_on_a_small_card_is_answered_with_limits_for_a_few_users(card, tmp_path):
+    """People serve gpt-oss-20b on 16 GB with few sequences; the answer was a second card."""
+    asked = ("simulate", "gpt-oss-20b", "--hardware", card, "--concurrency", 2, "--requests", 50)
+    refused = run(*asked, folder=tmp_path)
+    check_refused(refused, 6, "--max-num-seqs 8 --max-model-len 8192", "for a few users")
+    flags = refused.stderr.partition("try: ")[2].partition(":")[0].split()
+    assert run(*asked, *flags, folder=tmp_path).returncode == 0

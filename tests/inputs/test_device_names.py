@@ -101,6 +101,7 @@ def test_what_several_or_none_are_called_means_none(name):
     ("name", "meant"),
     [
         ("l40", "l40"),
+        ("NVIDIA L20", "l20"),
         ("L40S", "l40s"),
         ("RTX 4090 laptop", "rtx_4090_laptop"),
         ("NVIDIA GeForce RTX 5090 Laptop GPU", "rtx_5090_laptop"),

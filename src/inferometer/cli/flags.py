@@ -150,23 +150,20 @@ def _missing(
     error: click.MissingParameter, context: click.Context | None, try_: str | None
 ) -> SpecError:
     """An error that names all missing parameters; click stops at the first."""
-    known = (
-        []
-        if context is None
-        else [
-            one for one in context.command.params if one.required and one.name not in context.params
-        ]
-    )
+    every, given = ([], {}) if context is None else (context.command.params, context.params)
+    known = [one for one in every if one.required and one.name not in given]
     names = [_name(click.MissingParameter(ctx=context, param=one)) for one in known] or [
         _name(error)
     ]
     parameters = known or ([] if error.param is None else [error.param])
     usual = [
-        (name, _USUAL.get("DIR" if one.metavar == "DIR" else name))
+        (name, _USUAL.get(one.metavar if one.metavar in _USUAL else name))
         for name, one in zip(names, parameters, strict=False)
     ]
     if usual and all(value is not None for _, value in usual):
-        try_ = suggestions.flags(*(word for pair in usual for word in pair))
+        words = [word for pair in usual for word in pair[not pair[0].startswith("-") :]]
+        path = "" if context is None or usual[0][0].startswith("-") else context.command_path
+        try_ = f"{path} {suggestions.flags(*words)}".strip()
     if len(names) == 1:
         return SpecError(
             f"{names[0]} is missing", where=names[0], allowed=_allowed(error), try_=try_
@@ -227,14 +224,17 @@ _MEANT = {
     **dict.fromkeys(("dtype", "quantization", "formats"), ("precision",)),
     **dict.fromkeys(("users", "rate", "load"), ("concurrency",)),
     **dict.fromkeys(("continuous", "in-flight", "inflight"), ("vllm", "in-flight")),
+    **dict.fromkeys(("chat", "latency"), ("interactive",)),
     "tensor-parallel": ("tp",),
 }
 """Other names of our choices, for any flag or argument."""
 _USUAL = {
     "--slo": "ttft:p95<500ms, tpot:p95<50ms",
-    "--hardware": "h100_sxm",
-    "--gpus": "h100_sxm",
+    **dict.fromkeys(("--hardware", "--gpus"), "h100_sxm"),
     "DIR": "files",
+    "FILE": "run.json",
+    "PLAN": "plan.json",
+    "{models|hardware|slos|workloads}": "models",
 }
 """Suggested SLO of a first command: a chat that starts at once and outpaces a reader."""
 _NUMBERS = (click.types.IntParamType, click.types.FloatParamType)

@@ -21,6 +21,7 @@ from inferometer.inputs.synonyms import (
     A_FILE_ELSEWHERE,
     ALIKE,
     ARGUMENTS,
+    ENDPOINTS,
     ENGINE_SETTINGS,
     ENGINE_SWITCHES,
     OUTPUT,
@@ -48,15 +49,6 @@ _NAMED: Final = "NAME=VALUE"
 _DRAFTS: Final = "--speculative eagle:3 (ngram, medusa, mtp, or a draft model)"
 """How to write speculation."""
 
-
-_ENDPOINTS: Final = {
-    **dict.fromkeys(("/v1/chat/completions", "openai-chat", "chat_completions"), "chat"),
-    **dict.fromkeys(
-        ("/v1/completions", "openai", "vllm", "text_completions", "openai-completions"),
-        "completions",
-    ),
-}
-"""What the benchmarks of vLLM, GuideLLM and AIPerf call the two endpoints."""
 _OF_SENDING: Final = {
     "--backend",
     "--endpoint",
@@ -156,6 +148,11 @@ _INSTEAD: Final[dict[str, tuple[str, str]]] = {
         ("--within", "--deadline", "--makespan"),
         ("--slo", "--rate 1M/8h --slo 'e2e:p95<1h': a job for which nobody waits"),
     ),
+    **dict.fromkeys(
+        ("--budget", "--max-cost", "--max-price"),
+        ("--total-gpus", "leave it out: the least cost is the answer; --total-gpus N bounds it"),
+    ),
+    "--time-limit": ("--probe-for", "--max-probes 10 --probe-for 60s: so many tests, each so long"),
     "--goodput": ("--slo", "--slo 'ttft:p95<500ms, tpot:p95<50ms'"),
     "--port": ("--stream", "the URL with its port: http://127.0.0.1:8000"),
 }
@@ -299,7 +296,7 @@ def _of_benchmarks(words: Sequence[str], own: set[str]) -> list[str]:
             continue
         value = value if equals else left.pop(0)
         if is_endpoint:
-            written += [flag, _ENDPOINTS.get(value, value)]
+            written += [flag, ENDPOINTS.get(value, value)]
         elif not has_file and not (has_lengths and value == _NO_FILE):
             written += ["--workload", value]
     return [*written, *words[ended:]]

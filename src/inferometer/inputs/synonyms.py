@@ -227,6 +227,15 @@ ALIKE: Final = {
 }
 """Flags with values written differently, or that are arguments here."""
 
+ENDPOINTS: Final = {
+    **dict.fromkeys(("/v1/chat/completions", "openai-chat", "chat_completions"), "chat"),
+    **dict.fromkeys(
+        ("/v1/completions", "openai", "vllm", "text_completions", "openai-completions"),
+        "completions",
+    ),
+}
+"""What the benchmarks of vLLM, GuideLLM and AIPerf call the two endpoints."""
+
 ENGINE_SWITCHES: Final = (
     "enable_prefix_caching",
     "enable_chunked_prefill",

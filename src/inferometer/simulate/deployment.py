@@ -30,6 +30,8 @@ _BUDGET_KNOB: Final = "max_num_batched_tokens"
 _POOLS_KNOB: Final = "kv_pools"
 _STATES_KNOB: Final = "num_state_blocks"
 _AMPLE: Final = {"num_blocks": 2**24}
+_FEW: Final = {"max_num_seqs": 8, "max_model_len": 8192}
+_MOST_SHARE: Final = 0.95
 _ENDS: Final = (0.95, 0.05)
 _STRIDE: Final = 7
 """Shares no factor with the number of draws, 19: every seventh quantile visits them all."""
@@ -377,46 +379,44 @@ def _with_what_fits(
     hardware: HardwareSpec | None,
     knobs: Knobs,
 ) -> TooLargeError:
-    """The error with a suggestion: the fewest devices on which the requested replica fits."""
-    where = (
-        "--hardware, --tp" if knobs.data_parallel_size == 1 else "--hardware, --data-parallel-size"
-    )
-    for flags, wide, more in _larger(model, engine, hardware, knobs):
+    """The error with a suggestion: limits for few users, or the fewest devices, that fit."""
+    where = f"--hardware, --{'tp' if knobs.data_parallel_size == 1 else 'data-parallel-size'}"
+    for try_, wide, more in _that_may_fit(model, engine, hardware, knobs):
         with suppress(SpecError):
             _replica(model, wide, hardware, more)
-            return TooLargeError(error.what, where=where, try_=memory.how_it_fits(flags))
+            return TooLargeError(error.what, where=where, try_=try_)
     # With ample memory: raises the error of a setting that is impossible on any device.
     _replica(model, engine, hardware, replace(knobs, shared={**knobs.shared, **_AMPLE}))
-    is_staged = engine_config.has_knob(knobs.policy, STAGES_KNOB)
-    if is_staged or hardware is None or knobs.data_parallel_size > 1:
-        return TooLargeError(error.what, where=where, try_=memory.how_it_fits(None))
-    widest = max(one.n_tensor for one in memory.groups_on(hardware, model))
-    fits = memory.how_it_fits(None, widest)
-    return TooLargeError(error.what, where=where, try_=f"{fits}; --policy vllm has stages of more")
+    try_, is_staged = memory.how_it_fits(None), engine_config.has_knob(knobs.policy, STAGES_KNOB)
+    if not (is_staged or hardware is None or knobs.data_parallel_size > 1):
+        widest = max(one.n_tensor for one in memory.groups_on(hardware, model))
+        try_ = f"{memory.how_it_fits(None, widest)}; --policy vllm has stages of more"
+    return TooLargeError(error.what, where=where, try_=try_)
 
 
-def _larger(
+def _that_may_fit(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, knobs: Knobs
 ) -> Iterator[tuple[str, EngineSpec, Knobs]]:
-    """Larger groups of devices, the smallest first: their flags, engine settings and knobs.
-
-    Where replicas share their experts, more of them are tried.
-    """
+    """Limits for few users, then more devices: the remedy, engine settings and knobs."""
+    given = knobs.utilization_fraction
+    for share in dict.fromkeys((given, given or _MOST_SHARE)):
+        few = replace(knobs, shared={**knobs.shared, **_FEW}, utilization_fraction=share)
+        words = ("--gpu-memory-utilization", share) if share != given else ()
+        flags = suggestions.flags("--max-num-seqs", 8, "--max-model-len", 8192, *words)
+        yield f"{flags}: for a few users", engine, few
     n_sharing, is_staged = knobs.data_parallel_size, STAGES_KNOB in knobs.own
-    if n_sharing > 1:
-        for n in memory.GROUP_SIZES:
-            if n > n_sharing:
-                flags = suggestions.flags("--data-parallel-size", n)
-                yield flags, engine, replace(knobs, data_parallel_size=n)
-        return
+    for n in memory.GROUP_SIZES if n_sharing > 1 else ():
+        if n > n_sharing:
+            remedy = memory.how_it_fits(suggestions.flags("--data-parallel-size", n))
+            yield remedy, engine, replace(knobs, data_parallel_size=n)
     shared = {name: value for name, value in knobs.shared.items() if name != STAGES_KNOB}
-    for group in () if hardware is None else memory.groups_on(hardware, model):
+    for group in memory.groups_on(hardware, model) if hardware and n_sharing == 1 else ():
         own = dict(knobs.own)
         if is_staged or group.n_pipeline > 1:
             own[STAGES_KNOB] = str(group.n_pipeline)
         wide = replace(engine, tensor_parallel_size=group.n_tensor)
         flags = group.flags + " --pp 1" * (is_staged and group.n_pipeline == 1)
-        yield flags, wide, replace(knobs, shared=shared, own=own)
+        yield memory.how_it_fits(flags), wide, replace(knobs, shared=shared, own=own)
 
 
 def _config(
