@@ -173,13 +173,25 @@ def test_spread_experts_take_the_step_that_predict_gives_them():
     [
         ({"model": "qwen3-30b-a3b", "tp": 1}, "published"),
         ({"model": "llama-3.1-8b", "tp": 2}, "published"),
-        ({"model": "qwen3-30b-a3b", "tp": 2}, "datasheet"),
+        ({"model": "qwen3-30b-a3b", "tp": 2}, "published"),
     ],
 )
-def test_predict_spreads_experts_only_where_there_are_some_on_several_devices(words, basis):
-    """`predict --ep` of one device or of a dense model was answered by the datasheet alone."""
+def test_spread_experts_are_answered_by_published_rows(words, basis):
+    """`predict --ep` was answered by the datasheet alone: faster than without, by its wide interval."""
     predicted = im.predict(**words, hardware="h100_sxm", ep=True)
     assert predicted.basis == basis
+    assert predicted.fitted.tpot_s == im.predict(**words, hardware="h100_sxm").fitted.tpot_s, (
+        "with tensor-parallel attention experts are summed up by the same all-reduce"
+    )
+
+
+def test_a_server_with_spread_experts_has_the_published_steps_and_says_of_what():
+    words = {"model": "qwen3-30b-a3b", "hardware": "h100_sxm", "tp": 2}
+    split, whole = (deployment_of(Server(**words, ep=ep)).step_times for ep in (False, True))
+    assert whole.basis == "published"
+    assert whole.likely.message_s == split.likely.message_s > 0
+    assert whole.likely.link_row_s == split.likely.link_row_s
+    assert whole.origin.endswith("of experts split over 2 devices, as of whole ones")
 
 
 def test_spread_experts_are_no_option_of_a_fit(tmp_path):

@@ -385,3 +385,24 @@ def test_a_benchmarks_command_alone_names_the_model_or_the_server():
     assert "other" in in_our_words([_BENCHMARK], command("simulate"))
     assert "other" in in_our_words(["--hardware", "l4", _BENCHMARK], command("simulate"))
     assert "http://h:1" in in_our_words([_BENCHMARK], command("load"))
+
+
+def test_a_start_command_needs_no_quotes():
+    words = [
+        "vllm",
+        "serve",
+        "Qwen/Qwen3-8B",
+        "--port",
+        "80",
+        "--dtype",
+        "auto",
+        "--hardware",
+        "l4",
+        "--rate",
+        "2",
+    ]
+    found = in_our_words(words, command("simulate"))
+    assert found[0] == "Qwen/Qwen3-8B"
+    assert found[-4:] == ["--hardware", "l4", "--rate", "2"]
+    assert "--port" not in found
+    assert "--dtype" not in found

@@ -253,3 +253,18 @@ def test_names_as_servers_have_them_with_the_format_that_they_mean(name, model_i
     """A tag of Ollama is of 4-bit weights: in bfloat16 they took three times as long."""
     found = resolve_model(name, load_format="dummy")
     assert (found.spec.model_id, found.quantization()) == (model_id, stored)
+
+
+@pytest.mark.parametrize(
+    ("text", "close"),
+    [
+        ("llama-server -hf ggml-org/gpt-oss-20b-GGUF --ctx-size 0", "gpt-oss-20b"),
+        ("llama-server -m Qwen3-8B-Q4_K_M.gguf -ngl 99", "qwen3-8b"),
+        ("ollama run llama3.1:8b", "llama-3.1-8b"),
+        ("ollama serve", "the model's name"),
+    ],
+)
+def test_start_commands_of_other_servers_are_answered_with_the_model(text, close):
+    with pytest.raises(SpecError, match="starts no server that is simulated") as raised:
+        resolve_model(text, load_format="dummy")
+    assert close in raised.value.try_

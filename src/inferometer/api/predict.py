@@ -382,10 +382,7 @@ def _published(question: Predict, subject: _Subject) -> StepTimeModel | None:
 
 def _without_published(question: Predict, subject: _Subject) -> str | None:
     """The first option for whose steps there are no published rows."""
-    # One device has every expert whole, and a dense model has none: no other step times.
-    is_spread = subject.engine.tensor_parallel_size > 1 and subject.model.moe is not None
     options = {
-        "--ep": question.ep and is_spread,
         "--sparsity": question.sparsity,
         "--all-logits": question.all_logits,
         "--mode": question.mode != "engine",

@@ -342,7 +342,7 @@ def step_times_of(
             hardware,
             framework=policy,
             n_sharing=n_sharing,
-            is_datasheet=server.datasheet or is_spread,
+            is_datasheet=server.datasheet,
             all_reduce_s=s_from_us(server.all_reduce_us),
         )
         times = _with_whole_experts(times, model.spec) if is_spread else times
@@ -359,11 +359,17 @@ def step_times_of(
 def _with_whole_experts(times: StepTimes, model: ModelSpec) -> StepTimes:
     """The step times where each expert lives whole on one of the tensor-parallel devices.
 
-    The all-reduce after a layer of experts becomes two all-to-alls; the devices read and compute
-    as much as before, for all experts are taken to be chosen equally often. ``predict --ep`` has
-    the same traffic.
+    The devices read and compute as much as before, for all experts are taken to be chosen equally
+    often. Of published rows the steps stay: engines whose attention is tensor-parallel sum experts
+    up by the same all-reduce (vLLM 0.32.0, ``FusedMoEParallelConfig.use_all2all_kernels``). Of a
+    datasheet it becomes two all-to-alls; ``predict --ep`` has the same traffic.
     """
     n_tensor, dtype = times.engine.tensor_parallel_size, times.engine.dtype
+    if times.basis != "datasheet":
+        return replace(
+            times,
+            origin=f"{times.origin}; of experts split over {n_tensor} devices, as of whole ones",
+        )
     plan = ParallelPlan(n_tensor=n_tensor)
     split, whole = (
         step_traffic(model, dtype, one, n_rows=1, n_logit_positions=0)

@@ -16,7 +16,7 @@ from inferometer import suggestions
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
 from inferometer.inputs.option_names import number_of_devices
-from inferometer.inputs.serve_command import read_benchmark_command, read_serve_command
+from inferometer.inputs.serve_command import in_quotes, read_benchmark_command, read_serve_command
 from inferometer.inputs.synonyms import (
     A_FILE_ELSEWHERE,
     ALIKE,
@@ -24,6 +24,7 @@ from inferometer.inputs.synonyms import (
     ENDPOINTS,
     ENGINE_SETTINGS,
     ENGINE_SWITCHES,
+    FIRST_WORDS,
     OUTPUT,
     PROMPT,
     SAME,
@@ -169,6 +170,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
     """
     own = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
     arguments = {one.name for one in command.params if isinstance(one, click.Argument)}
+    words = in_quotes(words, own) if tuple(words[:2]) in FIRST_WORDS else words
     words = _of_a_benchmark(words, own, arguments)
     if "model" in arguments:
         words = _taken_apart(words, own, command)

@@ -59,6 +59,11 @@ class ResolvedModel:
         )
 
 
+_OTHER_PROGRAMS: Final = re.compile(
+    r"(?:\S*/)?(?:ollama|llama-(?:server|cli|bench)|lmdeploy|text-generation-launcher|mlx_lm\S*"
+    r"|tritonserver|mlc_llm|lms|docker|python3?|llamafile|koboldcpp|tabbyapi)\s"
+)
+"""Programs that start other servers."""
 _OLLAMA_TAG: Final = re.compile(r"[\w.-]+:[\w.-]+")
 _AS_OLLAMA: Final = (
     "Weights as Ollama stores this name, in 4 bits; the published ones: --quantization none"
@@ -236,6 +241,17 @@ def _unknown(text: str, load_format: LoadFormat, *, can_be_dummy: bool) -> SpecE
             where="MODEL",
             allowed="decoder-only language models, and servers of them",
             try_=suggestions.command("catalog", "models"),
+        )
+    if _OTHER_PROGRAMS.match(text):
+        named = re.search(r"\S*[/:]\S+|(?<=-m )\S+", text)
+        close = close_models(
+            named[0].removesuffix("-GGUF").removesuffix(".gguf") if named else text
+        )
+        return SpecError(
+            f"{text.split(maxsplit=1)[0]!r} starts no server that is simulated",
+            where="MODEL",
+            allowed="a model, or the start command of vLLM, SGLang or TensorRT-LLM",
+            try_=f"did you mean {', '.join(close)}?" if named and close else "the model's name",
         )
     weights = named_weights(text)
     known = None if weights is None else known_model(weights[0])

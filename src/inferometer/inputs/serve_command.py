@@ -7,7 +7,7 @@ benchmark's command is read as the flags that describe its traffic.
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -153,6 +153,24 @@ def read_serve_command(text: str) -> ServeCommand | None:
         if place := re.search(rf"(?:^|\s){program}", text):
             return _taken_apart(text[place.end() :], engine)
     return None
+
+
+def in_quotes(words: Sequence[str], own: Collection[str]) -> list[str]:
+    """A command that was typed without quotes as one text, then the verb's ``own`` flags.
+
+    Example
+    -------
+    >>> in_quotes("vllm serve m --port 1 --rate 2".split(), {"--rate"})
+    ['vllm serve m --port 1', '--rate', '2']
+    """
+    inside, outside = list(words[:2]), list[str]()
+    written = inside
+    for word, following in pairwise([*words[2:], ""]):
+        if word.startswith("-"):
+            is_own = word.partition("=")[0] in own and following != "auto"
+            written = outside if is_own else inside
+        written.append(word)
+    return [shlex.join(inside), *outside]
 
 
 def read_benchmark_command(

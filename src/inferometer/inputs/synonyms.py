@@ -236,6 +236,12 @@ ENDPOINTS: Final = {
 }
 """What the benchmarks of vLLM, GuideLLM and AIPerf call the two endpoints."""
 
+FIRST_WORDS: Final = (
+    *(("vllm", "serve"), ("vllm", "bench"), ("sglang", "serve"), ("trtllm-serve", "serve")),
+    *(("python", "-m"), ("python3", "-m")),
+)
+"""First words of commands that start a server or a benchmark."""
+
 ENGINE_SWITCHES: Final = (
     "enable_prefix_caching",
     "enable_chunked_prefill",

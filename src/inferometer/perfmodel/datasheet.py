@@ -339,6 +339,9 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
             "2:4 sparsity needs pruned weights, a check of quality, and an engine with kernels for"
             f" it{known}"
         )
+    plan = scenario.plan
+    if plan is not None and plan.has_expert_parallelism and scenario.model.moe is not None:
+        cautions.append("--ep: experts chosen unequally make steps longer, which is not modelled")
     is_singly = scenario.mode == "eager" or scenario.is_launched_singly
     if scenario.launch_overhead_s is None and is_singly:
         cautions.append(_PRIOR_LAUNCH)

@@ -341,8 +341,10 @@ def _no_rate(hardware: HardwareSpec, engine: EngineSpec, dtype: DType) -> SpecEr
     what = f"{hardware.name} has no known rate in {dtype}"
     if dtype == engine.dtype:
         wide = next((one for one in ("bfloat16", "float16") if one in known), "float32")
+        is_widened = dtype in {"int4", "float4"} or (hardware.vendor, dtype) == ("nvidia", "float8")
+        flag, other = ("--quantization", dtype) if is_widened else ("--dtype", wide)
         return SpecError(
-            what, where="--dtype", allowed=", ".join(known), try_=suggestions.flags("--dtype", wide)
+            what, where="--dtype", allowed=", ".join(known), try_=suggestions.flags(flag, other)
         )
     widened = [one for one in ("int8", "int4", "float4") if one not in known]
     return SpecError(
