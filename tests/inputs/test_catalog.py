@@ -61,6 +61,9 @@ def test_every_number_of_a_device_has_a_source(device):
 
 
 PUBLISHED_BILLIONS = {
+    "internvl3.5-8b": 8.19,
+    "iquest-coder-v1-40b": 39.8,
+    "minicpm-v-4.5": 8.19,
     "qwen1.5-0.5b": 0.464,
     "qwen1.5-1.8b": 1.837,
     "qwen1.5-4b": 3.95,

@@ -247,6 +247,10 @@ def test_what_is_no_model_is_answered_with_the_catalogue(text, tmp_path, monkeyp
         ),
         ("amd/Llama-3.1-405B-Instruct-MXFP4-Preview", "llama-3.1-405b", "float4"),
         ("arcee-ai/Trinity-Large-Preview", "trinity-large", None),
+        ("IQuestLab/IQuest-Coder-V1-40B-Thinking", "iquest-coder-v1-40b", None),
+        ("THUDM/GLM-4.1V-9B-Thinking", "glm-4.1v-9b", None),
+        ("baidu/ERNIE-4.5-VL-28B-A3B-PT", "ernie-4.5-vl-28b-a3b", None),
+        ("openbmb/MiniCPM-V-4_5-AWQ", "minicpm-v-4.5", "int4"),
     ],
 )
 def test_names_as_servers_have_them_with_the_format_that_they_mean(name, model_id, stored):
