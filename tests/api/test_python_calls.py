@@ -201,3 +201,21 @@ def test_a_study_without_a_name_lists_the_studies():
     with pytest.raises(SpecError) as raised:
         im.study()
     assert "precision" in str(raised.value.allowed)
+
+
+def test_a_benchmarks_command_stands_for_the_model_and_its_traffic():
+    text = (
+        "vllm bench serve --model llama-3.1-8b --backend vllm --random-input-len 64"
+        " --random-output-len 8 --request-rate 2 --num-prompts 30"
+    )
+    answer = im.simulate(text, hardware="l4", datasheet=True)
+    assert (answer.workload_name, answer.given_rate_per_s) == ("64x8", 2)
+    assert answer.workload.n_requests == 30
+
+
+def test_a_capacity_is_answered_with_loads():
+    answer = im.capacity(
+        "llama-3.1-8b", hardware="h100_sxm", slo="ttft:p95<1s", requests=200, datasheet=True
+    )
+    with pytest.raises(AttributeError, match=r"capacity\.met_load"):
+        _ = answer.capacity

@@ -608,3 +608,12 @@ def test_a_run_is_written_for_other_tools_too(url, folder):
     assert stored.manifest.client_scheduling in {("real-time",), ("short slices",), ("usual",)}
     again = load(url, *flags, "--export", "csv", folder=folder)
     assert "requests.csv" in again.stderr
+
+
+def test_a_cap_alone_is_a_rate_that_was_given(url, folder):
+    """`--max-concurrency 2` was reported as the workload's own."""
+    flags = ("--model", "m", "--workload", "short.toml", "--max-concurrency", 2, "--dry-run")
+    outcome = run("load", url, *flags, folder=folder)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "concurrency 2" in outcome.stderr
+    assert "no rate was given" not in outcome.stderr

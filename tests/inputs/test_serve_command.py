@@ -128,11 +128,14 @@ def test_keys_of_an_object_in_flags_of_their_own_are_one_object():
             "vllm bench serve --model m --request-rate 4 --save-result",
             {"--model": "m", "--request-rate": "4"},
         ),
-        ("vllm bench serve", {"--request-rate": "inf", "--num-prompts": "1000"}),
-        ("vllm bench serve --max-concurrency 8", {"--max-concurrency": "8"}),
+        ("vllm bench serve", {"--max-concurrency": "1000", "--num-prompts": "1000"}),
+        (
+            "vllm bench serve --dataset-name random --max-concurrency 8 --request-rate inf",
+            {"--max-concurrency": "8", "--num-prompts": "1000"},
+        ),
         (
             "python -m sglang.bench_serving --num-prompts 9",
-            {"--num-prompts": "9", "--request-rate": "inf"},
+            {"--num-prompts": "9", "--max-concurrency": "9"},
         ),
         ("genai-perf profile -m m --concurrency 8", {"-m": "m", "--concurrency": "8"}),
     ],

@@ -215,7 +215,11 @@ def _no_field(answer: Answer, name: str) -> str:
     rows = {}
     if answer.table is not None:
         rows = {key: f'answer.rows()[0]["{key}"]' for key in answer.rows()[0]}
-    known = {key: how for key, how in (rows | own).items() if not key.endswith(_BESIDE_A_NUMBER)}
+    known = {
+        key: how
+        for key, how in (rows | own).items()
+        if not (key.endswith(_BESIDE_A_NUMBER) or ("is_" in key and "is" not in wanted))
+    }
 
     def distance(key: str) -> tuple[int, int, int]:
         words = _words_of(key)
@@ -236,6 +240,7 @@ def _no_field(answer: Answer, name: str) -> str:
 _N_NEAREST: Final = 3
 _BESIDE_A_NUMBER: Final = (
     ".low", ".high", ".confidence_fraction", ".n_samples", ".method", ".is_lower_bound",
+    ".why", ".weakest", ".n_needed",
 )  # fmt: skip
 _UNITS: Final = frozenset({"s", "ms", "sec", "seconds", "value", "in", "of", "n", "num", ""})
 _RATE: Final = re.compile(r"per_(?:s|sec|second)(?![a-z])")

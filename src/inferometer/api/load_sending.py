@@ -269,7 +269,8 @@ def send(question: LoadTest) -> EndedLoad | None:
         objectives.check_workflows(objective, has_workflows=plan.has_workflows(drawn.plan))
     run_titles.check_prompts(request.load, drawn)
     folder = question.out or run_titles.default_folder(request.load)
-    default = run_titles.default_traffic(request.load, arrivals_of(question.load))
+    given = {**arrivals_of(question.load), "max_concurrency": question.load.max_concurrency}
+    default = run_titles.default_traffic(request.load, given)
     if default is not None:
         progress.talk(default)
     progress.talk(f"{run_titles.what_will_happen(request.load, drawn)}; into {folder}")

@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from difflib import get_close_matches
 
 from inferometer.errors import SpecError
-from inferometer.inputs.serve_command import read_serve_command
+from inferometer.inputs.serve_command import read_benchmark_command, read_serve_command
 from inferometer.inputs.synonyms import (
     ALIKE,
     ARGUMENTS,
@@ -151,7 +151,12 @@ def of_the_server(given: Mapping[str, object], names: Container[str]) -> dict[st
     {'model': 'm', 'policy': 'vllm', 'tp': '2', 'rate': 2}
     """
     model = given.get("model")
-    command = read_serve_command(model) if isinstance(model, str) and " " in model else None
+    if not isinstance(model, str) or " " not in model:
+        return dict(given)
+    command, traffic = read_serve_command(model), read_benchmark_command(model, sends=False)
+    if traffic is not None:
+        named = {flag.strip("-").replace("-", "_"): value for flag, value in traffic}
+        return {"model": "", **named, **{name: given[name] for name in given if name != "model"}}
     if command is None:
         return dict(given)
     if command.remark:

@@ -27,8 +27,7 @@ _BENCHMARK: Final = (
     r"(?:^|\s)(?:((?:\S*/)?vllm bench serve|(?:\S*/)?benchmark_serving\.py|sglang\.bench_serving)"
     r"|aiperf profile|genai-perf profile|guidellm benchmark(?: run)?)(?=\s|$)"
 )
-"""Programs; those of vLLM and SGLang send 1,000 requests at once unless flags say otherwise."""
-_PACES: Final = {"--request-rate", "--max-concurrency"}
+"""Programs; without a rate those of vLLM and SGLang send all requests, usually 1,000, at once."""
 _MODEL: Final = ("--model", "--model-path", "-m")
 _EXPERTS: Final = ("--enable-expert-parallel", "--ep-size", "--expert-parallel-size", "--ep")
 _OURS: Final = {**dict.fromkeys(_EXPERTS, "--ep"), "--disable-cuda-graph": "--enforce-eager"}
@@ -196,9 +195,11 @@ def read_benchmark_command(
         return None
     left_out = _OF_REPORTS if sends else _OF_REPORTS | _OF_SENDING
     named = dict(one for one in _flags(_words(text[place.end() :])) if one[0] not in left_out)
-    if place[1] and named.keys().isdisjoint(_PACES):
-        named |= {"--request-rate": "inf"}
-        named.setdefault("--num-prompts", "1000")
+    if place[1] and named.get("--request-rate", "inf") == "inf":
+        named.pop("--request-rate", None)
+        named.setdefault("--max-concurrency", named.setdefault("--num-prompts", "1000"))
+    if named.get("--dataset-name") == "random":
+        del named["--dataset-name"]
     return tuple(named.items())
 
 
