@@ -406,3 +406,10 @@ def test_a_start_command_needs_no_quotes():
     assert found[-4:] == ["--hardware", "l4", "--rate", "2"]
     assert "--port" not in found
     assert "--dtype" not in found
+
+
+def test_a_start_command_without_an_unknown_flag_has_no_value_of_it():
+    """The value in quotes of a flag that was left out stayed behind."""
+    with pytest.raises(SpecError) as raised:
+        in_our_words(["vllm serve m --foo-bar '{\"a\": 1}' --port 1"], command("simulate"))
+    assert raised.value.try_ == "inferometer simulate 'vllm serve m --port 1'"

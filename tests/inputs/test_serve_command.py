@@ -147,3 +147,22 @@ def test_the_traffic_of_a_benchmarks_command(text, flags):
 @pytest.mark.parametrize("text", ["vllm serve m", "vllm bench latency", "", "m"])
 def test_no_benchmark_is_none(text):
     assert read_benchmark_command(text) is None
+
+
+_EAGLE = "sglang serve --model-path m --speculative-algorithm EAGLE --speculative-num-steps 3"
+
+
+@pytest.mark.parametrize(
+    ("more", "draft"),
+    [
+        ("--speculative-eagle-topk 1 --speculative-num-draft-tokens 4", "mtp:3"),
+        ("--speculative-draft-model-path d", "eagle:3"),
+    ],
+)
+def test_chains_of_drafts_of_sglang_are_speculation(more, draft):
+    assert dict(read_serve_command(f"{_EAGLE} {more}").flags) == {"--speculative": draft}
+
+
+def test_trees_of_drafts_stay_as_they_are():
+    found = dict(read_serve_command(f"{_EAGLE} --speculative-eagle-topk 4").flags)
+    assert found["--speculative-eagle-topk"] == "4"

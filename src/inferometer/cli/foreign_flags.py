@@ -4,7 +4,6 @@ A flag of vLLM, SGLang, TensorRT-LLM, AIPerf, GuideLLM or inference-perf that me
 ours is taken as ours; one whose values are written in another way is answered with ours.
 """
 
-import re
 import shlex
 from collections.abc import Collection, Sequence
 from itertools import pairwise
@@ -249,16 +248,19 @@ def _no_meaning(
     unknown: Sequence[tuple[str, str | None]], text: str, verb: click.Command
 ) -> SpecError:
     """The error for flags of a server that make steps longer or shorter in an unknown way."""
-    rest = text
-    for flag, value in unknown:
-        spelled = flag.replace("-", "[-_]")
-        rest = re.sub(rf"\s+{spelled}([ =]+{re.escape(value or '')})?(?=\s|$)", "", rest)
+    left_out, words = dict(unknown), shlex.split(text)
+    rest = list[str]()
+    for before, word in pairwise(["", *words]):
+        flag = word.partition("=")[0].replace("_", "-")
+        is_value = left_out.get(before.replace("_", "-")) == word
+        if flag not in left_out and not is_value:
+            rest.append(word)
     names = ", ".join(dict.fromkeys(flag for flag, _ in unknown))
     return SpecError(
         f"{names} of the server's command {'has' if len(unknown) == 1 else 'have'} no meaning here",
         where="MODEL",
         allowed="flags of its scheduler, memory, formats and devices",
-        try_=suggestions.command(verb.name or "", rest),
+        try_=suggestions.command(verb.name or "", shlex.join(rest)),
     )
 
 

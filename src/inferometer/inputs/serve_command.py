@@ -48,7 +48,8 @@ _OF_NO_EFFECT: Final = {
     "--metadata-server-port", "--middleware", "--model-loader-extra-config", "--nnodes",
     "--no-enable-log-requests", "--node-rank", "--otlp-traces-endpoint",
     "--override-generation-config", "--port", "--random-seed", "--reasoning-parser",
-    "--response-role", "--return-tokens-as-token-ids", "--revision", "--root-path", "--seed",
+    "--response-role", "--return-tokens-as-token-ids", "--revision", "--root-path",
+    "--rope-scaling", "--rope-theta", "--seed",
     "--served-model-name", "--show-hidden-metrics-for-version", "--skip-server-warmup",
     "--ssl-ca-certs", "--ssl-certfile", "--ssl-keyfile", "--structured-outputs-config",
     "--tokenizer", "--tokenizer-mode", "--tokenizer-path", "--tokenizer-revision",
@@ -63,8 +64,9 @@ _OF_KERNELS: Final = {
     "--disable-shared-experts-fusion", "--distributed-executor-backend",
     "--enable-flashinfer-allreduce-fusion", "--enable-p2p-check", "--enable-symm-mem",
     "--enable-torch-compile", "--fp8-gemm-backend", "--kernel-config", "--language-model-only",
-    "--limit-mm-per-prompt", "--max-seq-len-to-capture", "--mm-encoder-tp-mode",
-    "--mm-processor-cache-gb", "--moe-a2a-backend", "--moe-backend", "--moe-runner-backend",
+    "--limit-mm-per-prompt", "--max-cudagraph-capture-size", "--max-seq-len-to-capture",
+    "--mm-encoder-tp-mode", "--mm-processor-cache-gb", "--mm-processor-kwargs",
+    "--moe-a2a-backend", "--moe-backend", "--moe-runner-backend",
     "--optimization-level", "--prefill-attention-backend", "--sampling-backend",
     "--stream-interval", "--swap-space", "--tokenizer-pool-size", "--torch-compile-max-bs",
     "-O",
@@ -92,6 +94,7 @@ _NOT_SIMULATED: Final = {
 """Flags whose effect is not simulated, and what that does to the answer."""
 _DATA_PARALLEL: Final = ("--dp", "--dp-size", "--data-parallel-size")
 _TENSOR_PARALLEL: Final = ("--tp", "--tp-size", "--tensor-parallel-size")
+_DRAFT_MODELS: Final = ("--speculative-draft-model-path", "--speculative-draft-model")
 _DP_ATTENTION: Final = "--enable-dp-attention"
 _AS_PUBLISHED: Final = {("--dtype", "auto"), ("--kv-cache-dtype", "auto"), ("--quantization", "")}
 """Values that say what the model's files say."""
@@ -222,7 +225,7 @@ def _taken_apart(text: str, engine: Engine) -> ServeCommand:
             where="MODEL",
             allowed=f"{'--model-path M' if engine == 'sglang' else 'M after the program'}",
         )
-    named = _of_sglang(named) if engine == "sglang" else named
+    named = _with_drafts(_of_sglang(named)) if engine == "sglang" else named
     passed_over = {*_MODEL, *_OF_NO_EFFECT, *_OF_KERNELS, *_NOT_SIMULATED}
     flags = (
         (_OURS.get(flag, flag), None if flag in _OURS else value)
@@ -268,6 +271,23 @@ def _of_sglang(named: list[tuple[str, str | None]]) -> list[tuple[str, str | Non
         elif flag != _DP_ATTENTION and not is_copies:
             written.append((flag, value))
     return written
+
+
+def _with_drafts(named: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
+    """SGLang's flags of speculation as ``--speculative mtp:3``.
+
+    Without a draft model its EAGLE drafts by the model's own module. Trees of drafts stay as they
+    are: their acceptance is another one.
+    """
+    given = {flag: value for flag, value in named if flag.startswith("--speculative-")}
+    method = (given.get("--speculative-algorithm") or given.get("--speculative-algo") or "").lower()
+    n_steps = given.get("--speculative-num-steps")
+    is_chain = given.get("--speculative-eagle-topk", "1") == "1"
+    if method not in {"eagle", "eagle3", "nextn"} or n_steps is None or not is_chain:
+        return named
+    has_draft = not given.keys().isdisjoint(_DRAFT_MODELS)
+    rest = [one for one in named if one[0] not in given]
+    return [*rest, ("--speculative", f"{'eagle' if has_draft else 'mtp'}:{n_steps}")]
 
 
 def _as_objects(named: Iterable[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
