@@ -47,6 +47,7 @@ NAMED = {
     "nemotron-3-nano-30b-a3b": (31.6, 3.2),
     "nemotron-3.5-lightning-30b-a3b": (31.6, 3.2),
     "ernie-4.5-21b-a3b": (21.8, 3),
+    "ernie-4.5-vl-28b-a3b": (21.8, 3),
     "kimi-linear-48b-a3b": (49.1, 3.1),
     "lfm2-8b-a1b": (8.3, 1.5),
     "lfm2.5-8b-a1b": (8.5, 1.5),
