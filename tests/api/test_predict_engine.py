@@ -18,7 +18,7 @@ def test_engines_have_step_times_of_their_own():
 
 
 @pytest.mark.parametrize(
-    "other", [{"datasheet": True}, {"ep": True, "tp": 8}, {"hardware": "m4_max"}]
+    "other", [{"datasheet": True}, {"sparsity": True, "tp": 8}, {"hardware": "m4_max"}]
 )
 def test_an_engine_without_published_rows_is_refused(other):
     with pytest.raises(SpecError, match="step times of SGLang come from published rows"):
