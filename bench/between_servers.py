@@ -66,7 +66,7 @@ CAPPED = {
 }
 """Both ends of a dense model's p95 of TPOT by vLLM are to be within 1.6 times of one another: with 0.1
 they are 1.4 to 1.6 apart at low load on H100, H200 and B200, with 0.12 1.6 to 1.7. By their values
-it would be 0.16 on NVIDIA's; on AMD's 0.25 holds 89 % of values and sources."""
+it would be 0.17 on NVIDIA's; on AMD's 0.25 holds 90 % of values and sources."""
 OF_DATA_CENTRES = ("nvidia", "blackwell")
 OTHER_ENGINES = ("llama.cpp", "ollama", "mlx")
 OTHER_BUDGET = "--concurrency 1500 --requests 1500 --workload 8192x1024"
