@@ -21,7 +21,7 @@ def sized(**more):
 
 
 def test_without_graphs_more_replicas_are_needed():
-    with_graphs, without = (sized(rate=40, enforce_eager=is_eager) for is_eager in (False, True))
+    with_graphs, without = (sized(rate=50, enforce_eager=is_eager) for is_eager in (False, True))
     assert without.pick.n_replicas > with_graphs.pick.n_replicas
     assert "kernels launched one by one" in without.pick.step_times_from
     assert "kernels launched" not in with_graphs.pick.step_times_from

@@ -7,6 +7,7 @@ from command_line import check_refused, run
 from inferometer.cli.foreign_flags import check_given, in_our_words
 from inferometer.cli.main import VERBS, app
 from inferometer.errors import SpecError
+from inferometer.inputs.option_names import in_our_names
 
 
 def command(verb):
@@ -232,10 +233,6 @@ def test_a_flag_that_is_none_is_answered_with_what_means_it_or_with_help(words, 
             "the same command without --max-concurrency",
         ),
         ("simulate m --isl 5 --osl 6 --workload chat", "the same command without --workload"),
-        (
-            "simulate llama-2-7b --hardware h100 --set mem_fraction_static=0.8",
-            "--gpu-memory-utilization 0.8",
-        ),
         ("simulate llama-2-7b --hardware h100 --set kv_cache_dtype=fp8", "--kv-cache-dtype fp8"),
         ("simulate llama-2-7b --hardware h100 --set data_parallel_size=2", "--data-parallel-size"),
         ("simulate llama-2-7b --hardware h100 --set enforce_eager=true", "--enforce-eager"),
@@ -413,3 +410,16 @@ def test_a_start_command_without_an_unknown_flag_has_no_value_of_it():
     with pytest.raises(SpecError) as raised:
         in_our_words(["vllm serve m --foo-bar '{\"a\": 1}' --port 1"], command("simulate"))
     assert raised.value.try_ == "inferometer simulate 'vllm serve m --port 1'"
+
+
+def test_a_share_of_memory_among_the_settings_is_the_option():
+    """Published start commands of SGLang hold it; it was refused with the option's name."""
+    names = {"set": "set", "gpu_memory_utilization": "gpu_memory_utilization"}
+    settings = ("mem_fraction_static=0.8", "schedule_policy=fcfs")
+    found = in_our_names({"set": settings}, names)
+    assert found == {"set": settings[1:], "gpu_memory_utilization": 0.8}
+    twice = {"set": settings, "gpu_memory_utilization": 0.9}
+    assert in_our_names(twice, names) == twice
+    assert in_our_names({"set": ("mem_fraction_static=most",)}, names)["set"] == (
+        "mem_fraction_static=most",
+    )

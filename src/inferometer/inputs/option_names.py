@@ -1,9 +1,11 @@
 """Names of options in Python calls: those of other tools, and an engine's own settings."""
 
 import math
+import re
 import warnings
 from collections.abc import Container, Mapping
 from difflib import get_close_matches
+from typing import Final
 
 from inferometer.errors import SpecError
 from inferometer.inputs.serve_command import read_benchmark_command, read_serve_command
@@ -19,6 +21,10 @@ from inferometer.inputs.synonyms import (
     counted_devices,
     our_flag,
 )
+
+_MEMORY: Final = "gpu_memory_utilization"
+_MEMORY_FLAG: Final = "--gpu-memory-utilization"
+_FRACTION: Final = re.compile(r"[01]?\.\d+|1")
 
 
 def in_our_names(values: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:
@@ -39,7 +45,7 @@ def in_our_names(values: Mapping[str, object], names: Mapping[str, str]) -> dict
     """
     options = {f"--{one.replace('_', '-')}": one for one in names}
     found, lengths = dict[str, object](), dict[str, tuple[str, object]]()
-    for name, value in values.items():
+    for name, value in _memory_apart(values, names).items():
         flag = f"--{name.replace('_', '-')}"
         side = "prompt" if flag in PROMPT else "output" if flag in OUTPUT else ""
         ours = name if name in names else options.get(our_flag(flag, options), side or name)
@@ -56,6 +62,22 @@ def in_our_names(values: Mapping[str, object], names: Mapping[str, str]) -> dict
     ):
         return found | {"workload": f"{lengths['prompt'][1]}x{lengths['output'][1]}"}
     return found | dict(lengths.values())
+
+
+def _memory_apart(values: Mapping[str, object], names: Mapping[str, str]) -> Mapping[str, object]:
+    """An engine's share of memory among its settings (``mem_fraction_static=0.9``) as our option."""
+    settings = values.get("set")
+    if not isinstance(settings, (list, tuple)) or _MEMORY not in names or _MEMORY in values:
+        return values
+    share, left = dict[str, object](), list[object]()
+    for setting in settings:
+        name, _, value = str(setting).partition("=")
+        is_share = our_flag(f"--{name.replace('_', '-')}", {_MEMORY_FLAG}) == _MEMORY_FLAG
+        if is_share and not share and _FRACTION.fullmatch(value):
+            share = {_MEMORY: float(value)}
+        else:
+            left.append(setting)
+    return {**values, "set": tuple(left)} | share
 
 
 def _counted(

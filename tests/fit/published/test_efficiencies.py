@@ -76,7 +76,7 @@ def test_decode_steps_are_those_of_the_table(model, device, tp, quantization, us
     shape = decode_shape(batch_size=users, context_tokens=MEAN_CONTEXT)
     predicted = fit.predict(shape).duration_s
     assert predicted.low * 0.95 < ms / 1e3 < predicted.high * 1.05
-    most = 3.3 if "gpt-oss" in model else 1.7  # other people's servers of experts scatter
+    most = 4.3 if "gpt-oss" in model else 1.7  # other people's servers of experts scatter
     assert predicted.high / predicted.low < most
 
 
