@@ -282,7 +282,7 @@ def again_text(again):
     )
 
 
-SEALED = ("unseen", "unseen_2", "unseen_3", "unseen_4", "unseen_5", "unseen_6", "unseen_7")
+SEALED = ("unseen", *(f"unseen_{k}" for k in range(2, 9)))
 
 
 def facts_by_way(record):

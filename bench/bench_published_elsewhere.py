@@ -16,7 +16,7 @@ any more.
 
 ``results/published_unseen.csv`` (``--file``) is a second set: its commands and measured values were
 committed before any of them was answered, and no question was stated again after; so are
-``published_unseen_2.csv`` to ``published_unseen_7.csv``. Six commands of the third lacked flags
+``published_unseen_2.csv`` to ``published_unseen_8.csv``. Six commands of the third lacked flags
 that their files state, which ``note`` says; they were mended and asked again, whatever came out. So
 TensorRT-LLM's mixtures of experts on several devices stay questions of tensor parallelism, where its
 page has the attention data-parallel: they come out 2.1 to 3.6 times too slow, and with
