@@ -49,15 +49,6 @@ _NAMED: Final = "NAME=VALUE"
 _DRAFTS: Final = "--speculative eagle:3 (ngram, medusa, mtp, or a draft model)"
 """How to write speculation."""
 
-_OF_SENDING: Final = {
-    "--backend",
-    "--endpoint",
-    "--endpoint-type",
-    "--host",
-    "--port",
-    "--streaming",
-}
-"""Flags of a benchmark for how requests are sent."""
 _DATASET: Final = "--dataset-name"
 _NO_FILE: Final = "random"
 """Name of a data set whose lengths other flags give."""
@@ -152,7 +143,10 @@ _INSTEAD: Final[dict[str, tuple[str, str]]] = {
         ("--budget", "--max-cost", "--max-price"),
         ("--total-gpus", "leave it out: the least cost is the answer; --total-gpus N bounds it"),
     ),
-    "--time-limit": ("--probe-for", "--max-probes 10 --probe-for 60s: so many tests, each so long"),
+    "--time-limit": (
+        "--probe-for",
+        "--max-probes 10 --probe-for 60s: at most 10 tests of 60 s each",
+    ),
     "--goodput": ("--slo", "--slo 'ttft:p95<500ms, tpot:p95<50ms'"),
     "--port": ("--stream", "the URL with its port: http://127.0.0.1:8000"),
 }

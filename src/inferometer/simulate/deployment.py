@@ -31,6 +31,7 @@ _POOLS_KNOB: Final = "kv_pools"
 _STATES_KNOB: Final = "num_state_blocks"
 _AMPLE: Final = {"num_blocks": 2**24}
 _FEW: Final = {"max_num_seqs": 8, "max_model_len": 8192}
+"""Limits with which a few users are served, where those given leave no memory."""
 _MOST_SHARE: Final = 0.95
 _ENDS: Final = (0.95, 0.05)
 _STRIDE: Final = 7
@@ -401,8 +402,9 @@ def _that_may_fit(
     given = knobs.utilization_fraction
     for share in dict.fromkeys((given, given or _MOST_SHARE)):
         few = replace(knobs, shared={**knobs.shared, **_FEW}, utilization_fraction=share)
-        words = ("--gpu-memory-utilization", share) if share != given else ()
-        flags = suggestions.flags("--max-num-seqs", 8, "--max-model-len", 8192, *words)
+        limits = {**_FEW, "gpu_memory_utilization": share} if share != given else _FEW
+        named = ((f"--{name.replace('_', '-')}", limit) for name, limit in limits.items())
+        flags = suggestions.flags(*(word for pair in named for word in pair))
         yield f"{flags}: for a few users", engine, few
     n_sharing, is_staged = knobs.data_parallel_size, STAGES_KNOB in knobs.own
     for n in memory.GROUP_SIZES if n_sharing > 1 else ():
